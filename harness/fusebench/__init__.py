@@ -1,0 +1,11 @@
+"""fusebench: benchmark and regression gate for fused GPU kernels.
+
+The package root offers what kernel authors and model code need; importing it imports neither torch nor triton.
+"""
+
+from .registry import Op, define_op, dispatch, kernel
+from .schema import Bitwise, Close
+
+__version__ = "0.1.0"
+
+__all__ = ["Bitwise", "Close", "Op", "__version__", "define_op", "dispatch", "kernel"]

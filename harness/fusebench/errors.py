@@ -1,0 +1,78 @@
+"""Errors that a user can act on.
+
+Each class names one cause, carries the exit code of that cause, and its message says what was found, what was expected,
+where, and what to do next.  Anything else that escapes is a defect of fusebench itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+from .schema import ExitCode
+
+
+class FusebenchError(Exception):
+    """Base of the errors that the command line prints without a traceback."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class UsageError(FusebenchError):
+    """A command, option or configuration that cannot be carried out as written."""
+
+
+class UnknownNameError(UsageError):
+    """A name that nothing answers to; the message offers the nearest one."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], where: str = "") -> None:
+        super().__init__(describe_unknown(what, name, known, where))
+
+
+class SuiteError(UsageError):
+    """A suite file that is refused: file, line and key path are in the message."""
+
+
+class KernelDeclarationError(UsageError):
+    """A kernel or op declared in a way that cannot work."""
+
+
+class KernelArgumentError(FusebenchError, ValueError):
+    """A kernel called with arguments it cannot take: names the argument, what came and what is accepted."""
+
+
+class DeviceUnfitError(FusebenchError):
+    """The device is missing, busy, locked, unreadable or throttling: measuring on it would not be honest."""
+
+    exit_code = ExitCode.DEVICE_UNFIT
+
+
+class TimerError(FusebenchError):
+    """The timer could not attribute what it recorded (records missing, no kernel seen)."""
+
+    exit_code = ExitCode.DEVICE_UNFIT
+
+
+class RunRecordError(UsageError):
+    """A run folder that cannot be read: missing, truncated, or of another schema version."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to `name`, or None when nothing is close."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+
+
+def describe_unknown(what: str, name: str, known: Iterable[str], where: str = "") -> str:
+    """`where: unknown what 'name'; did you mean …? known: …`, with at most twelve known names."""
+    names = sorted(known)
+    suggestion = nearest(name, names)
+    parts = [f"{where}: " if where else "", f"unknown {what} {name!r}"]
+    if suggestion is not None:
+        parts.append(f"; did you mean {suggestion!r}?")
+    if names:
+        shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
+        parts.append(f" Known: {shown}." if suggestion is not None else f"; known: {shown}.")
+    else:
+        parts.append("; there are none.")
+    return "".join(parts)

@@ -1,0 +1,23 @@
+"""Ops and kernels: how they are declared, found, chosen and turned into torch operators.
+
+Importing this package imports no torch: declarations are plain data until a kernel runs.
+"""
+
+from .collection import Collection, Problem, load_collection
+from .dispatch import Dispatcher, Selection, dispatch
+from .kernel import Kernel, kernel
+from .op import Buffers, Op, define_op
+
+__all__ = [
+    "Buffers",
+    "Collection",
+    "Dispatcher",
+    "Kernel",
+    "Op",
+    "Problem",
+    "Selection",
+    "define_op",
+    "dispatch",
+    "kernel",
+    "load_collection",
+]

@@ -1,0 +1,200 @@
+"""Loading `kernels/` folders: by path, under a private package prefix, one broken file never taking the others with it.
+
+Each load gets its own prefix, so one process can hold two versions of the same folder (this checkout's and the merge
+base's).  Nothing is put on `sys.path`; files of a root import one another relatively (`from .op import Params`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import sys
+import traceback
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnknownNameError, UsageError, describe_unknown
+from .declaring import recording
+from .kernel import Kernel
+from .op import Op
+
+ENTRY_POINT_GROUP = "fusebench.kernels"
+"""Installed distributions name their kernels package here; it is loaded by its folder, like any root."""
+
+_load_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that could not be loaded, or a declaration that was refused; the rest of the collection works."""
+
+    file: Path
+    message: str
+    op: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}"
+
+
+@dataclass
+class Collection:
+    """The ops and kernels of one or more roots."""
+
+    roots: tuple[Path, ...]
+    ops: dict[str, Op] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def op(self, name: str, where: str = "") -> Op:
+        """The op called `name`; UnknownNameError offers the nearest."""
+        try:
+            return self.ops[name]
+        except KeyError:
+            raise UnknownNameError("op", name, self.ops, where) from None
+
+    def kernel(self, kernel_id: str) -> Kernel:
+        """The kernel `op/name@version`; UnknownNameError offers the nearest."""
+        try:
+            return self.kernels[kernel_id]
+        except KeyError:
+            raise UnknownNameError("kernel", kernel_id, self.kernels) from None
+
+    def kernels_of(self, op: str, pattern: str | None = None) -> list[Kernel]:
+        """Kernels of `op` in declaration order, those whose id or `name@version` or name matches the glob `pattern`."""
+        return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or matches(kernel, pattern))]
+
+    def require_match(self, pattern: str) -> None:
+        """Raise UnknownNameError when no kernel matches the glob `pattern`."""
+        if not any(matches(kernel, pattern) for kernel in self.kernels.values()):
+            broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
+            raise UnknownNameError(f"kernel{broken}", pattern, self.kernels)
+
+
+def matches(kernel: Kernel, pattern: str) -> bool:
+    """Whether the glob `pattern` means this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
+    identity = kernel.id
+    spellings = (str(identity), f"{identity.name}@{identity.version}", identity.name)
+    return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in spellings)
+
+
+def load_collection(roots: Sequence[Path], *, kernels: bool = True, entry_points: bool = True) -> Collection:
+    """Load every op under `roots` (and installed entry points), and with `kernels` every kernel file too.
+
+    With `kernels=False` only `op.py` files are executed, which must not import torch.
+
+    Raises:
+        UsageError: a root that is not a folder.
+    """
+    paths = [Path(root) for root in roots]
+    if entry_points:
+        paths += list(_entry_point_roots())
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"kernels folder {path} does not exist; pass --kernels DIR or set `kernels` in [tool.fusebench] of pyproject.toml")
+    collection = Collection(roots=tuple(path.resolve() for path in paths))
+    for path in collection.roots:
+        _load_root(collection, path, kernels)
+    return collection
+
+
+def _entry_point_roots() -> Iterable[Path]:
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        spec = importlib.util.find_spec(entry_point.value)
+        for location in (spec.submodule_search_locations or []) if spec is not None else []:
+            yield Path(location)
+
+
+def _load_root(collection: Collection, root: Path, kernels: bool) -> None:
+    number = next(_load_numbers)
+    prefix = f"_fusebench_root_{number}"
+    sys.modules[prefix] = _package(prefix, root)
+    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(("_", "."))):
+        if not (folder / "op.py").is_file():
+            if any(folder.glob("*.py")):
+                collection.problems.append(
+                    Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)
+                )
+            continue
+        package = f"{prefix}.{folder.name}"
+        sys.modules[package] = _package(package, folder)
+        op = _load_op(collection, folder, package)
+        if op is not None and kernels:
+            for file in sorted(folder.glob("[!_]*.py")):
+                if file.name != "op.py":
+                    _load_kernels(collection, op, file, f"{package}.{file.stem}", f"fusebench_root_{number}")
+
+
+def _package(name: str, folder: Path) -> types.ModuleType:
+    package = types.ModuleType(name)
+    package.__path__ = [str(folder)]
+    return package
+
+
+def _execute(collection: Collection, file: Path, module: str, op: str) -> list[Any] | None:
+    """Import `module` and return its declarations; None, and a problem on record, when that fails."""
+    with recording() as declared:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a kernel file raises concerns that file alone
+            line = _line_in(error, file)
+            collection.problems.append(Problem(file, f"{line}{type(error).__name__}: {error}", op=op))
+            return None
+    return declared
+
+
+def _line_in(error: BaseException, file: Path) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def _load_op(collection: Collection, folder: Path, package: str) -> Op | None:
+    file = folder / "op.py"
+    declared = _execute(collection, file, f"{package}.op", folder.name)
+    if declared is None:
+        return None
+    ops = [declaration for declaration in declared if isinstance(declaration, Op)]
+    problem = ""
+    if len(ops) != 1:
+        problem = f"defines {len(ops)} ops; exactly one class must be marked with @define_op"
+    elif ops[0].name != folder.name:
+        problem = f"defines op {ops[0].name!r}, but its folder is called {folder.name!r}"
+    elif folder.name in collection.ops:
+        other = sys.modules[type(collection.ops[folder.name]).__module__].__file__
+        problem = f"op {folder.name!r} is already defined by {other}"
+    if problem:
+        collection.problems.append(Problem(file, problem, op=folder.name))
+        return None
+    collection.ops[folder.name] = ops[0]
+    return ops[0]
+
+
+def _load_kernels(collection: Collection, op: Op, file: Path, module: str, torch_namespace: str) -> None:
+    declared = _execute(collection, file, module, op.name)
+    for kernel in (declaration for declaration in declared or [] if isinstance(declaration, Kernel)):
+        problem = _bind(collection, op, kernel, torch_namespace)
+        if problem:
+            collection.problems.append(Problem(file, problem, op=op.name))
+
+
+def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str) -> str:
+    """Attach `kernel` to `op` and to the collection; the reason as text when it is refused."""
+    from .torch_operator import register
+
+    key = str(kernel.id)
+    if kernel.id.op != op.name:
+        return describe_unknown("op", kernel.id.op, collection.ops, f"kernel {key}") + f" Files in this folder declare kernels of {op.name!r}."
+    if key in collection.kernels:
+        return f"duplicate kernel id {key}: already declared in {collection.kernels[key].file}; a new idea is a new version"
+    kernel.op = op
+    try:
+        register(kernel, torch_namespace)
+    except Exception as error:  # torch refuses a schema in several ways; all of them concern this kernel alone
+        return f"kernel {key} cannot become a torch operator: {type(error).__name__}: {error}"
+    collection.kernels[key] = kernel
+    return ""

@@ -1,0 +1,108 @@
+"""`dispatch`: a callable for model code that always works and always says what it chose, and why."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..schema import Role
+from .capability import reason_not_runnable
+from .collection import Collection, load_collection
+from .kernel import Kernel
+from .op import Op
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen for some arguments.  `declined` holds (kernel id, reason) for each preferred kernel passed over."""
+
+    kernel: str
+    fallback: bool
+    declined: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why a fallback was taken; empty when the preferred kernel runs."""
+        if not self.fallback:
+            return ""
+        if not self.declined:
+            return "no kernel of the preferred role is declared"
+        return "; ".join(f"{kernel}: {reason}" for kernel, reason in self.declined)
+
+
+class Dispatcher:
+    """Callable with the arguments of the op.  In-place ops overwrite their arguments and return them as a tuple."""
+
+    def __init__(self, collection: Collection, op: Op, prefer: Role) -> None:
+        self.op = op
+        self._collection = collection
+        self._candidates = _in_order(collection, op, prefer)
+        self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
+        self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        chosen, _ = self._select(args, kwargs)
+        return self.op.apply(chosen, args, kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Selection:
+        """What a call with these arguments would run, and why."""
+        return self._select(args, kwargs)[1]
+
+    @property
+    def fallbacks(self) -> list[Selection]:
+        """Every distinct fallback that calls so far have taken."""
+        return [selection for _, selection in self._chosen.values() if selection.fallback]
+
+    def _select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
+        params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
+        key = (params, device)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(params, device)
+        return self._chosen[key]
+
+    def _choose(self, params: Any, device: str) -> tuple[Kernel, Selection]:
+        declined = []
+        for kernel in self._candidates:
+            reason = reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
+            if reason is None:
+                return kernel, Selection(kernel=str(kernel.id), fallback=False, declined=tuple(declined))
+            declined.append((str(kernel.id), reason))
+        return self._fallback, Selection(kernel=str(self._fallback.id), fallback=True, declined=tuple(declined))
+
+
+def _in_order(collection: Collection, op: Op, prefer: Role) -> list[Kernel]:
+    """Kernels of the preferred role: the op's dispatch order first, then by name; the newest version of each first."""
+    order = {name: place for place, name in enumerate(op.dispatch_order)}
+    kernels = [kernel for kernel in collection.kernels_of(op.name) if kernel.role is prefer]
+    return sorted(kernels, key=lambda kernel: (order.get(kernel.id.name, len(order)), kernel.id.name, -kernel.id.version))
+
+
+def dispatch(op: str, *, prefer: str = "fused", collection: Collection | None = None) -> Dispatcher:
+    """The best supported kernel of `op` for whatever arguments come, the split chain otherwise.
+
+    Args:
+        op: name of the op.
+        prefer: the role to try first.
+        collection: where to look; by default the kernel roots of the surrounding project, and installed entry points.
+
+    Raises:
+        UnknownNameError: no such op.
+        UsageError: no such role.
+    """
+    try:
+        role = Role(prefer)
+    except ValueError:
+        raise UsageError(f"prefer={prefer!r} is not a role; expected one of {', '.join(Role)}") from None
+    source = collection if collection is not None else _project_collection()
+    return Dispatcher(source, source.op(op), role)
+
+
+@functools.cache
+def _project_collection() -> Collection:
+    from ..config import find_project
+
+    return load_collection(find_project().kernels)
+
+

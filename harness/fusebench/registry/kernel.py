@@ -1,0 +1,152 @@
+"""`@kernel`: the one thing a kernel author writes.
+
+A `Kernel` is callable like the function it decorates.  Inside `torch.compile` the call goes through the torch operator that
+the loader registered for it, so that it can be traced; otherwise it goes straight to the function, so that eager callers pay
+no operator dispatch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import KernelDeclarationError
+from ..schema import Close, Contract, KernelId, KernelInfo, Language, Role
+from .declaring import record
+
+if TYPE_CHECKING:
+    from .op import Op, Supports
+
+Promise = Callable[[Any], Contract]
+
+
+class Kernel:
+    """One implementation of an op, bound to its op by the loader (`op` is None until then)."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kernel_id: KernelId,
+        *,
+        role: Role,
+        language: Language,
+        contract: Contract,
+        requires: tuple[str, ...],
+        note: str,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.id = kernel_id
+        self.role = role
+        self.language = language
+        self.contract = contract
+        self.requires = requires
+        self.note = note
+        self.file = inspect.getsourcefile(function) or "<unknown>"
+        self.op: Op | None = None
+        self.torch_op: Callable[..., Any] | None = None
+        """The torch operator of a fused kernel, once registered."""
+        self._supports: Supports = lambda params: True
+        self._promises: Promise | None = None
+
+    def supports(self, predicate: Supports) -> Supports:
+        """Decorator: `predicate(params)` returns True, or the reason why the kernel declines."""
+        self._supports = predicate
+        return predicate
+
+    def promises(self, contract_of: Promise) -> Promise:
+        """Decorator: `contract_of(params)` returns the contract where it depends on the case."""
+        self._promises = contract_of
+        return contract_of
+
+    def reason_unsupported(self, params: Any) -> str | None:
+        """None when the kernel takes `params`, else the reason."""
+        answer = self._supports(params)
+        if answer is True:
+            return None
+        return answer if isinstance(answer, str) else f"{self.id} declines this case without a reason"
+
+    def contract_for(self, params: Any) -> Contract:
+        """What the kernel promises for `params`."""
+        return self._promises(params) if self._promises is not None else self.contract
+
+    @property
+    def info(self) -> KernelInfo:
+        return KernelInfo(
+            id=str(self.id),
+            op=self.id.op,
+            name=self.id.name,
+            version=self.id.version,
+            role=self.role,
+            language=self.language,
+            contract=str(self.contract),
+            note=self.note,
+            file=self.file,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.torch_op is not None and _is_compiling():
+            return self.torch_op(*args, **kwargs)
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.id} {self.role} {self.language}>"
+
+
+def _is_compiling() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def kernel(
+    op: str,
+    name: str,
+    *,
+    version: int,
+    role: str,
+    language: str,
+    contract: Contract | None = None,
+    requires: tuple[str, ...] = (),
+    note: str = "",
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare the decorated function as the kernel `op/name@version`.
+
+    The function takes the arguments of the op's schema by the schema's names.  For an in-place op a fused kernel overwrites
+    its arguments and returns None; any other kernel may do that too, or return new tensors, one per output.
+
+    Args:
+        op: name of the op, which is the folder's name.
+        name: lower-case identifier, without the version.
+        version: 1 or more; a released version is never changed in place.
+        role: split, fused, compiled or peer.
+        language: torch, triton or cuda.
+        contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given.
+        requires: importable modules the kernel needs; while one is absent the kernel is listed as not runnable.
+        note: one line for `list kernels`.
+
+    Raises:
+        KernelDeclarationError: a value outside those above.
+    """
+    try:
+        kernel_id = KernelId.parse(f"{op}/{name}@{version}")
+        declared_role, declared_language = Role(role), Language(language)
+    except ValueError as error:
+        raise KernelDeclarationError(f"@kernel({op!r}, {name!r}, version={version!r}): {error}") from error
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        declared = Kernel(
+            function,
+            kernel_id,
+            role=declared_role,
+            language=declared_language,
+            contract=contract if contract is not None else Close(),
+            requires=requires,
+            note=note,
+        )
+        record(declared)
+        return declared
+
+    return decorate

@@ -1,0 +1,70 @@
+"""Fused kernels as torch operators, so that `torch.compile(fullgraph=True)` traces them and `opcheck` can test them.
+
+Each root has a private operator namespace: two versions of a folder coexist in one process.  A Triton kernel becomes a
+`triton_op`, whose launch the compiler can see; under Triton's interpreter, and for CUDA C++, it becomes an opaque
+`custom_op`.  Eager calls do not pass through here (see `Kernel.__call__`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ..schema import Language, Role
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+_tracing: ContextVar[bool] = ContextVar("fusebench_tracing", default=False)
+
+
+def interpreting() -> bool:
+    """Whether Triton kernels run in the interpreter in this process (`TRITON_INTERPRET=1`)."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def launchable(jit_function: Any) -> Any:
+    """`jit_function`, wrapped so that torch can see its launch while a fused kernel's operator is being traced.
+
+    Kernel authors write `launchable(_kernel)[grid](...)`; outside a trace this returns `jit_function` itself.
+    """
+    if not _tracing.get():
+        return jit_function
+    import torch
+
+    return torch.library.wrap_triton(jit_function)
+
+
+@contextmanager
+def _trace() -> Iterator[None]:
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def register(kernel: Kernel, namespace: str) -> None:
+    """Give a fused Triton or CUDA kernel its torch operator; other kernels are left alone (torch traces them itself)."""
+    if kernel.role is not Role.FUSED or kernel.language is Language.TORCH:
+        return
+    import torch
+
+    op = kernel.op
+    assert op is not None, "the loader binds the op before it registers"
+    name = f"{namespace}::{op.name}__{kernel.id.name}_v{kernel.id.version}"
+    mutated = op.outputs if op.in_place else ()
+    if kernel.language is Language.TRITON and not interpreting():
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with _trace():
+                return kernel.function(*args, **kwargs)
+
+        kernel.torch_op = torch.library.triton_op(name, traced, mutates_args=mutated, schema=op.schema)
+    else:
+        operator = torch.library.custom_op(name, kernel.function, mutates_args=mutated, schema=op.schema)
+        operator.register_fake(op.fake)
+        kernel.torch_op = operator
