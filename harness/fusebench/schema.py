@@ -269,7 +269,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     speedup: Estimate | None
     """Baseline time over this kernel's; None for the baseline itself."""
     sol: float | None
-    """Copy time over this kernel's time, the copy moving the op's minimum bytes in the same rounds (1.0 = copy speed)."""
+    """Share of the speed of light: the faster yardstick's time (`copy_us` or `stream_us`) over this kernel's."""
     gb_per_s: float
     """Minimum bytes over time, in 1e9 bytes per second."""
     extra_memory_bytes: int | None
@@ -308,6 +308,9 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str | None
     """Id of the kernel that speedups are relative to."""
     copy_us: Estimate | None = None
+    """The device's own copy of the op's minimum bytes, in the same rounds."""
+    stream_us: Estimate | None = None
+    """One elementwise launch that reads and writes as many bytes, in place where the op works in place."""
     control_ratio: Estimate | None = None
     """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
 

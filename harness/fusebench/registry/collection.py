@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-import importlib.metadata
 import importlib.util
 import itertools
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,42 +91,72 @@ def load_collection(roots: Sequence[Path], *, kernels: bool = True, entry_points
         UsageError: a root that is not a folder.
     """
     paths = [Path(root) for root in roots]
-    if entry_points:
-        paths += list(_entry_point_roots())
     for path in paths:
         if not path.is_dir():
-            raise UsageError(f"kernels folder {path} does not exist; pass --kernels DIR or set `kernels` in [tool.fusebench] of pyproject.toml")
-    collection = Collection(roots=tuple(path.resolve() for path in paths))
+            raise UsageError(
+                f"kernels folder {path} does not exist; pass --kernels DIR or set `kernels` in [tool.fusebench] of pyproject.toml"
+            )
+    installed, problems = _entry_point_roots() if entry_points else ([], [])
+    # A project that is itself installed is named twice, by its pyproject.toml and by its entry point; it is one root.
+    unique = dict.fromkeys(path.resolve() for path in [*paths, *installed])
+    collection = Collection(roots=tuple(unique), problems=problems)
+    importlib.invalidate_caches()  # files written since the last import of the same folder are found
     for path in collection.roots:
         _load_root(collection, path, kernels)
     return collection
 
 
-def _entry_point_roots() -> Iterable[Path]:
+def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
+    """Folders of the packages that installed distributions name, and a problem for each name that leads to none."""
+    import importlib.metadata  # slow to import, and not needed to declare a kernel
+
+    folders: list[Path] = []
+    problems: list[Problem] = []
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        spec = importlib.util.find_spec(entry_point.value)
-        for location in (spec.submodule_search_locations or []) if spec is not None else []:
-            yield Path(location)
+        cause = "it is not a package; name a package whose folders are ops"
+        locations: list[str] = []
+        try:
+            spec = importlib.util.find_spec(entry_point.value)  # runs the parent package's __init__
+            locations = list(spec.submodule_search_locations or []) if spec is not None else []
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a distribution raises concerns that distribution alone
+            cause = f"{type(error).__name__}: {error}"
+        folders += [Path(location) for location in locations]
+        if not locations:
+            message = f"entry point {entry_point.name!r} of group {ENTRY_POINT_GROUP!r} cannot be loaded: {cause}"
+            problems.append(Problem(Path(entry_point.value), message))
+    return folders, problems
 
 
 def _load_root(collection: Collection, root: Path, kernels: bool) -> None:
     number = next(_load_numbers)
     prefix = f"_fusebench_root_{number}"
     sys.modules[prefix] = _package(prefix, root)
-    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(("_", "."))):
-        if not (folder / "op.py").is_file():
-            if any(folder.glob("*.py")):
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
+    for folder in folders:  # all of them first, so that a file may import from another op's folder, in any order
+        sys.modules[f"{prefix}.{folder.name}"] = _package(f"{prefix}.{folder.name}", folder)
+    with recording() as declared:
+        for folder in folders:
+            if (folder / "op.py").is_file():
+                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, f"fusebench_root_{number}" if kernels else None)
+            elif any(folder.glob("*.py")):
                 collection.problems.append(
                     Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)
                 )
-            continue
-        package = f"{prefix}.{folder.name}"
-        sys.modules[package] = _package(package, folder)
-        op = _load_op(collection, folder, package)
-        if op is not None and kernels:
-            for file in sorted(folder.glob("[!_]*.py")):
-                if file.name != "op.py":
-                    _load_kernels(collection, op, file, f"{package}.{file.stem}", f"fusebench_root_{number}")
+
+
+def _load_folder(collection: Collection, folder: Path, package: str, declared: list[Any], torch_namespace: str | None) -> None:
+    """Load one op and, given a namespace for their torch operators, its kernels."""
+    op = _load_op(collection, folder, package, declared)
+    if op is None or torch_namespace is None:
+        return
+    for file in sorted(folder.glob("[!_]*.py")):
+        if file.name != "op.py":
+            _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
+    for kernel in (declaration for declaration in declared if isinstance(declaration, Kernel)):
+        if kernel.__module__.startswith(f"{package}."):
+            problem = _bind(collection, op, kernel, torch_namespace)
+            if problem:
+                collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -136,16 +165,19 @@ def _package(name: str, folder: Path) -> types.ModuleType:
     return package
 
 
-def _execute(collection: Collection, file: Path, module: str, op: str) -> list[Any] | None:
-    """Import `module` and return its declarations; None, and a problem on record, when that fails."""
-    with recording() as declared:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # whatever a kernel file raises concerns that file alone
-            line = _line_in(error, file)
-            collection.problems.append(Problem(file, f"{line}{type(error).__name__}: {error}", op=op))
-            return None
-    return declared
+def _execute(collection: Collection, file: Path, module: str, op: str, declared: list[Any]) -> bool:
+    """Import `module`; when that fails, False, and a problem on record.
+
+    Files may import one another, so what one import declared is told apart by module, not by time: only what a file that
+    failed had declared so far is taken back.
+    """
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel file raises concerns that file alone
+        collection.problems.append(Problem(file, f"{_line_in(error, file)}{type(error).__name__}: {error}", op=op))
+        declared[:] = [declaration for declaration in declared if declaration.__module__ in sys.modules]
+        return False
+    return True
 
 
 def _line_in(error: BaseException, file: Path) -> str:
@@ -153,12 +185,11 @@ def _line_in(error: BaseException, file: Path) -> str:
     return f"line {lines[-1]}: " if lines else ""
 
 
-def _load_op(collection: Collection, folder: Path, package: str) -> Op | None:
+def _load_op(collection: Collection, folder: Path, package: str, declared: list[Any]) -> Op | None:
     file = folder / "op.py"
-    declared = _execute(collection, file, f"{package}.op", folder.name)
-    if declared is None:
+    if not _execute(collection, file, f"{package}.op", folder.name, declared):
         return None
-    ops = [declaration for declaration in declared if isinstance(declaration, Op)]
+    ops = [declaration for declaration in declared if isinstance(declaration, Op) and declaration.__module__ == f"{package}.op"]
     problem = ""
     if len(ops) != 1:
         problem = f"defines {len(ops)} ops; exactly one class must be marked with @define_op"
@@ -174,27 +205,19 @@ def _load_op(collection: Collection, folder: Path, package: str) -> Op | None:
     return ops[0]
 
 
-def _load_kernels(collection: Collection, op: Op, file: Path, module: str, torch_namespace: str) -> None:
-    declared = _execute(collection, file, module, op.name)
-    for kernel in (declaration for declaration in declared or [] if isinstance(declaration, Kernel)):
-        problem = _bind(collection, op, kernel, torch_namespace)
-        if problem:
-            collection.problems.append(Problem(file, problem, op=op.name))
-
-
 def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str) -> str:
     """Attach `kernel` to `op` and to the collection; the reason as text when it is refused."""
     from .torch_operator import register
 
     key = str(kernel.id)
     if kernel.id.op != op.name:
-        return describe_unknown("op", kernel.id.op, collection.ops, f"kernel {key}") + f" Files in this folder declare kernels of {op.name!r}."
+        return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
     if key in collection.kernels:
         return f"duplicate kernel id {key}: already declared in {collection.kernels[key].file}; a new idea is a new version"
     kernel.op = op
     try:
         register(kernel, torch_namespace)
-    except Exception as error:  # torch refuses a schema in several ways; all of them concern this kernel alone
+    except Exception as error:  # noqa: BLE001 - torch refuses a schema in several ways; all of them concern this kernel alone
         return f"kernel {key} cannot become a torch operator: {type(error).__name__}: {error}"
     collection.kernels[key] = kernel
     return ""

@@ -63,7 +63,7 @@ class Dispatcher:
         return self._chosen[key]
 
     def _choose(self, params: Any, device: str) -> tuple[Kernel, Selection]:
-        declined = []
+        declined: list[tuple[str, str]] = []
         for kernel in self._candidates:
             reason = reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
             if reason is None:
@@ -104,5 +104,3 @@ def _project_collection() -> Collection:
     from ..config import find_project
 
     return load_collection(find_project().kernels)
-
-

@@ -45,7 +45,7 @@ class Kernel:
         self.contract = contract
         self.requires = requires
         self.note = note
-        self.file = inspect.getsourcefile(function) or "<unknown>"
+        self.file = inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>"
         self.op: Op | None = None
         self.torch_op: Callable[..., Any] | None = None
         """The torch operator of a fused kernel, once registered."""
@@ -64,7 +64,10 @@ class Kernel:
 
     def reason_unsupported(self, params: Any) -> str | None:
         """None when the kernel takes `params`, else the reason."""
-        answer = self._supports(params)
+        try:
+            answer = self._supports(params)
+        except Exception as error:  # noqa: BLE001 - `dispatch` never raises for a shape; the reason is recorded instead
+            return f"the `supports` of {self.id} raised {type(error).__name__}: {error}"
         if answer is True:
             return None
         return answer if isinstance(answer, str) else f"{self.id} declines this case without a reason"

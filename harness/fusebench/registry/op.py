@@ -105,7 +105,8 @@ class Op(ABC):
         named = dict(zip(argument_names(self.schema), args, strict=False)) | dict(kwargs)
         targets = tuple(named[name] for name in self.outputs)
         if returned is not None:
-            for target, value in zip(targets, returned, strict=True):
+            values = returned if isinstance(returned, tuple | list) else (returned,)
+            for target, value in zip(targets, values, strict=True):
                 target.copy_(value)
         return targets
 
@@ -129,13 +130,25 @@ def define_op(cls: OpT) -> OpT:
 
 def argument_names(schema: str) -> tuple[str, ...]:
     """Names of the arguments of `schema`, in order: `(Tensor(a!) q, *, float eps) -> ()` gives `("q", "eps")`."""
+    return positional_names(schema) + keyword_names(schema)
+
+
+def positional_names(schema: str) -> tuple[str, ...]:
+    """Names of the arguments before the `*`: the tensors, by convention."""
+    names = _names(schema)
+    return names[: names.index("*")] if "*" in names else names
+
+
+def keyword_names(schema: str) -> tuple[str, ...]:
+    """Names of the keyword-only arguments."""
+    names = _names(schema)
+    return names[names.index("*") + 1 :] if "*" in names else ()
+
+
+def _names(schema: str) -> tuple[str, ...]:
     inside = schema[schema.index("(") + 1 : schema.rindex("->")].rstrip().removesuffix(")")
-    names = []
-    for part in _split_top_level(inside):
-        text = part.split("=", 1)[0].strip()
-        if text and text != "*":
-            names.append(text.rsplit(" ", 1)[1])
-    return tuple(names)
+    arguments = (part.split("=", 1)[0].strip() for part in _split_top_level(inside))
+    return tuple(argument.rsplit(" ", 1)[-1] for argument in arguments if argument)
 
 
 def _split_top_level(text: str) -> Sequence[str]:

@@ -7,7 +7,9 @@ Each root has a private operator namespace: two versions of a folder coexist in 
 
 from __future__ import annotations
 
+import inspect
 import os
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,6 +40,11 @@ def launchable(jit_function: Any) -> Any:
     return torch.library.wrap_triton(jit_function)
 
 
+def tracing() -> bool:
+    """Whether a fused kernel's operator is being traced right now: torch then accepts `num_warps` and `num_stages` alone as options."""
+    return _tracing.get()
+
+
 @contextmanager
 def _trace() -> Iterator[None]:
     token = _tracing.set(True)
@@ -63,8 +70,30 @@ def register(kernel: Kernel, namespace: str) -> None:
             with _trace():
                 return kernel.function(*args, **kwargs)
 
-        kernel.torch_op = torch.library.triton_op(name, traced, mutates_args=mutated, schema=op.schema)
+        # triton_op infers the schema from a signature even where one is given, and kernel functions need not be annotated.
+        traced.__signature__ = _signature(op.schema)  # type: ignore[attr-defined]
+        kernel.torch_op = torch.library.triton_op(name, traced, mutates_args=mutated)
     else:
         operator = torch.library.custom_op(name, kernel.function, mutates_args=mutated, schema=op.schema)
         operator.register_fake(op.fake)
         kernel.torch_op = operator
+
+
+def _signature(schema: str) -> inspect.Signature:
+    """The Python signature, annotated as `torch.library.infer_schema` wants it, that amounts to `schema`."""
+    import torch
+
+    annotations = {"Tensor": torch.Tensor, "Optional[Tensor]": torch.Tensor | None, "float": float, "int": int, "bool": bool, "str": str}
+    parsed = torch._C.parse_schema(f"fusebench::signature{schema}")
+    parameters = [
+        inspect.Parameter(
+            argument.name,
+            inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+            annotation=annotations[str(argument.type)],
+        )
+        for argument in parsed.arguments
+    ]
+    count = len(parsed.returns)
+    returns = None if count == 0 else torch.Tensor if count == 1 else types.GenericAlias(tuple, (torch.Tensor,) * count)
+    return inspect.Signature(parameters, return_annotation=returns)

@@ -1,0 +1,77 @@
+"""CUDA C++ kernels compiled at run time: NVRTC through `cuda-core`, no nvcc, and no GPU needed to compile.
+
+Owns compilation, the cache of loaded kernels and the launch on torch's current stream; what is compiled and with which macros is
+the kernel author's business.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class KernelSource(msgspec.Struct, frozen=True):
+    """A `.cu` file, the `extern "C"` kernel in it, and the macros it is compiled with (sorted name, value pairs)."""
+
+    file: Path
+    entry: str
+    macros: tuple[tuple[str, int], ...]
+
+
+def kernel_source(file: Path, entry: str, macros: Mapping[str, int | bool]) -> KernelSource:
+    """A hashable description of one specialisation."""
+    return KernelSource(file, entry, tuple(sorted((name, int(value)) for name, value in macros.items())))
+
+
+def compile_cubin(source: KernelSource, arch: str) -> Any:
+    """Compile for `arch` (such as `sm_90`), on any machine with cuda-core and NVRTC; returns cuda-core's ObjectCode.
+
+    Raises:
+        cuda-core's NVRTC error, with the compiler's log in its message.
+    """
+    core = _core()
+    options = core.ProgramOptions(std="c++17", arch=arch, define_macro=[(name, str(value)) for name, value in source.macros])
+    return core.Program(source.file.read_text(), "c++", options).compile("cubin")
+
+
+@functools.cache
+def _loaded(source: KernelSource, device_index: int) -> Any:
+    """The compiled kernel on torch's device `device_index`."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device_index)
+    # Torch has made its primary context current; cuda-core adopts that one.
+    torch.cuda.current_stream(device_index).synchronize()
+    _core().Device(device_index).set_current()
+    return compile_cubin(source, f"sm_{major}{minor}").get_kernel(source.entry)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(handle: int) -> Any:
+    return _core().Stream.from_handle(handle)
+
+
+def launch(source: KernelSource, *, grid: int, block: int, device_index: int, arguments: Sequence[Any]) -> None:
+    """Launch on torch's current stream.  Arguments are ints (pointers, 64-bit), ctypes or numpy scalars."""
+    import torch
+
+    core = _core()
+    kernel = _loaded(source, device_index)
+    stream = _stream(torch.cuda.current_stream(device_index).cuda_stream)
+    core.launch(stream, core.LaunchConfig(grid=grid, block=block), kernel, *arguments)
+
+
+@functools.cache
+def _core() -> Any:
+    """cuda.core, or cuda.core.experimental where the installed version still keeps the API there."""
+    import cuda.core
+
+    if hasattr(cuda.core, "Program"):
+        return cuda.core
+    import cuda.core.experimental
+
+    return cuda.core.experimental

@@ -1,0 +1,281 @@
+"""A run judged against a baseline: for every kernel and case the strongest comparison that the two records allow.
+
+Strongest first: the ratio to a yardstick timed in the same rounds (the case's baseline kernel, else the copy), in which clocks and
+machine differences cancel; then raw time, only under an equal fingerprint; else none.  Nothing is dropped: what only one of the
+two runs holds is reported as missing or new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from ..schema import (
+    FAILED_STATUSES,
+    Accuracy,
+    CaseSummary,
+    Estimate,
+    ExitCode,
+    Result,
+    Run,
+    Status,
+    Verdict,
+    VerdictKind,
+    worst_exit_code,
+)
+from .paired import quotient
+from .rule import Rule, describe_change
+
+ACCURACY_MARGIN = 0.10
+"""RMS error may grow by 10 % over the baseline's.  The contract itself allows 1.5 x the split chain's error, so a kernel could pass
+it while losing a third; many denoising steps amplify such a loss."""
+
+DRAW_SCATTER = 10.0
+"""The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
+reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
+
+
+class Comparison(StrEnum):
+    """What a verdict stands on."""
+
+    RATIO = "ratio"
+    """Time relative to a yardstick of the same run, new over old."""
+    RAW = "raw"
+    """Raw time, new over old, under an equal fingerprint."""
+    NONE = "none"
+    """No times were compared."""
+
+
+class Standing(StrEnum):
+    """Which of the two runs hold the kernel and case."""
+
+    COMMON = "common"
+    MISSING = "missing"
+    """In the baseline and not in the run: the suite has shrunk."""
+    NEW = "new"
+    """In the run and not in the baseline: nothing to judge it by."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one kernel and case, and what it stands on."""
+
+    case: str
+    suite: str
+    kernel: str
+    verdict: Verdict
+    comparison: Comparison
+    standing: Standing = Standing.COMMON
+
+
+def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
+    """One judgement for every kernel and case that either run measured, checked or failed.
+
+    Kernels that neither run could run (declined, not runnable) have none.  Order: the run's, then what is missing from it.
+    """
+    judge = _Judge(run, baseline, rule)
+    new, old = _index(run), _index(baseline)
+    keys = [*new, *(key for key in old if key not in new)]
+    return [judgement for key in keys if (judgement := judge.pair(new.get(key), old.get(key))) is not None]
+
+
+def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool = False) -> ExitCode:
+    """What the judgements amount to.
+
+    Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged by and do not count.  Without a
+    single pair to compare the result is undecided: a gate that compared nothing has not passed.
+    """
+    codes: list[ExitCode] = []
+    for judgement in judgements:
+        kind = judgement.verdict.kind
+        if kind is VerdictKind.ERROR:
+            codes.append(ExitCode.KERNEL_FAILED)
+        elif judgement.standing is Standing.NEW:
+            continue
+        elif kind is VerdictKind.REGRESSION:
+            codes.append(ExitCode.REGRESSION)
+        elif kind is VerdictKind.UNDECIDED or (kind is VerdictKind.INCOMPARABLE and not allow_incomparable):
+            codes.append(ExitCode.UNDECIDED)
+        else:
+            codes.append(ExitCode.PASS)
+    return worst_exit_code(codes or [ExitCode.UNDECIDED])
+
+
+def record_differences(run: Run, baseline: Run) -> list[str]:
+    """What rules out any comparison of the two runs' times, each as `what: old -> new`."""
+    pairs = (
+        ("schema version", baseline.schema_version, run.schema_version),
+        ("device", baseline.environment.device_name, run.environment.device_name),
+        ("timer", baseline.timer, run.timer),
+        ("cache state", baseline.plan.cache, run.plan.cache),
+    )
+    return [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
+
+
+def fingerprint_differences(run: Run, baseline: Run) -> list[str]:
+    """What rules out comparing raw times, over and above `record_differences`, each as `what: old -> new`."""
+    names = ["driver", "cuda", "torch", "triton"]
+    if run.environment.device == "cpu":
+        names += ["cpu", "cpu_count"]
+    pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
+    return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
+
+
+def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
+    """RMS error of `new` over that of `old`, each relative to the split chain's on the same draws where that is known.
+
+    1 where both are exact; infinite where only the old one was.
+    """
+    relative = new.split_rms_error > 0 and old.split_rms_error > 0
+    above = new.rms_error / new.split_rms_error if relative else new.rms_error
+    below = old.rms_error / old.split_rms_error if relative else old.rms_error
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else 1.0
+
+
+_Finding = tuple[VerdictKind, str, Estimate | None, Comparison]
+
+
+class _Judge:
+    """Two runs and a rule; `pair` judges one kernel and case."""
+
+    def __init__(self, run: Run, baseline: Run, rule: Rule) -> None:
+        self.rule = rule
+        self.new_cases = {summary.case.key: summary for summary in run.cases}
+        self.old_cases = {summary.case.key: summary for summary in baseline.cases}
+        self.differences = record_differences(run, baseline)
+        self.raw_differences = fingerprint_differences(run, baseline)
+
+    def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
+        """The judgement, or None where neither run has anything to say of the kernel."""
+        if new is not None and new.status in FAILED_STATUSES:
+            return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", standing=_standing(old))
+        if not _ran(new):
+            return self._gone(new, old) if old is not None and _ran(old) else None
+        assert new is not None
+        if old is None or not _ran(old):
+            why = "not in the baseline" if old is None else f"the baseline has no measurement of it ({old.status}: {old.reason})"
+            return _judgement(new, VerdictKind.INCOMPARABLE, why, standing=Standing.NEW)
+        differences = self.differences + self._case_differences(new.case_key)
+        if differences:
+            return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
+        return self._common(new, old)
+
+    def _gone(self, new: Result | None, old: Result) -> Judgement:
+        if new is None:
+            case_left = old.case_key in self.new_cases
+            what = "this kernel is not in the run" if case_left else "this case is not in the run"
+            return _judgement(old, VerdictKind.INCOMPARABLE, f"{old.status} in the baseline; {what}", standing=Standing.MISSING)
+        reason = f"{old.status} in the baseline; now {new.status}: {new.reason or 'no reason recorded'}"
+        kind = VerdictKind.UNDECIDED if new.status is Status.NOT_MEASURED else VerdictKind.INCOMPARABLE
+        return _judgement(new, kind, reason, standing=Standing.MISSING)
+
+    def _case_differences(self, key: str) -> list[str]:
+        new, old = self.new_cases.get(key), self.old_cases.get(key)
+        if new is None or old is None:
+            return ["the case's definition, which one of the records lacks"]
+        pairs = {"op": (old.case.op, new.case.op)}
+        for name in sorted(new.case.params.keys() | old.case.params.keys()):
+            pairs[f"parameter {name}"] = (old.case.params.get(name, "absent"), new.case.params.get(name, "absent"))
+        return [f"{what}: {before} -> {after}" for what, (before, after) in pairs.items() if before != after]
+
+    def _common(self, new: Result, old: Result) -> Judgement:
+        kind, reason, change, comparison = self._speed(new, old)
+        loss = _accuracy_loss(new, old)
+        if loss:
+            kind, reason = VerdictKind.REGRESSION, f"{loss}; speed: {reason}"
+        return _judgement(new, kind, reason, change=change, comparison=comparison)
+
+    def _speed(self, new: Result, old: Result) -> _Finding:
+        if new.measurement is None or old.measurement is None:
+            if new.status is old.status and new.accuracy is not None and old.accuracy is not None:
+                return VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Comparison.NONE
+            return VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Comparison.NONE
+        time_us = new.measurement.time_us.value
+        versus_baseline, versus_copy = self._versus_baseline(new, old), self._versus_copy(new, old)
+        if versus_baseline is not None:
+            return self._ratio(versus_baseline, versus_copy, time_us, str(self.new_cases[new.case_key].baseline))
+        if versus_copy is not None:
+            kind, reason = self.rule.judge(versus_copy, time_us)
+            return kind, f"relative to the copy: {reason}", versus_copy, Comparison.RATIO
+        if self.raw_differences:
+            why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
+            return VerdictKind.INCOMPARABLE, why, None, Comparison.NONE
+        change = quotient(new.measurement.time_us, old.measurement.time_us)
+        kind, reason = self.rule.judge(change, time_us)
+        return kind, f"raw time: {reason}", change, Comparison.RAW
+
+    def _ratio(self, versus_baseline: Estimate, versus_copy: Estimate | None, time_us: float, yardstick: str) -> _Finding:
+        kind, reason = self.rule.judge(versus_baseline, time_us)
+        reason = f"relative to {yardstick}: {reason}"
+        if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and versus_copy is not None:
+            # The yardstick kernel may itself have moved (another Triton, another driver): the copy then tells which one did.
+            second, _ = self.rule.judge(versus_copy, time_us)
+            if second is VerdictKind.PASS:
+                moved = f"relative to the copy {describe_change(versus_copy)}: the yardstick kernel moved, not this one"
+                return VerdictKind.PASS, f"{moved} ({reason})", versus_copy, Comparison.RATIO
+        return kind, reason, versus_baseline, Comparison.RATIO
+
+    def _versus_baseline(self, new: Result, old: Result) -> Estimate | None:
+        new_case, old_case = self.new_cases[new.case_key], self.old_cases[old.case_key]
+        assert new.measurement is not None
+        assert old.measurement is not None
+        if new_case.baseline != old_case.baseline or new.measurement.speedup is None or old.measurement.speedup is None:
+            return None
+        return quotient(old.measurement.speedup, new.measurement.speedup)
+
+    def _versus_copy(self, new: Result, old: Result) -> Estimate | None:
+        now, then = _share(new, self.new_cases[new.case_key]), _share(old, self.old_cases[old.case_key])
+        return quotient(now, then) if now is not None and then is not None else None
+
+
+def _share(result: Result, summary: CaseSummary) -> Estimate | None:
+    if result.measurement is None or summary.copy_us is None:
+        return None
+    return quotient(result.measurement.time_us, summary.copy_us)
+
+
+def _accuracy_loss(new: Result, old: Result) -> str:
+    if new.accuracy is None or old.accuracy is None:
+        return ""
+    growth = accuracy_growth(new.accuracy, old.accuracy)
+    elements = max(1, min(new.accuracy.elements, old.accuracy.elements))
+    allowed = 1.0 + ACCURACY_MARGIN + DRAW_SCATTER / math.sqrt(elements)
+    if growth <= allowed:
+        return ""
+    figures = f"rms error {old.accuracy.rms_error:.3g} -> {new.accuracy.rms_error:.3g}"
+    return f"accuracy: {figures}, {growth:.2f} x the baseline's relative to split, {allowed:.2f} x allowed"
+
+
+def _index(run: Run) -> dict[tuple[str, str], Result]:
+    return {(result.case_key, result.kernel): result for result in run.results}
+
+
+def _ran(result: Result | None) -> bool:
+    return result is not None and result.status in (Status.MEASURED, Status.CHECKED)
+
+
+def _standing(old: Result | None) -> Standing:
+    return Standing.NEW if old is None else Standing.COMMON
+
+
+def _judgement(
+    result: Result,
+    kind: VerdictKind,
+    reason: str,
+    *,
+    change: Estimate | None = None,
+    comparison: Comparison = Comparison.NONE,
+    standing: Standing = Standing.COMMON,
+) -> Judgement:
+    return Judgement(
+        case=result.case,
+        suite=result.suite,
+        kernel=result.kernel,
+        verdict=Verdict(kind=kind, reason=reason, change=change),
+        comparison=comparison,
+        standing=standing,
+    )

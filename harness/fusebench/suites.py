@@ -1,0 +1,196 @@
+"""Suites: TOML files of named cases, read strictly.
+
+A suite is found by name under the project's suites folders (`models/flux1_dev` is `models/flux1_dev.toml`) or given as a path.
+Whatever is wrong with a file is one `SuiteError` with file, line and key path; a name that nothing answers to is an
+`UnknownNameError` with the nearest one.  Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .config import Project
+from .errors import SuiteError, UnknownNameError, UsageError, nearest
+from .registry import Op
+from .schema import Case, Suite
+from .toml_errors import Keys, TomlFile
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Case names and each part of a suite's name: they become parts of file names and of `suite:case`."""
+
+
+class SuiteListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A suite file as `list suites` shows it; `problem` is empty unless the file is refused."""
+
+    name: str
+    description: str
+    path: str
+    cases: int
+    problem: str = ""
+
+
+class _SuiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    description: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    suite: _SuiteTable
+    case: list[dict[str, Any]] = []
+
+
+class _CaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    op: str
+    params: dict[str, Any]
+    weight: float = 1.0
+    source: str = ""
+
+
+def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Suite:
+    """The suite called `name_or_path` in the project, or at that path.
+
+    A name wins over a path of the same spelling unless it ends in `.toml`.
+
+    Raises:
+        UnknownNameError: neither a suite nor a file answers to it.
+        SuiteError: the file is refused, or two suites folders hold a suite of that name.
+    """
+    return _parse(_resolve(name_or_path, project), project, ops)
+
+
+def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[SuiteListing]:
+    """Every suite file of the project, by name; a file that is refused is listed with its problem.
+
+    Without `ops`, cases are counted and their own keys checked, but op names and params are not.
+    """
+    listings = []
+    for name, paths in _suite_files(project).items():
+        for path in paths:
+            shown = _stored_path(path, project)
+            try:
+                suite = _parse(path, project, ops)
+                if len(paths) > 1:
+                    raise _ambiguous(name, paths)
+            except UsageError as error:
+                listings.append(SuiteListing(name=name, description="", path=shown, cases=0, problem=str(error)))
+            else:
+                listings.append(SuiteListing(name=name, description=suite.description, path=shown, cases=len(suite.cases)))
+    return listings
+
+
+def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str | None = None) -> list[Case]:
+    """Cases of `suites`, in file order, of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
+
+    Raises:
+        UnknownNameError: no case is of that op, or none of its cases matches.
+    """
+    cases = [case for suite in suites for case in suite.cases]
+    where = f"suite {', '.join(suite.name for suite in suites)}"
+    if op is not None:
+        known = {case.op for case in cases}
+        cases = [case for case in cases if case.op == op]
+        if not cases:
+            raise UnknownNameError("op", op, known, where)
+    if case_glob is not None:
+        known = {case.name for case in cases}
+        cases = [case for case in cases if any(fnmatch.fnmatchcase(spelling, case_glob) for spelling in (case.name, case.key))]
+        if not cases:
+            raise UnknownNameError("case", case_glob, known, where)
+    return cases
+
+
+def _suite_files(project: Project) -> dict[str, list[Path]]:
+    """Suite name -> its files; more than one file where several suites folders hold the name."""
+    files: dict[str, list[Path]] = {}
+    for folder in project.suites:
+        for file in folder.rglob("*.toml"):
+            files.setdefault(file.relative_to(folder).with_suffix("").as_posix(), []).append(file)
+    return dict(sorted(files.items()))
+
+
+def _resolve(name_or_path: str, project: Project) -> Path:
+    files = _suite_files(project)
+    paths = files.get(name_or_path, [])
+    if len(paths) > 1:
+        raise _ambiguous(name_or_path, paths)
+    if paths:
+        return paths[0]
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    if path.suffix == ".toml":
+        close = nearest(path.stem, files)
+        remedy = f"did you mean the suite {close!r}?" if close else f"known suites: {', '.join(files) or 'none'}."
+        raise SuiteError(f"suite file {name_or_path} does not exist; {remedy}")
+    raise UnknownNameError("suite", name_or_path, files)
+
+
+def _ambiguous(name: str, paths: Sequence[Path]) -> SuiteError:
+    return SuiteError(f"suite {name!r} is in several suites folders: {', '.join(map(str, paths))}; rename all but one, or give a path")
+
+
+def _stored_path(path: Path, project: Project) -> str:
+    """Relative to the project's root where it lies inside, else absolute."""
+    resolved = path.resolve()
+    return resolved.relative_to(project.root).as_posix() if resolved.is_relative_to(project.root) else str(resolved)
+
+
+def _parse(path: Path, project: Project, ops: Mapping[str, Op] | None) -> Suite:
+    resolved, here = path.resolve(), Path.cwd()
+    file = TomlFile.read(path, str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved))
+    document = file.convert(file.document, _Document)
+    name = document.suite.name
+    _check_suite_name(file, name, path, project)
+    if not document.case:
+        raise file.error(("suite",), "found no [[case]], expected at least one; add one")
+    cases: dict[str, Case] = {}
+    for index, raw in enumerate(document.case):
+        keys: Keys = ("case", index)
+        case = _parse_case(file, keys, raw, name, ops)
+        if case.name in cases:
+            first = next(i for i, other in enumerate(document.case) if other["name"] == case.name)
+            line = file.line_of(("case", first, "name"))
+            raise file.error(
+                (*keys, "name"), f"found a second case {case.name!r}, expected unique names; rename it or the one on line {line}"
+            )
+        cases[case.name] = case
+    return Suite(name=name, description=document.suite.description, path=_stored_path(path, project), cases=tuple(cases.values()))
+
+
+def _check_suite_name(file: TomlFile, name: str, path: Path, project: Project) -> None:
+    """Under a suites folder the name is the file's relative path; elsewhere its last part is the file's own name."""
+    keys = ("suite", "name")
+    if not all(_NAME.fullmatch(part) for part in name.split("/")):
+        raise file.error(keys, f"found {name!r}, expected letters, digits, '_', '-' and '.', in parts separated by '/'; rename the suite")
+    resolved = path.resolve()
+    folder = next((folder.resolve() for folder in project.suites if resolved.is_relative_to(folder.resolve())), None)
+    expected = resolved.relative_to(folder).with_suffix("").as_posix() if folder is not None else resolved.stem
+    found = name if folder is not None else name.rsplit("/", 1)[-1]
+    if found != expected:
+        raise file.error(keys, f"found {name!r}, expected {expected!r}, as the file is called; rename the suite or the file")
+
+
+def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops: Mapping[str, Op] | None) -> Case:
+    table = file.convert(raw, _CaseTable, keys)
+    if not _NAME.fullmatch(table.name):
+        raise file.error((*keys, "name"), f"found {table.name!r}, expected letters, digits, '_', '-' and '.'; rename the case")
+    if not (math.isfinite(table.weight) and table.weight > 0):
+        message = f"found {table.weight:g}, expected launches per denoise step, more than 0; use 1 where no weights are published"
+        raise file.error((*keys, "weight"), message)
+    if ops is not None:
+        if table.op not in ops:
+            raise UnknownNameError("op", table.op, ops, file.where((*keys, "op")))
+        op = ops[table.op]
+        try:
+            op.parse_params(table.params)
+        except ValueError as error:
+            raise file.explain(error, op.Params, (*keys, "params")) from error
+    return Case(suite=suite, name=table.name, op=table.op, params=dict(table.params), weight=table.weight, source=table.source)

@@ -1,0 +1,128 @@
+"""Shared by all tests: what is skipped where, and a GPU that exists on no machine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusebench.device import GpuIdentity, GpuReading
+from fusebench.device.readings import GpuUnavailableError
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether the NVIDIA driver lists a GPU; asks no torch, whose import would cost every test run seconds."""
+    from fusebench.device.nvml import open_monitor
+
+    try:
+        return bool(open_monitor().gpus())
+    except GpuUnavailableError:
+        return Path("/dev/nvidiactl").exists()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
+    for item in items:
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def own_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tests never take, and never wait for, a real run's lock."""
+    folder = tmp_path / "locks"
+    monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(folder))
+    return folder
+
+
+class FakeMonitor:
+    """A `GpuMonitor` over readings that the test writes.
+
+    `script` holds one reading, or a list that is played once and whose last reading then stays; an exception in it is raised.
+    """
+
+    def __init__(
+        self, gpus: list[GpuIdentity], script: GpuReading | list[GpuReading | Exception], mig: list[GpuIdentity] | None = None
+    ) -> None:
+        self._gpus = gpus
+        self._mig = mig or []
+        self.script = script if isinstance(script, list) else [script]
+        self.reads = 0
+
+    def driver_version(self) -> str | None:
+        return "580.159.03"
+
+    def cuda_driver_version(self) -> str | None:
+        return "13.0"
+
+    def gpus(self) -> list[GpuIdentity]:
+        return self._gpus
+
+    def mig_instances(self) -> list[GpuIdentity]:
+        return self._mig
+
+    def read(self, uuid: str) -> GpuReading:
+        known = [gpu.uuid for gpu in self._gpus + self._mig]
+        assert uuid in known, f"{uuid} was read; there are {known}"
+        step = self.script[min(self.reads, len(self.script) - 1)]
+        self.reads += 1
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+def h200(index: int = 0, uuid: str = "GPU-aaaa1111-0000-0000-0000-000000000000", name: str = "NVIDIA H200") -> GpuIdentity:
+    """An identity as an H200's NVML gives it."""
+    return GpuIdentity(nvml_index=index, uuid=uuid, name=name, compute_capability=(9, 0), memory_bytes=143771 * 2**20)
+
+
+def idle_reading(**changes: object) -> GpuReading:
+    """An idle H200 (nothing listed, 0 MiB used, 345 MHz), with `changes`."""
+    values: dict[str, object] = {
+        "processes": (),
+        "memory_used_bytes": 0,
+        "utilisation_percent": 0,
+        "sm_mhz": 345,
+        "mem_mhz": 3201,
+        "max_sm_mhz": 1980,
+        "max_mem_mhz": 3201,
+        "clock_reasons": ("gpu_idle",),
+        "compute_mode": "default",
+        "temperature_c": 30,
+        "power_w": 75.0,
+        "power_limit_w": 700.0,
+        "ecc": True,
+        "mig": False,
+        "persistence": True,
+    }
+    return GpuReading(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def fake_gpu() -> Callable[..., FakeMonitor]:
+    """`fake_gpu(**changes)`: one idle H200 whose reading has these changes; `fake_gpu(script=[…], gpus=[…], mig=[…])` for more."""
+
+    def build(
+        script: list[GpuReading | Exception] | None = None,
+        gpus: list[GpuIdentity] | None = None,
+        mig: list[GpuIdentity] | None = None,
+        **changes: object,
+    ) -> FakeMonitor:
+        return FakeMonitor([h200()] if gpus is None else gpus, script or [idle_reading(**changes)], mig)
+
+    return build
+
+
+@pytest.fixture
+def gpu_identity() -> Callable[..., GpuIdentity]:
+    """`gpu_identity(index, uuid, name)`: an H200, or another."""
+    return h200
+
+
+@pytest.fixture
+def gpu_reading() -> Callable[..., GpuReading]:
+    """`gpu_reading(**changes)`: an idle H200 with these changes."""
+    return idle_reading

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.schema import CacheState, ExitCode, Role, Run, SamplingPlan, Status, VerdictKind
+from fusebench.stats.gating import Comparison, Judgement, Standing, accuracy_growth, gate_exit_code, judge_run
+from fusebench.stats.rule import MarginRule
+
+RULE = MarginRule()
+
+
+def by_place(judgements: list[Judgement]) -> dict[tuple[str, str], Judgement]:
+    return {(judgement.case, judgement.kernel): judgement for judgement in judgements}
+
+
+def test_an_unchanged_run_passes_everywhere(synthetic: ModuleType) -> None:
+    judgements = judge_run(synthetic.make_run(), synthetic.make_run(), RULE)
+    assert len(judgements) == 30
+    assert {judgement.verdict.kind for judgement in judgements} == {VerdictKind.PASS}
+    assert gate_exit_code(judgements) is ExitCode.PASS
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind", "code"),
+    [
+        (1.06, VerdictKind.REGRESSION, ExitCode.REGRESSION),
+        (1 / 1.06, VerdictKind.IMPROVEMENT, ExitCode.PASS),
+        (1.03, VerdictKind.UNDECIDED, ExitCode.UNDECIDED),
+    ],
+)
+def test_a_planted_change_is_found_where_it_is_and_nowhere_else(
+    synthetic: ModuleType, factor: float, kind: VerdictKind, code: ExitCode
+) -> None:
+    place = ("zimage_1024", synthetic.FUSED)
+    judgements = judge_run(synthetic.make_run(slow={place: factor}), synthetic.make_run(), RULE)
+    found = by_place(judgements)
+    assert found[place].verdict.kind is kind
+    assert found[place].comparison is Comparison.RATIO
+    assert found[place].verdict.change is not None
+    assert found[place].verdict.change.value == pytest.approx(factor)
+    assert Counter(judgement.verdict.kind for judgement in judgements)[VerdictKind.PASS] == 29
+    assert gate_exit_code(judgements) is code
+
+
+def test_a_slower_machine_slows_the_yardstick_too_and_accuses_nobody(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    scaled = [
+        msgspec.structs.replace(
+            result,
+            measurement=msgspec.structs.replace(result.measurement, time_us=synthetic.near(result.measurement.time_us.value * 1.2, 0.004)),
+        )
+        for result in run.results
+    ]
+    cases = [msgspec.structs.replace(summary, copy_us=synthetic.near(summary.copy_us.value * 1.2, 0.004)) for summary in run.cases]
+    judgements = judge_run(msgspec.structs.replace(run, results=scaled, cases=cases), synthetic.make_run(), RULE)
+    assert {judgement.verdict.kind for judgement in judgements} == {VerdictKind.PASS}
+
+
+def test_a_yardstick_that_moved_is_named_and_the_others_are_not_accused(synthetic: ModuleType) -> None:
+    faster_split = {(case, synthetic.BASELINE): 0.9 for case in synthetic.CASES}
+    found = by_place(judge_run(synthetic.make_run(slow=faster_split), synthetic.make_run(), RULE))
+    fused = found["flux_1024", synthetic.FUSED]
+    assert fused.verdict.kind is VerdictKind.PASS
+    assert "yardstick kernel moved" in fused.verdict.reason
+    assert found["flux_1024", synthetic.BASELINE].verdict.kind is VerdictKind.IMPROVEMENT
+
+
+def test_without_any_yardstick_raw_times_need_the_same_fingerprint(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.BASELINE)
+    old = synthetic.make_run(copy=False, kernels=[synthetic.BASELINE])
+    slower = synthetic.make_run(copy=False, kernels=[synthetic.BASELINE], slow={place: 1.1})
+    found = by_place(judge_run(slower, old, RULE))[place]
+    assert (found.verdict.kind, found.comparison) == (VerdictKind.REGRESSION, Comparison.RAW)
+    newer = synthetic.make_run(copy=False, kernels=[synthetic.BASELINE], slow={place: 1.1}, environment={"triton": "3.9.0"})
+    found = by_place(judge_run(newer, old, RULE))[place]
+    assert (found.verdict.kind, found.comparison) == (VerdictKind.INCOMPARABLE, Comparison.NONE)
+    assert "triton: 3.6.0 -> 3.9.0" in found.verdict.reason
+
+
+def test_another_baseline_kernel_falls_back_to_the_copy(synthetic: ModuleType) -> None:
+    other = f"{synthetic.OP}/split_torch@1"
+    found = by_place(judge_run(synthetic.make_run(baseline=other), synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED]
+    assert found.verdict.kind is VerdictKind.PASS
+    assert found.verdict.reason.startswith("relative to the copy")
+
+
+@pytest.mark.parametrize("what", ["timer", "cache state", "device", "schema version"])
+def test_runs_of_different_kinds_are_incomparable_and_say_why(synthetic: ModuleType, what: str) -> None:
+    old = synthetic.make_run()
+    new: Run = {
+        "timer": synthetic.make_run(timer="cuda_events"),
+        "cache state": synthetic.make_run(plan=SamplingPlan(replicates=12, rounds=40, cache=CacheState.WARM, trim=0.1)),
+        "device": synthetic.make_run(environment={"device_name": "NVIDIA B200"}),
+        "schema version": msgspec.structs.replace(old, schema_version=old.schema_version + 1),
+    }[what]
+    judgements = judge_run(new, old, RULE)
+    assert len(judgements) == 30
+    assert all(judgement.verdict.kind is VerdictKind.INCOMPARABLE and what in judgement.verdict.reason for judgement in judgements)
+    assert gate_exit_code(judgements) is ExitCode.UNDECIDED
+    assert gate_exit_code(judgements, allow_incomparable=True) is ExitCode.PASS
+
+
+def test_a_case_that_kept_its_name_and_changed_its_shape_is_incomparable(synthetic: ModuleType) -> None:
+    (judgement,) = judge_run(
+        synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED], params={"tokens": 2048}),
+        synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED]),
+        RULE,
+    )
+    assert judgement.verdict.kind is VerdictKind.INCOMPARABLE
+    assert "parameter tokens: 4096 -> 2048" in judgement.verdict.reason
+
+
+def test_a_lost_decimal_is_a_regression_though_the_contract_still_holds(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    found = by_place(judge_run(synthetic.make_run(errors={place: 1.2}), synthetic.make_run(), RULE))
+    assert found[place].verdict.kind is VerdictKind.REGRESSION
+    assert found[place].verdict.reason.startswith("accuracy: rms error")
+    assert found["flux_1024", synthetic.BASELINE].verdict.kind is VerdictKind.PASS
+    within = by_place(judge_run(synthetic.make_run(errors={place: 1.05}), synthetic.make_run(), RULE))
+    assert within[place].verdict.kind is VerdictKind.PASS
+
+
+def test_few_elements_widen_the_accuracy_margin(synthetic: ModuleType) -> None:
+    def small(run: Run) -> Run:
+        return synthetic.change_results(run, accuracy=msgspec.structs.replace(run.results[0].accuracy, elements=3072))
+
+    place = ("flux_1024", synthetic.FUSED)
+    new = small(synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED], errors={place: 1.2}))
+    old = small(synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED]))
+    assert judge_run(new, old, RULE)[0].verdict.kind is VerdictKind.PASS
+
+
+def test_errors_are_compared_relative_to_the_split_chain_of_the_same_draws(synthetic: ModuleType) -> None:
+    accuracy = synthetic.make_run().results[0].accuracy
+    doubled = msgspec.structs.replace(accuracy, rms_error=accuracy.rms_error * 2, split_rms_error=accuracy.split_rms_error * 2)
+    exact = msgspec.structs.replace(accuracy, rms_error=0.0, split_rms_error=0.0)
+    assert accuracy_growth(doubled, accuracy) == pytest.approx(1.0)
+    assert accuracy_growth(exact, exact) == 1.0
+    assert accuracy_growth(accuracy, exact) == math.inf
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.COMPILE_ERROR, Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY])
+def test_a_kernel_that_fails_now_is_an_error(synthetic: ModuleType, status: Status) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    judgements = judge_run(synthetic.make_run(status={place: (status, "what happened")}), synthetic.make_run(), RULE)
+    assert by_place(judgements)[place].verdict.kind is VerdictKind.ERROR
+    assert by_place(judgements)[place].verdict.reason == f"{status}: what happened"
+    assert gate_exit_code(judgements, allow_incomparable=True) is ExitCode.KERNEL_FAILED
+
+
+def test_a_shrunken_suite_does_not_pass_unseen(synthetic: ModuleType) -> None:
+    judgements = judge_run(synthetic.make_run(cases=synthetic.CASES[:4], kernels=list(synthetic.KERNELS)[:5]), synthetic.make_run(), RULE)
+    missing = [judgement for judgement in judgements if judgement.standing is Standing.MISSING]
+    assert len(missing) == 6 + 4
+    assert {judgement.verdict.reason.split("; ")[1] for judgement in missing} == {
+        "this case is not in the run",
+        "this kernel is not in the run",
+    }
+    assert gate_exit_code(judgements) is ExitCode.UNDECIDED
+    assert gate_exit_code(judgements, allow_incomparable=True) is ExitCode.PASS
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status.UNSUPPORTED, VerdictKind.INCOMPARABLE),
+        (Status.NOT_RUNNABLE, VerdictKind.INCOMPARABLE),
+        (Status.NOT_MEASURED, VerdictKind.UNDECIDED),
+    ],
+)
+def test_a_kernel_that_stopped_being_measured_is_reported(synthetic: ModuleType, status: Status, kind: VerdictKind) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    found = by_place(judge_run(synthetic.make_run(status={place: (status, "why")}), synthetic.make_run(), RULE))[place]
+    assert (found.verdict.kind, found.standing) == (kind, Standing.MISSING)
+    assert "why" in found.verdict.reason
+
+
+def test_a_new_kernel_is_listed_and_does_not_fail_the_gate(synthetic: ModuleType) -> None:
+    judgements = judge_run(synthetic.make_run(), synthetic.make_run(kernels=list(synthetic.KERNELS)[:5]), RULE)
+    new = [judgement for judgement in judgements if judgement.standing is Standing.NEW]
+    assert len(new) == 5
+    assert all("not in the baseline" in judgement.verdict.reason for judgement in new)
+    assert gate_exit_code(judgements) is ExitCode.PASS
+
+
+def test_a_gate_that_compared_nothing_has_not_passed(synthetic: ModuleType) -> None:
+    judgements = judge_run(synthetic.make_run(suite="other"), synthetic.make_run(cases=()), RULE)
+    assert {judgement.standing for judgement in judgements} == {Standing.NEW}
+    assert gate_exit_code(judgements, allow_incomparable=True) is ExitCode.UNDECIDED
+    assert gate_exit_code([]) is ExitCode.UNDECIDED
+
+
+def test_a_kernel_that_neither_run_could_run_is_not_judged(synthetic: ModuleType) -> None:
+    declined = {("flux_1024", synthetic.FUSED): (Status.UNSUPPORTED, "declines")}
+    judgements = judge_run(synthetic.make_run(status=declined), synthetic.make_run(status=declined), RULE)
+    assert ("flux_1024", synthetic.FUSED) not in by_place(judgements)
+
+
+def test_accuracy_alone_is_compared_where_neither_run_timed(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    checked = {place: (Status.CHECKED, "")}
+    found = by_place(judge_run(synthetic.make_run(status=checked, errors={place: 1.3}), synthetic.make_run(status=checked), RULE))[place]
+    assert found.verdict.kind is VerdictKind.REGRESSION
+    same = by_place(judge_run(synthetic.make_run(status=checked), synthetic.make_run(status=checked), RULE))[place]
+    assert (same.verdict.kind, same.comparison) == (VerdictKind.PASS, Comparison.NONE)
+
+
+def test_false_alarms_between_equal_noisy_runs_are_rare(synthetic: ModuleType) -> None:
+    generator = random.Random(5)
+    verdicts: Counter[VerdictKind] = Counter()
+    for _ in range(40):
+        runs = [synthetic.make_run(noise=generator, half=0.006) for _ in range(2)]
+        verdicts.update(judgement.verdict.kind for judgement in judge_run(runs[0], runs[1], RULE))
+    total = sum(verdicts.values())
+    assert total == 1200
+    assert verdicts[VerdictKind.REGRESSION] == 0
+    assert verdicts[VerdictKind.PASS] >= 0.99 * total
+
+
+def test_roles_of_the_synthetic_run_are_what_these_tests_assume(synthetic: ModuleType) -> None:
+    assert {result.role for result in synthetic.make_run().results} == {Role.SPLIT, Role.FUSED, Role.COMPILED}

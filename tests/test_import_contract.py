@@ -1,0 +1,49 @@
+"""The layers of the design hold, and the contract that says so notices when they do not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("importlinter")
+REPOSITORY = Path(__file__).parents[1]
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+def lint(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LINT, "--config", "pyproject.toml", "--no-cache"],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root / "harness"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_layers_hold() -> None:
+    done = lint(REPOSITORY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kept, 0 broken" in done.stdout
+
+
+def test_planted_violations_are_noticed(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "harness", tmp_path / "harness", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    package = tmp_path / "harness" / "fusebench"
+    for file, line in (
+        ("schema.py", "from . import suites"),
+        ("suites.py", "def lazy(): import torch"),
+        ("stats/__init__.py", "import os"),
+    ):
+        with (package / file).open("a") as stream:
+            stream.write(f"\n{line}\n")
+    done = lint(tmp_path)
+    assert done.returncode != 0
+    assert "0 kept, 3 broken" in done.stdout, done.stdout
