@@ -1,1 +1,31 @@
-""
+"""Which device, is it idle, its lock, its clocks and throttle reasons, and the environment's fingerprint.
+
+Nothing here imports torch: a device is chosen and judged through NVML, psutil and package metadata, before any CUDA context
+exists.  Everything that reads a GPU takes a `GpuMonitor`, so that the whole layer runs against a fake on a machine without one.
+"""
+
+from .clocks import SteadyClock, wait_for_steady_clock
+from .environment import comparable, environment_of
+from .idle import Finding, idle_findings, require_idle
+from .lock import device_lock
+from .monitor import EnvironmentMonitor
+from .readings import GpuIdentity, GpuMonitor, GpuProcess, GpuReading
+from .select import Device, resolve_device
+
+__all__ = [
+    "Device",
+    "EnvironmentMonitor",
+    "Finding",
+    "GpuIdentity",
+    "GpuMonitor",
+    "GpuProcess",
+    "GpuReading",
+    "SteadyClock",
+    "comparable",
+    "device_lock",
+    "environment_of",
+    "idle_findings",
+    "require_idle",
+    "resolve_device",
+    "wait_for_steady_clock",
+]

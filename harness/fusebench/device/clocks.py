@@ -1,0 +1,125 @@
+"""Warm-up: run work until the SM clock has stopped changing, not for a fixed count.
+
+An idle GPU stands at a fraction of its clock (345 of 1980 MHz on an H200) and needs milliseconds to seconds of work to reach the
+one that it then holds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import msgspec
+
+WINDOW_S = 0.3
+"""How long the clock must have stood still: several times the 20 to 100 ms at which the driver refreshes its reading."""
+
+TOLERANCE_MHZ = 15
+"""Change within the window that counts as standing still: one clock step of current data-centre GPUs."""
+
+LEVEL_S = 1.0
+LEVEL_SHARE = 0.01
+"""A board at its power limit never stands still: its clock swings around a level (1500 to 1980 MHz within a second under large
+bfloat16 matrix products on an H200 at 700 W).  It has settled when the means of the last two stretches of `LEVEL_S` agree this well."""
+
+MINIMUM_S = 0.5
+"""Work done in any case, so that the idle clock, read before the driver noticed the work, cannot pass for a steady one."""
+
+MAXIMUM_S = 10.0
+"""Given up after this: a level that still drifts is heading for a thermal limit, and the run records that."""
+
+
+class SteadyClock(msgspec.Struct, frozen=True, kw_only=True):
+    """What the warm-up saw."""
+
+    steady: bool
+    swings: bool
+    """Settled around a level, not at one clock: the board is at its power limit."""
+    start_mhz: int | None
+    end_mhz: int | None
+    lowest_mhz: int | None
+    highest_mhz: int | None
+    seconds: float
+    readings: int
+    unreadable: int
+    """Readings that gave nothing."""
+    reason: str = ""
+    """Why the clock does not count as steady; empty when it does."""
+
+
+def wait_for_steady_clock(
+    read_mhz: Callable[[], int | None],
+    do_work: Callable[[], None],
+    *,
+    window_s: float = WINDOW_S,
+    tolerance_mhz: int = TOLERANCE_MHZ,
+    minimum_s: float = MINIMUM_S,
+    maximum_s: float = MAXIMUM_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> SteadyClock:
+    """Alternate `do_work` (which must return only when the device has done it) and `read_mhz` until the clock stands still.
+
+    Steady: the readings of the last `window_s` seconds (the last three, where that many do not fit) lie within `tolerance_mhz` of
+    each other, and `minimum_s` have passed; or the clock swings around a level that has stopped moving (`LEVEL_SHARE`).
+    An unreadable clock gets `minimum_s` of work and is reported as not steady.
+    """
+    start = clock()
+    readings: list[tuple[float, int]] = []
+    unreadable = 0
+    while True:
+        do_work()
+        mhz = read_mhz()
+        elapsed = clock() - start
+        if mhz is None:
+            unreadable += 1
+        else:
+            readings.append((elapsed, mhz))
+        if elapsed < minimum_s:
+            continue
+        if not readings:
+            return _seen(readings, unreadable, elapsed, f"the SM clock could not be read ({unreadable} attempts)")
+        if _stands_still(readings, elapsed, window_s, tolerance_mhz):
+            return _seen(readings, unreadable, elapsed, "")
+        if _level_stands_still(readings, elapsed):
+            return _seen(readings, unreadable, elapsed, "", swings=True)
+        if elapsed >= maximum_s:
+            recent = _recent(readings, elapsed, window_s)
+            moved = f"the SM clock still moved between {min(recent)} and {max(recent)} MHz after {elapsed:.1f} s"
+            return _seen(readings, unreadable, elapsed, moved)
+
+
+def _recent(readings: list[tuple[float, int]], now: float, window_s: float) -> list[int]:
+    within = sum(at >= now - window_s for at, _ in readings)
+    return [mhz for _, mhz in readings[-max(within, 3) :]]
+
+
+def _stands_still(readings: list[tuple[float, int]], now: float, window_s: float, tolerance_mhz: int) -> bool:
+    recent = _recent(readings, now, window_s)
+    covered = readings[0][0] <= now - window_s
+    return covered and len(recent) >= 3 and max(recent) - min(recent) <= tolerance_mhz
+
+
+def _level_stands_still(readings: list[tuple[float, int]], now: float) -> bool:
+    last = [mhz for at, mhz in readings if at >= now - LEVEL_S]
+    before = [mhz for at, mhz in readings if now - 2 * LEVEL_S <= at < now - LEVEL_S]
+    covered = readings[0][0] <= now - 2 * LEVEL_S
+    if not covered or min(len(last), len(before)) < 3:
+        return False
+    return abs(statistics.fmean(last) / statistics.fmean(before) - 1) <= LEVEL_SHARE
+
+
+def _seen(readings: list[tuple[float, int]], unreadable: int, seconds: float, reason: str, *, swings: bool = False) -> SteadyClock:
+    values = [mhz for _, mhz in readings]
+    return SteadyClock(
+        steady=not reason,
+        swings=swings,
+        start_mhz=values[0] if values else None,
+        end_mhz=values[-1] if values else None,
+        lowest_mhz=min(values, default=None),
+        highest_mhz=max(values, default=None),
+        seconds=seconds,
+        readings=len(values),
+        unreadable=unreadable,
+        reason=reason,
+    )

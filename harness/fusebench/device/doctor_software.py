@@ -1,0 +1,144 @@
+"""The doctor's findings on counters, packages, compilers and the project's folders."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from ..config import Project, find_project
+from .doctor_finding import DoctorFinding, no, ok, warn
+from .packages import distribution_version, torch_build
+from .toolchain import Requirement, compiler, ncu_version, profiling_admin_only, requirements
+
+NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+
+
+def counter_findings() -> list[DoctorFinding]:
+    """Performance counters and Nsight Compute: needed for `fusebench ncu` only."""
+    locked = profiling_admin_only()
+    if locked and os.geteuid() != 0:
+        counters = warn(
+            "counters",
+            "the driver lets only administrators read performance counters",
+            "load the module with NVreg_RestrictProfilingToAdminUsers=0, or run `fusebench ncu` as root",
+        )
+    elif locked is None:
+        counters = warn("counters", "the driver does not say who may read performance counters", "`fusebench ncu` will find out")
+    else:
+        counters = ok("counters", "this user may read them")
+    ncu = ncu_version()
+    if ncu is None:
+        return [counters, warn("ncu", "Nsight Compute is not on PATH", "install it for `fusebench ncu`; nothing else needs it")]
+    path, version = ncu
+    if not version:
+        return [counters, warn("ncu", f"{path} does not tell its version", "run `ncu --version` by hand to see why")]
+    return [counters, ok("ncu", f"{version} ({path})")]
+
+
+def toolchain_findings(kind: Literal["cpu", "cuda"]) -> list[DoctorFinding]:
+    """Python, torch, triton, the other dependencies, compilers, and CUDA C++ at run time, for a device of this kind."""
+    try:
+        needed = requirements()
+    except importlib.metadata.PackageNotFoundError:
+        unknown = warn("packages", "fusebench runs from its sources, so that version ranges are unknown", "pip install -e . in its folder")
+        return [ok("python", platform.python_version()), _torch(kind, None), unknown, *_compilers(kind), _cuda_cpp(kind)]
+    by_name = {entry.name: entry for entry in needed}
+    others = [entry for entry in needed if entry.name not in {"torch", "triton"}]
+    return [
+        ok("python", platform.python_version()),
+        _torch(kind, by_name.get("torch")),
+        *([_package(by_name["triton"])] if "triton" in by_name else []),
+        *_others(others),
+        *_compilers(kind),
+        _cuda_cpp(kind),
+    ]
+
+
+def _torch(kind: str, wanted: Requirement | None) -> DoctorFinding:
+    build = torch_build()
+    if build is None:
+        return no("torch", "not installed", f"pip install 'torch{wanted.wanted if wanted else ''}'")
+    what = f"{build.version} ({f'CUDA {build.cuda}' if build.cuda else 'without CUDA'})"
+    if kind == "cuda" and not build.cuda:
+        return no("torch", what, "install a CUDA build of torch in this environment, or use --device cpu")
+    if wanted is not None and not wanted.met:
+        return no("torch", f"{what}, supported is {wanted.wanted}", f"pip install 'torch{wanted.wanted}'")
+    return ok("torch", what)
+
+
+def _package(entry: Requirement) -> DoctorFinding:
+    if entry.met:
+        return ok(entry.name, entry.found)
+    return no(
+        entry.name, f"{entry.found or 'not installed'}, supported is {entry.wanted or 'any'}", f"pip install '{entry.name}{entry.wanted}'"
+    )
+
+
+def _others(entries: list[Requirement]) -> list[DoctorFinding]:
+    """One line for all that are as they should be, one each for the rest."""
+    unmet = [_package(entry) for entry in entries if not entry.met]
+    return unmet or [ok("packages", f"{len(entries)} others, all within their supported ranges")]
+
+
+def _compilers(kind: str) -> list[DoctorFinding]:
+    cxx = compiler(("c++", "g++", "clang++"), "CXX")
+    cc = compiler(("cc", "gcc", "clang"), "CC")
+    needs_cxx = "torch.compile on the CPU needs one: `compiled` kernels will be listed as not runnable; install g++ or set CXX"
+    found = [ok("C++ compiler", cxx) if cxx else warn("C++ compiler", "none found", needs_cxx)]
+    if kind == "cuda":
+        # Triton compiles a small launcher per kernel signature with the host's C compiler.
+        found.append(
+            ok("C compiler", cc) if cc else no("C compiler", "none found", "Triton needs one to launch kernels; install gcc or set CC")
+        )
+    return found
+
+
+def _cuda_cpp(kind: str) -> DoctorFinding:
+    core = distribution_version("cuda-core")
+    nvrtc = next((version for name in NVRTC_DISTRIBUTIONS if (version := distribution_version(name))), "")
+    if core and nvrtc:
+        return ok("CUDA C++", f"cuda-core {core}, NVRTC {nvrtc}")
+    missing = " and ".join(name for name, version in (("cuda-core", core), ("NVRTC", nvrtc)) if not version)
+    where = "will be listed as not runnable" if kind == "cuda" else "cannot be compiled here for their static report"
+    return warn("CUDA C++", f"{missing} not installed", f"pip install 'fusebench[gpu]'; without it CUDA C++ kernels {where}")
+
+
+def project_findings(start: Path | None) -> list[DoctorFinding]:
+    """The project around `start` (the current folder by default), its folders, and whether results can be written.
+
+    Raises:
+        UsageError: the project's [tool.fusebench] table is refused.
+    """
+    project = find_project(start)
+    if not (project.root / "pyproject.toml").is_file() or not (project.kernels or project.suites):
+        remedy = "change to a project's folder, or name kernels with --kernels and suites by path"
+        return [warn("project", f"no [tool.fusebench] with kernels or suites around {project.root}", remedy), _results(project)]
+    folders = [
+        _folder("kernels", project.kernels, "*/op.py"),
+        _folder("suites", project.suites, "**/*.toml"),
+    ]
+    return [ok("project", str(project.root)), *folders, _results(project)]
+
+
+def _folder(name: str, folders: tuple[Path, ...], pattern: str) -> DoctorFinding:
+    if not folders:
+        return warn(name, f"no folder {name}/ in the project", f"create it, or name one as `{name}` in [tool.fusebench]")
+    count = sum(1 for folder in folders for _ in folder.glob(pattern))
+    where = ", ".join(map(str, folders))
+    if count == 0:
+        return warn(name, f"no {pattern} in {where}", "the user guide says how to add one")
+    return ok(name, f"{count} ({pattern}) in {where}")
+
+
+def _results(project: Project) -> DoctorFinding:
+    """Tried by writing, in the nearest folder that exists: permission bits do not know read-only mounts."""
+    folder = next(path for path in (project.results, *project.results.parents) if path.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ok("results", str(project.results))
+    except OSError as error:
+        return no("results", f"{project.results} cannot be written ({error})", "make it writable, or pass --out DIR to `fusebench run`")

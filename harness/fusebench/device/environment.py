@@ -1,0 +1,111 @@
+"""The environment's fingerprint: what a result depends on besides the code, and whether two results may be compared raw."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from ..schema import Environment
+from . import nvml as nvml_backend
+from .packages import distribution_version, torch_build
+from .readings import GpuMonitor, GpuReading
+from .select import Device, cpu_model
+
+_ALWAYS = ("device_name", "driver", "cuda", "torch", "triton")
+_ON_CPU = ("python", "cpu", "cpu_count")
+
+COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
+
+GIT_TIMEOUT_S = 20.0
+
+
+def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | None = None) -> Environment:
+    """The fingerprint of `device` and of the checkout around `project_root`; imports neither torch nor triton.
+
+    What could not be found is empty, with its reason in `state["unreadable"]`; `state["at_start"]` is the GPU's reading now.
+    """
+    unreadable: dict[str, str] = {}
+    state: dict[str, Any] = {}
+    driver = cuda = None
+    if device.kind == "cuda":
+        monitor = monitor if monitor is not None else nvml_backend.open_monitor()
+        driver, cuda = monitor.driver_version(), monitor.cuda_driver_version()
+        reading = monitor.read(device.uuid)
+        state["at_start"] = context_of(reading)
+        unreadable.update(reading.unreadable)
+        unreadable.update({name: "NVML does not tell it" for name, value in (("driver", driver), ("cuda", cuda)) if value is None})
+    commit, dirty = git_state(project_root, unreadable)
+    if unreadable:
+        state["unreadable"] = unreadable
+    return Environment(
+        device=device.kind,
+        device_name=device.name,
+        device_uuid=device.uuid,
+        driver=driver or "",
+        cuda=cuda or "",
+        python=platform.python_version(),
+        torch=torch.version if (torch := torch_build()) else "",
+        triton=distribution_version("triton"),
+        platform=platform.platform(),
+        cpu=cpu_model(),
+        cpu_count=os.cpu_count() or 0,
+        fusebench=__version__,
+        git_commit=commit,
+        git_dirty=dirty,
+        state=state,
+    )
+
+
+def comparable(a: Environment, b: Environment) -> list[str]:
+    """What keeps raw times of `a` and `b` from being compared, one line each; empty when they may be.
+
+    The Python version and the processor count on a CPU only: device time does not depend on them.
+    """
+    if a.device != b.device:
+        return [f"device: {a.device} against {b.device}"]
+    names = _ALWAYS + (_ON_CPU if a.device == "cpu" else ())
+    return [f"{name}: {x or 'unknown'} against {y or 'unknown'}" for name in names if (x := getattr(a, name)) != (y := getattr(b, name))]
+
+
+def context_of(reading: GpuReading) -> dict[str, Any]:
+    """A reading as plain values, without what is unknown and without process names."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(reading))
+    return {key: value for key, value in values.items() if value is not None and key not in {"processes", "unreadable"}}
+
+
+def git_state(root: Path, unreadable: dict[str, str]) -> tuple[str, bool]:
+    """Commit of the checkout around `root`, and whether tracked or untracked files differ from it.
+
+    `FUSEBENCH_COMMIT` names the commit where the sources travel without their history (a container, a copied tree); it is taken at its
+    word.  Otherwise an empty commit and False outside a checkout or without git, with the reason under `git` in `unreadable`.
+    """
+    named = os.environ.get(COMMIT_VARIABLE, "").strip()
+    if named:
+        return named, False
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit, bool(_git(root, "status", "--porcelain"))
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = (error.stderr or "").strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        unreadable["git"] = detail.partition("\n")[0] or str(error)
+        return "", False
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=GIT_TIMEOUT_S,
+        # A status that refreshes the index would take its lock from under an editor or another job.
+        env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+    )
+    return done.stdout.strip()

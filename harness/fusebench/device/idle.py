@@ -1,0 +1,236 @@
+"""Is anyone else on the device?  Judged before a measurement, while this process holds no CUDA context of its own.
+
+On CUDA every finding that `refuses` stops the run (exit 3): a time taken beside someone else's kernels is not a time.  What
+cannot be read counts as a finding too, because "cannot tell" is not "idle".  The CPU is never refused, only warned about: see
+`cpu_load.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Literal
+
+import msgspec
+
+from ..errors import DeviceUnfitError
+from . import nvml as nvml_backend
+from .cpu_load import load_warnings
+from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuReading, format_bytes
+from .select import Device
+
+MEMORY_FLOOR_BYTES = 64 * 2**20
+"""Memory in use that no listed process explains, up to which a GPU still counts as empty.
+
+An idle H200 reports 0 MiB, and 9 MiB beyond the listed share of one process that holds 874 MiB (driver 580.159); the smallest CUDA
+context takes more than 100 MiB (0.5 to 1 GiB on an H200), so anyone's context shows.
+"""
+
+UTILISATION_FLOOR_PERCENT = 5
+"""Utilisation up to which a GPU still counts as idle: monitoring agents read 0 to 1 %, any steady work far more."""
+
+SAMPLES = 5
+INTERVAL_S = 0.25
+"""Five readings over one second: the driver averages utilisation over up to a second, so one reading may miss a burst."""
+
+BUSY_SAMPLES = 2
+"""Readings above a floor that make a GPU busy: a single one may be the tail of a job that has just ended."""
+
+POLL_S = 2.0
+"""Pause between looks while waiting for a device to become idle."""
+
+JUDGED_FIELDS = ("processes", "memory_used_bytes", "utilisation_percent")
+"""Without any one of these nobody can tell whether the GPU is idle."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One sign that the device is not ours alone, or not in a state to measure."""
+
+    kind: Literal["process", "memory", "utilisation", "slowdown", "compute_mode", "unreadable"]
+    what: str
+    remedy: str
+    refuses: bool = True
+    """False: worth a warning only."""
+    may_pass: bool = True
+    """Whether waiting can help."""
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}"
+
+
+def idle_findings(
+    device: Device,
+    own_pids: Collection[int],
+    monitor: GpuMonitor,
+    *,
+    samples: int = SAMPLES,
+    interval_s: float = INTERVAL_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Finding]:
+    """What speaks against measuring on `device` (a GPU) now, from `samples` readings; empty when nothing does.
+
+    Processes in `own_pids` and their memory are ours.  A CPU device has no findings.
+    """
+    if device.kind == "cpu":
+        return []
+    readings = []
+    for number in range(samples):
+        if number:
+            sleep(interval_s)
+        readings.append(monitor.read(device.uuid))
+    return [
+        *_unreadable(readings),
+        *_processes(readings, own_pids),
+        *_unexplained_memory(readings),
+        *_utilisation(readings),
+        *_slowdown(readings),
+        *_compute_mode(readings[-1]),
+    ]
+
+
+def require_idle(
+    device: Device,
+    *,
+    wait_s: float = 0.0,
+    on_wait: Callable[[str], None] = lambda _: None,
+    monitor: GpuMonitor | None = None,
+    own_pids: Collection[int] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Return, with warnings, once `device` is idle; wait up to `wait_s` seconds for that.
+
+    `on_wait` gets one line whenever the reason for waiting changes.  `own_pids` is this process by default.
+
+    Raises:
+        DeviceUnfitError: the device is not idle, or nobody can tell; names who is there and what to do.
+    """
+    if device.kind == "cpu":
+        return load_warnings()
+    monitor = monitor if monitor is not None else nvml_backend.open_monitor()
+    mine = {os.getpid()} if own_pids is None else own_pids
+    deadline = clock() + wait_s
+    told = ""
+    while True:
+        findings = idle_findings(device, mine, monitor, sleep=sleep)
+        against = [finding for finding in findings if finding.refuses]
+        if not against:
+            return [str(finding) for finding in findings]
+        left = deadline - clock()
+        if left <= 0 or not all(finding.may_pass for finding in against):
+            raise DeviceUnfitError(_refusal(device, against, wait_s))
+        reasons = "; ".join(finding.what for finding in against)
+        if reasons != told:
+            on_wait(f"waiting up to {left:.0f} s for {device.name}: {reasons}")
+            told = reasons
+        sleep(min(POLL_S, left))
+
+
+def _refusal(device: Device, findings: list[Finding], waited_s: float) -> str:
+    waited = f" after waiting {waited_s:g} s" if waited_s > 0 else ""
+    lines = [f"{device} is not fit to measure on{waited}:", *(f"  - {finding}" for finding in findings)]
+    if any(finding.may_pass for finding in findings):
+        lines.append("Wait for it with --wait SECONDS, or choose another device with --device.")
+    return "\n".join(lines)
+
+
+def _unreadable(readings: list[GpuReading]) -> list[Finding]:
+    """A field that failed in any reading: the readings in between say nothing about that moment."""
+    reasons: dict[str, str] = {}
+    for reading in readings:
+        for field in JUDGED_FIELDS:
+            if getattr(reading, field) is None:
+                reasons.setdefault(field, reading.unreadable.get(field, "no reason given"))
+    return [
+        Finding(
+            kind="unreadable",
+            what=f"cannot tell whether the GPU is idle: {field} cannot be read ({reason})",
+            remedy="run where NVML may read it (not inside a restricted container or a MIG instance), or choose another device",
+            may_pass=False,
+        )
+        for field, reason in reasons.items()
+    ]
+
+
+def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[Finding]:
+    """A display server that holds less than the floor draws a still picture: named, not refused."""
+    seen = {process.pid: process for reading in readings for process in reading.processes or () if process.pid not in own_pids}
+    findings = []
+    for process in seen.values():
+        harmless = process.kind == "graphics" and process.used_bytes is not None and process.used_bytes <= MEMORY_FLOOR_BYTES
+        findings.append(
+            Finding(
+                kind="process",
+                what=f"{process} is on the GPU",
+                remedy=f"wait for it, or end it (kill {process.pid}) if it is yours",
+                refuses=not harmless,
+            )
+        )
+    return findings
+
+
+def unexplained_memory(reading: GpuReading) -> int:
+    """Bytes in use beyond what the listed processes hold; 0 where a listed process hides its share or nothing is readable."""
+    if reading.memory_used_bytes is None or reading.processes is None:
+        return 0
+    shares = [process.used_bytes for process in reading.processes]
+    if any(share is None for share in shares):
+        return 0
+    return max(0, reading.memory_used_bytes - sum(share for share in shares if share is not None))
+
+
+def _unexplained_memory(readings: list[GpuReading]) -> list[Finding]:
+    above = [excess for reading in readings if (excess := unexplained_memory(reading)) > MEMORY_FLOOR_BYTES]
+    if len(above) < min(BUSY_SAMPLES, len(readings)):
+        return []
+    floor = format_bytes(MEMORY_FLOOR_BYTES)
+    return [
+        Finding(
+            kind="memory",
+            what=f"{format_bytes(max(above))} are in use on the GPU beyond what listed processes hold (more than {floor})",
+            remedy="someone outside this container or user is likely there: look with nvidia-smi on the host",
+        )
+    ]
+
+
+def _utilisation(readings: list[GpuReading]) -> list[Finding]:
+    values = [reading.utilisation_percent for reading in readings if reading.utilisation_percent is not None]
+    above = [value for value in values if value > UTILISATION_FLOOR_PERCENT]
+    if len(above) < min(BUSY_SAMPLES, len(readings)):
+        return []
+    return [
+        Finding(
+            kind="utilisation",
+            what=f"the GPU is {max(above)} % busy (above {UTILISATION_FLOOR_PERCENT} % in {len(above)} of {len(readings)} readings)",
+            remedy="wait until the work that runs on it ends",
+        )
+    ]
+
+
+def _slowdown(readings: list[GpuReading]) -> list[Finding]:
+    seen = sorted({reason for reading in readings for reason in reading.clock_reasons or () if reason in SLOWDOWN_REASONS})
+    if not seen:
+        return []
+    temperature = next((f" at {reading.temperature_c} C" for reading in readings if reading.temperature_c is not None), "")
+    return [
+        Finding(
+            kind="slowdown",
+            what=f"the GPU holds its clocks down ({', '.join(seen)}){temperature}",
+            remedy="let it cool, and check its cooling and power supply",
+        )
+    ]
+
+
+def _compute_mode(reading: GpuReading) -> list[Finding]:
+    """Exclusive-process is fine: nobody is there, so this run becomes the one process."""
+    if reading.compute_mode != "prohibited":
+        return []
+    return [
+        Finding(
+            kind="compute_mode",
+            what="the GPU's compute mode is prohibited: no CUDA context can be made",
+            remedy="an administrator can allow it with `nvidia-smi -c DEFAULT`, or choose another device",
+            may_pass=False,
+        )
+    ]

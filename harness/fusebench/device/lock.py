@@ -1,0 +1,140 @@
+"""One measurement per device at a time, between runs of fusebench: a file lock, and a note beside it that says who holds it.
+
+The lock is the operating system's, so it ends with its process however that dies; the note (JSON) only explains a refusal and
+may be stale.  Locks lie in the user's cache folder; where several users share a machine, FUSEBENCH_LOCK_DIR names a folder that
+all of them can write (another user's run is also seen as a foreign process, see `idle.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from ..errors import DeviceUnfitError
+from .select import Device
+
+POLL_S = 0.2
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took the lock."""
+
+    pid: int
+    started: float
+    """Process start, seconds since the epoch: tells a reused pid from the holder."""
+    command: str
+    since: str
+    """UTC, ISO 8601."""
+    host: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host} since {self.since}: {self.command}"
+
+
+def lock_folder() -> Path:
+    """FUSEBENCH_LOCK_DIR, else `locks` in the user's cache folder."""
+    override = os.environ.get("FUSEBENCH_LOCK_DIR")
+    if override:
+        return Path(override)
+    import platformdirs
+
+    # The cache folder and not the runtime folder: the latter differs between a login session and a cron or CI job of one user.
+    return platformdirs.user_cache_path("fusebench", appauthor=False) / "locks"
+
+
+def lock_path(device: Device) -> Path:
+    """The lock file of `device`; the holder's note is the same name with `.json`."""
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in device.lock_key)
+    return lock_folder() / f"{safe}.lock"
+
+
+@contextlib.contextmanager
+def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold `device` for the body; wait up to `wait_s` seconds for it.
+
+    Raises:
+        DeviceUnfitError: another run holds it (named), or the lock folder cannot be written.
+    """
+    import filelock
+
+    path = lock_path(device)
+    note = path.with_suffix(".json")
+    lock = filelock.FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            if wait_s <= 0:
+                raise
+            on_wait(f"waiting up to {wait_s:g} s for {device.name}: held by {describe_holder(note)}")
+            lock.acquire(timeout=wait_s, poll_interval=POLL_S)
+    except filelock.Timeout as error:
+        raise DeviceUnfitError(
+            f"{device} is in use by another fusebench run: {describe_holder(note)}. "
+            "Wait for it with --wait SECONDS, or choose another device with --device."
+        ) from error
+    except OSError as error:
+        raise DeviceUnfitError(
+            f"the lock of {device} cannot be taken: {error}; make {path.parent} writable, or set FUSEBENCH_LOCK_DIR to a folder that is"
+        ) from error
+    try:
+        _write_note(note)
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+        lock.release()
+
+
+def read_holder(note: Path) -> Holder | None:
+    """The note's content; None where there is none or it is no note of ours."""
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def describe_holder(note: Path) -> str:
+    """Who holds the lock, as far as the note can be believed."""
+    holder = read_holder(note)
+    if holder is None:
+        return "its holder left no note"
+    if holder.host == platform.node() and not _still_runs(holder):
+        return f"not by the one that its note names ({holder}), which has ended"
+    return str(holder)
+
+
+def _still_runs(holder: Holder) -> bool:
+    import psutil
+
+    try:
+        # Start times are kept to the clock tick; a reused pid started seconds later at least.
+        return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1.0
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _write_note(note: Path) -> None:
+    import psutil
+
+    holder = Holder(
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),
+        command=shlex.join(sys.argv),
+        since=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
+        host=platform.node(),
+    )
+    draft = note.with_suffix(f".json.{os.getpid()}")
+    draft.write_bytes(msgspec.json.encode(holder))
+    draft.replace(note)

@@ -1,0 +1,104 @@
+"""The fingerprint, and what makes two of them incomparable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import msgspec
+import pytest
+
+from fusebench.device import comparable, environment_of, resolve_device
+from fusebench.schema import Environment
+
+
+def git(folder, *arguments: str) -> None:
+    identity = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, env=os.environ | identity)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A git checkout with one commit."""
+    git(tmp_path, "init", "-q")
+    (tmp_path / "op.py").write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    return tmp_path
+
+
+def test_a_gpu_fingerprint_names_device_driver_and_versions(fake_gpu, tmp_path) -> None:
+    monitor = fake_gpu(power_w=None, unreadable={"power_w": "Not Supported"})
+    found = environment_of(resolve_device("cuda", monitor, environ={}), tmp_path, monitor)
+    assert (found.device, found.device_name, found.driver, found.cuda) == ("cuda", "NVIDIA H200", "580.159.03", "13.0")
+    assert found.torch
+    assert found.triton
+    assert found.state["at_start"]["sm_mhz"] == 345
+    assert found.state["unreadable"]["power_w"] == "Not Supported"
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Environment) == found
+
+
+def test_the_commit_and_its_dirtiness_are_recorded(checkout) -> None:
+    device = resolve_device("cpu")
+    clean = environment_of(device, checkout)
+    assert len(clean.git_commit) == 40
+    assert not clean.git_dirty
+    (checkout / "new_kernel.py").write_text("")
+    dirty = environment_of(device, checkout)
+    assert dirty.git_dirty, "a result of an uncommitted kernel file cannot be reproduced from the commit"
+    assert dirty.git_commit == clean.git_commit
+
+
+def test_a_commit_named_in_the_environment_stands_in_for_missing_history(tmp_path, monkeypatch) -> None:
+    device = resolve_device("cpu")
+    monkeypatch.delenv("FUSEBENCH_COMMIT", raising=False)
+    assert environment_of(device, tmp_path).git_commit == ""
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123abc")
+    named = environment_of(device, tmp_path)
+    assert (named.git_commit, named.git_dirty) == ("0123abc", False)
+
+
+def test_without_a_checkout_or_without_git_the_reason_is_recorded(tmp_path, monkeypatch) -> None:
+    device = resolve_device("cpu")
+    outside = environment_of(device, tmp_path)
+    assert (outside.git_commit, outside.git_dirty) == ("", False)
+    assert "not a git repository" in outside.state["unreadable"]["git"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "git" in environment_of(device, tmp_path).state["unreadable"]["git"]
+
+
+def gpu_environment(**changes) -> Environment:
+    values = {
+        "device": "cuda",
+        "device_name": "NVIDIA H200",
+        "device_uuid": "GPU-a",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "python": "3.12.3",
+        "torch": "2.11.0",
+        "triton": "3.6.0",
+        "platform": "Linux",
+        "cpu": "AMD EPYC",
+        "cpu_count": 16,
+        "fusebench": "0.1.0",
+    }
+    return Environment(**(values | changes))
+
+
+@pytest.mark.parametrize("name", ["device_name", "driver", "cuda", "torch", "triton"])
+def test_each_part_of_the_fingerprint_that_differs_is_named(name) -> None:
+    (difference,) = comparable(gpu_environment(), gpu_environment(**{name: "other"}))
+    assert difference.startswith(f"{name}: ")
+    assert difference.endswith("against other")
+
+
+def test_another_board_of_the_model_another_host_and_another_python_are_comparable_on_a_gpu() -> None:
+    other = gpu_environment(device_uuid="GPU-b", python="3.11.7", cpu="Intel", cpu_count=64, git_commit="f" * 40, platform="other")
+    assert comparable(gpu_environment(), other) == []
+
+
+def test_on_a_cpu_python_and_processor_count() -> None:
+    cpu = gpu_environment(device="cpu")
+    elsewhere = msgspec.structs.replace(cpu, python="3.11.7", cpu_count=2)
+    assert [line.split(":")[0] for line in comparable(cpu, elsewhere)] == ["python", "cpu_count"]
+    assert comparable(cpu, gpu_environment()) == ["device: cpu against cuda"]
