@@ -1,1 +1,1 @@
-""
+"""Runs and baselines on disk."""

@@ -1,0 +1,158 @@
+"""Two runs side by side, and a gate's judgements: rows for JSON, lines for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..schema import Result, Run, VerdictKind
+from ..stats.gating import Judgement, Standing, fingerprint_differences, record_differences
+from ..stats.rule import describe_change
+from .document import ends, finite
+from .table import VERDICT_STYLES
+from .wording import DASH, count, error_against_split, microseconds, short_kernel
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+class _Side(msgspec.Struct, frozen=True):
+    time_us: float | None
+    speedup: float | None
+    sol: float | None
+    rms: str
+    status: str
+
+
+def comparison_document(old: Run, new: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What `compare --json` prints: both runs' ids, what differs between their environments, one row per kernel and case."""
+    before, after = _index(old), _index(new)
+    rows = []
+    for judgement in judgements:
+        key = _key(judgement)
+        left, right = _side(before.get(key)), _side(after.get(key))
+        rows.append(
+            judgement_row(judgement)
+            | {f"old_{name}": getattr(left, name) for name in ("time_us", "speedup", "sol", "status")}
+            | {f"new_{name}": getattr(right, name) for name in ("time_us", "speedup", "sol", "status")}
+        )
+    return {"old": old.id, "new": new.id, "differences": record_differences(new, old) + fingerprint_differences(new, old), "rows": rows}
+
+
+def judgement_row(judgement: Judgement) -> dict[str, Any]:
+    """One judgement as plain JSON values; `change` is new over old."""
+    change = judgement.verdict.change
+    return {
+        "case": judgement.case,
+        "suite": judgement.suite,
+        "kernel": judgement.kernel,
+        "verdict": str(judgement.verdict.kind),
+        "comparison": str(judgement.comparison),
+        "standing": str(judgement.standing),
+        "change": finite(change.value) if change else None,
+        "change_ci": ends(change),
+        "reason": judgement.verdict.reason,
+    }
+
+
+def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], console: Console) -> None:
+    """Both runs' times, speedups and errors, the change with its interval, and what differs between the environments."""
+    from rich.text import Text
+
+    console.print(Text(f"old {old.id}  {old.created}  {old.environment.device_name}"))
+    console.print(Text(f"new {new.id}  {new.created}  {new.environment.device_name}"))
+    for difference in record_differences(new, old) + fingerprint_differences(new, old):
+        console.print(Text(f"differs: {difference}", style="yellow"))
+    table = _new_table(("case", "kernel"), ("old us", "new us", "old speedup", "new speedup", "old rms", "new rms", "change"), ("verdict",))
+    before, after = _index(old), _index(new)
+    for judgement in judgements:
+        left, right = _side(before.get(_key(judgement))), _side(after.get(_key(judgement)))
+        table.add_row(
+            judgement.case,
+            short_kernel(judgement.kernel),
+            microseconds(left.time_us),
+            microseconds(right.time_us),
+            _times(left.speedup),
+            _times(right.speedup),
+            left.rms,
+            right.rms,
+            _change(judgement),
+            _verdict(judgement),
+        )
+    console.print(table)
+    for judgement in judgements:
+        if judgement.verdict.kind is not VerdictKind.PASS:
+            console.print(_explained(judgement))
+
+
+def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
+    """What needs attention with its reason, then the count of every verdict: one line when all is well."""
+    for judgement in judgements:
+        if judgement.verdict.kind is not VerdictKind.PASS:
+            console.print(_explained(judgement))
+    kinds = Counter(judgement.verdict.kind for judgement in judgements)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
+    missing = sum(judgement.standing is Standing.MISSING for judgement in judgements)
+    shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
+    console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{shrunk}", highlight=False)
+
+
+def _explained(judgement: Judgement) -> Any:
+    from rich.text import Text
+
+    text = Text(f"{judgement.verdict.kind}", style=VERDICT_STYLES[judgement.verdict.kind])
+    return text.append(f"  {judgement.suite}:{judgement.case}  {judgement.kernel}  {judgement.verdict.reason}", style="default")
+
+
+def _verdict(judgement: Judgement) -> Any:
+    from rich.text import Text
+
+    label = str(judgement.verdict.kind) if judgement.standing is Standing.COMMON else str(judgement.standing)
+    return Text(label, style=VERDICT_STYLES[judgement.verdict.kind])
+
+
+def _change(judgement: Judgement) -> str:
+    return describe_change(judgement.verdict.change) if judgement.verdict.change is not None else DASH
+
+
+def _times(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}x"
+
+
+def _new_table(left: Sequence[str], right: Sequence[str], last: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in left:
+        table.add_column(title, overflow="fold")
+    for title in right:
+        table.add_column(title, justify="right")
+    for title in last:
+        table.add_column(title)
+    return table
+
+
+def _side(result: Result | None) -> _Side:
+    if result is None:
+        return _Side(None, None, None, DASH, "absent")
+    timing, accuracy = result.measurement, result.accuracy
+    return _Side(
+        time_us=finite(timing.time_us.value) if timing else None,
+        speedup=finite(timing.speedup.value) if timing and timing.speedup else None,
+        sol=finite(timing.sol) if timing else None,
+        rms=error_against_split(accuracy.rms_error, accuracy.split_rms_error) if accuracy else DASH,
+        status=str(result.status),
+    )
+
+
+def _index(run: Run) -> dict[tuple[str, str, str], Result]:
+    return {(result.suite, result.case, result.kernel): result for result in run.results}
+
+
+def _key(judgement: Judgement) -> tuple[str, str, str]:
+    return (judgement.suite, judgement.case, judgement.kernel)

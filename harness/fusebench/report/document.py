@@ -1,0 +1,67 @@
+"""The one JSON document that `fusebench run --json` prints; its format is versioned in docs/schema.md."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..schema import Estimate, Result, Run
+
+
+def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
+    """The run as plain JSON values: floats are finite or None, estimates are split into value and [low, high]."""
+    return {
+        "run": str(folder) if folder is not None else None,
+        "schema_version": run.schema_version,
+        "device": run.environment.device_name,
+        "timer": run.timer,
+        "exit_code": int(run.exit_code),
+        "complete": run.complete,
+        "weighted_speedup": {
+            suite.name: {kernel: finite(value) for kernel, value in suite.weighted_speedup.items()} for suite in run.suites
+        },
+        "warnings": list(run.warnings),
+        "results": [_result(result) for result in run.results],
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None where JSON has no number for it."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def ends(estimate: Estimate | None) -> list[float | None] | None:
+    """[low, high]; an unbounded interval, which one replicate gives, is [None, None]."""
+    if estimate is None:
+        return None
+    if estimate.low <= 0 or not math.isfinite(estimate.high):
+        return [None, None]
+    return [finite(estimate.low), finite(estimate.high)]
+
+
+def _result(result: Result) -> dict[str, Any]:
+    timing, verdict = result.measurement, result.verdict
+    return {
+        "case": result.case,
+        "suite": result.suite,
+        "op": result.op,
+        "kernel": result.kernel,
+        "role": str(result.role),
+        "status": str(result.status),
+        "time_us": finite(timing.time_us.value) if timing else None,
+        "ci_us": ends(timing.time_us) if timing else None,
+        "speedup": finite(timing.speedup.value) if timing and timing.speedup else None,
+        "speedup_ci": ends(timing.speedup) if timing else None,
+        "sol": finite(timing.sol) if timing else None,
+        "gb_per_s": finite(timing.gb_per_s) if timing else None,
+        "accuracy": _plain(msgspec.to_builtins(result.accuracy)) if result.accuracy else None,
+        "verdict": str(verdict.kind) if verdict else None,
+        "reason": (verdict.reason if verdict else "") or result.reason,
+    }
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: finite(value) if isinstance(value, float) else value for name, value in fields.items()}

@@ -1,0 +1,175 @@
+"""report.md, in the shape that kernel pull requests use: environment, one table per suite, everything else folded below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..schema import CaseSummary, Result, Run, Status, VerdictKind
+from ..stats.weighted import best_fused
+from .rows import FULL_HEADER, full_row, outcome
+from .table import weighted_lines
+from .wording import (
+    DASH,
+    cases_with_results,
+    control_line,
+    error_against_split,
+    excuses,
+    headline,
+    named_cases,
+    sampling,
+    share,
+    short_kernel,
+    speedup,
+    status_text,
+    verdict_notes,
+    with_spread,
+)
+
+
+def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
+    """The report as GitHub-flavoured Markdown.  `plot` is the picture's path relative to the report; empty for none."""
+    parts = [f"# {headline(run)}", ""]
+    parts += [f"> {notice}" for notice in _notices(run)]
+    parts += ["", *_environment(run), ""]
+    for name in dict.fromkeys(summary.case.suite for summary in run.cases):
+        parts += _suite(run, name)
+    if plot and any(result.status is Status.MEASURED for result in run.results):
+        parts += [f"![Speedup and share of copy speed]({plot})", ""]
+    parts += [*_left_out(run), *_everything(run), *_method(run)]
+    return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> list[str]:
+    """Lines of a table; columns from `right_from` on are aligned right.  A pipe in a cell is escaped."""
+    rule = ["---" if index < right_from else "---:" for index in range(len(header))]
+    return [_row(header), _row(rule), *(_row([_cell(cell) for cell in row]) for row in rows)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _notices(run: Run) -> list[str]:
+    found = []
+    if not run.complete:
+        found.append("**Incomplete run**: not every case was measured.")
+    if run.timer_fallback:
+        found.append(f"Timer fallback: {run.timer_fallback}.")
+    return found + [f"Warning: {warning}" for warning in run.warnings]
+
+
+def _environment(run: Run) -> list[str]:
+    environment = run.environment
+    commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")
+    facts = (
+        ("device", environment.device_name),
+        ("driver, CUDA", ", ".join(part for part in (environment.driver, environment.cuda) if part)),
+        ("torch, triton", ", ".join(part for part in (environment.torch, environment.triton) if part)),
+        ("python", environment.python),
+        ("platform", environment.platform),
+        ("CPU", f"{environment.cpu} x {environment.cpu_count}" if environment.cpu and environment.cpu_count else environment.cpu),
+        ("fusebench", environment.fusebench + (f", commit {commit}" if commit.strip() else "")),
+        ("run", f"{run.id}, {run.created}"),
+    )
+    return markdown_table(("environment", ""), [(name, value) for name, value in facts if value], right_from=2)
+
+
+def _suite(run: Run, name: str) -> list[str]:
+    blocks = [(summary, rows) for summary, rows in cases_with_results(run) if summary.case.suite == name]
+    fused = any(best_fused(rows) is not None for _, rows in blocks)
+    challenger = "fused" if fused else "best other"
+    header = (
+        "case",
+        "shape",
+        "split us",
+        f"{challenger} us",
+        "kernel",
+        "speedup [95 % CI]",
+        "SOL",
+        "GB/s",
+        "max error (x split)",
+        "verdict",
+    )
+    lines = [f"## {name}", "", *markdown_table(header, [_case_row(summary, rows, fused) for summary, rows in blocks], right_from=2), ""]
+    baselines = ", ".join(f"`{kernel}`" for kernel in dict.fromkeys(summary.baseline for summary, _ in blocks if summary.baseline))
+    if baselines:
+        what = "the fastest fused kernel of each case" if fused else "the fastest kernel besides it: no fused kernel was timed"
+        lines += [f"split: {baselines}; {challenger}: {what}.", ""]
+    for line in weighted_lines(run):
+        if line.startswith(f"weighted speedup of {name}:"):
+            lines += [f"**{line[0].upper()}{line[1:]}**", ""]
+    return lines
+
+
+def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str]:
+    baseline = next((row for row in rows if row.kernel == summary.baseline), None)
+    split = with_spread(baseline.measurement.time_us) if baseline is not None and baseline.measurement is not None else DASH
+    others = [row for row in rows if row.measurement is not None and row.kernel != summary.baseline]
+    best = (
+        best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
+    )
+    if best is None or best.measurement is None:
+        return [summary.case.name, summary.shape, split, DASH, DASH, DASH, DASH, DASH, DASH, DASH]
+    timing = best.measurement
+    return [
+        summary.case.name,
+        summary.shape,
+        split,
+        with_spread(timing.time_us),
+        f"`{short_kernel(best.kernel)}`",
+        speedup(timing.speedup),
+        share(timing.sol),
+        f"{timing.gb_per_s:.0f}",
+        error_against_split(best.accuracy.max_error, best.accuracy.split_max_error) if best.accuracy is not None else DASH,
+        _verdict(best),
+    ]
+
+
+def _verdict(row: Result) -> str:
+    good = row.verdict is None or row.verdict.kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT)
+    return outcome(row) if good else f"**{outcome(row)}**"
+
+
+def _left_out(run: Run) -> list[str]:
+    listed = [excuse for excuse in excuses(run) if excuse.status is not Status.CHECKED or excuse.reason]
+    if not listed:
+        return []
+    lines = [
+        f"* `{excuse.kernel}` on {named_cases(excuse, len(run.cases))}: {status_text(excuse.status)}: "
+        f"{excuse.reason or 'no reason recorded'}"
+        for excuse in listed
+    ]
+    return ["## Kernels without a time", "", *lines, ""]
+
+
+def _everything(run: Run) -> list[str]:
+    rows = [full_row(summary, row) for summary, results in cases_with_results(run) for row in results]
+    if not rows:
+        return []
+    marked = [[case, f"`{kernel}`", *rest] for case, kernel, *rest in rows]
+    table = markdown_table(FULL_HEADER, marked, right_from=3)
+    return ["<details>", "<summary>Every kernel on every case</summary>", "", *table, "", *_why(run), "</details>", ""]
+
+
+def _why(run: Run) -> list[str]:
+    lines = [f"* {note}" for _, note in verdict_notes(run)]
+    return [*lines, ""] if lines else []
+
+
+def _method(run: Run) -> list[str]:
+    lines = [
+        "## How this was measured",
+        "",
+        f"* timer: {run.timer}" + (f", a fallback: {run.timer_fallback}" if run.timer_fallback else ""),
+        f"* cache: {run.plan.cache} when a timed call starts",
+        f"* {sampling(run)}; speedups are paired within a replicate",
+        "* SOL: time of a copy of the case's minimum bytes, in the same rounds and cache state, over the kernel's time",
+        "* errors are against a float64 reference, worst output and input draw, beside the split chain's own error on the same inputs",
+    ]
+    if control := control_line(run):
+        lines.append(f"* {control}")
+    return [*lines, "", "To reproduce:", "", "```", run.command, "```", ""]

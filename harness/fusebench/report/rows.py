@@ -1,0 +1,66 @@
+"""Every figure of one kernel on one case as a row of text: the full table of the Markdown and HTML reports."""
+
+from __future__ import annotations
+
+from ..schema import CaseSummary, Result, Role, Run
+from .wording import (
+    DASH,
+    cases_with_results,
+    error_against_split,
+    microseconds,
+    share,
+    short_kernel,
+    size,
+    speedup,
+    status_text,
+    with_spread,
+)
+
+FULL_HEADER = (
+    "case",
+    "kernel",
+    "role",
+    "us",
+    "speedup [95 % CI]",
+    "SOL",
+    "GB/s",
+    "launches",
+    "host us",
+    "extra memory",
+    "rms error (x split)",
+    "max error (x split)",
+    "equal to split",
+    "verdict",
+)
+
+
+def full_row(summary: CaseSummary, row: Result) -> list[str]:
+    """Plain text under `FULL_HEADER`; a dash where there is no figure."""
+    timing, accuracy = row.measurement, row.accuracy
+    role = f"{row.role}, baseline" if row.kernel == summary.baseline and row.role is not Role.SPLIT else str(row.role)
+    cells = [row.case, short_kernel(row.kernel), role]
+    if timing is None:
+        cells += [DASH] * 7
+    else:
+        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), f"{timing.gb_per_s:.0f}", str(timing.kernels)]
+        cells += [microseconds(timing.host_us), size(timing.extra_memory_bytes)]
+    if accuracy is None:
+        cells += [DASH] * 3
+    else:
+        cells.append(error_against_split(accuracy.rms_error, accuracy.split_rms_error))
+        cells.append(error_against_split(accuracy.max_error, accuracy.split_max_error))
+        cells.append(share(accuracy.equal_to_split))
+    return [*cells, outcome(row)]
+
+
+def suite_rows(run: Run) -> dict[str, list[list[str]]]:
+    """Full rows by suite, in the run's order."""
+    found: dict[str, list[list[str]]] = {}
+    for summary, results in cases_with_results(run):
+        found.setdefault(summary.case.suite, []).extend(full_row(summary, row) for row in results)
+    return found
+
+
+def outcome(row: Result) -> str:
+    """The verdict where there is one, else how far the kernel came."""
+    return str(row.verdict.kind) if row.verdict is not None else status_text(row.status)

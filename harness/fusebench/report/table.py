@@ -1,0 +1,179 @@
+"""The table that a run ends with on the terminal: one block per case, weighted speedup and what was left out below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from .rows import outcome
+from .wording import (
+    DASH,
+    cases_with_results,
+    control_line,
+    count,
+    error_against_split,
+    excuses,
+    headline,
+    microseconds,
+    named_cases,
+    sampling,
+    share,
+    short_kernel,
+    size,
+    speedup,
+    status_text,
+    verdict_notes,
+    with_spread,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+VERDICT_STYLES = {
+    VerdictKind.PASS: "green",
+    VerdictKind.IMPROVEMENT: "bold green",
+    VerdictKind.REGRESSION: "bold red",
+    VerdictKind.UNDECIDED: "yellow",
+    VerdictKind.INCOMPARABLE: "yellow",
+    VerdictKind.ERROR: "bold red",
+}
+
+
+class _Column(msgspec.Struct, frozen=True):
+    title: str
+    cell: Callable[[Result], str]
+    dispensable: int = 0
+    """Columns with the highest number go first where the terminal is too narrow; 0 stays."""
+    right: bool = True
+
+
+def print_run(run: Run, console: Console) -> None:
+    """Print the run's table and what belongs below it, fitted to the console's width."""
+    for part in run_parts(run, console):
+        console.print(part)
+
+
+def run_parts(run: Run, console: Console) -> list[RenderableType]:
+    """What `print_run` prints, piece by piece."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(f"{headline(run)} · {sampling(run)}", style="bold")]
+    if run.timer_fallback:
+        parts.append(Text(f"timer fallback: {run.timer_fallback}", style="yellow"))
+    parts += _lines(run, console.width)
+    parts += [Text(line) for line in weighted_lines(run)]
+    if line := control_line(run):
+        parts.append(Text(line))
+    for excuse in excuses(run):
+        if excuse.status is Status.CHECKED and not excuse.reason:
+            continue
+        style = "red" if excuse.status in FAILED_STATUSES else "dim"
+        where = named_cases(excuse, len(run.cases))
+        parts.append(
+            Text(f"{excuse.kernel} on {where}: {status_text(excuse.status)}: {excuse.reason or 'no reason recorded'}", style=style)
+        )
+    parts += [Text(note, style=VERDICT_STYLES[kind]) for kind, note in verdict_notes(run)]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in run.warnings]
+    if not run.complete:
+        parts.append(Text("this run is incomplete: not every case was measured", style="yellow"))
+    return parts
+
+
+def weighted_lines(run: Run) -> list[str]:
+    """One line per suite that has a weighted speedup, the best fused kernel first."""
+    lines = []
+    for suite in run.suites:
+        figures = [
+            f"{'best fused' if name == 'best_fused' else name} {value:.3f}x"
+            + (
+                ""
+                if suite.covered_cases.get(name) == suite.cases
+                else f" ({suite.covered_cases.get(name, 0)} of {count(suite.cases, 'case')})"
+            )
+            for name, value in sorted(suite.weighted_speedup.items(), key=lambda item: (item[0] != "best_fused", -item[1]))
+        ]
+        if figures:
+            lines.append(f"weighted speedup of {suite.name}: {', '.join(figures)}")
+    return lines
+
+
+def _lines(run: Run, width: int) -> list[Text]:
+    """Header, then per case its own line and one line per kernel, columns aligned over all cases."""
+    from rich.text import Text
+
+    columns = _fitting_columns(run, width)
+    widths = [_width(column, run) for column in columns]
+    lines = [
+        Text(
+            _GAP.join(_aligned(column, column.title, wide) for column, wide in zip(columns, widths, strict=True)).rstrip(),
+            style="underline",
+        )
+    ]
+    for summary, rows in cases_with_results(run):
+        lines.append(Text(_case_line(summary), style="bold"))
+        for row in rows:
+            line = Text(no_wrap=True, overflow="ellipsis")
+            for column, wide in zip(columns, widths, strict=True):
+                line.append(_aligned(column, column.cell(row), wide), style=_style(column, row))
+                line.append(_GAP)
+            line.rstrip()
+            lines.append(line)
+    return lines
+
+
+def _fitting_columns(run: Run, width: int) -> list[_Column]:
+    columns = list(_COLUMNS)
+    while True:
+        wanted = sum(_width(column, run) + len(_GAP) for column in columns)
+        worst = max(columns, key=lambda column: column.dispensable)
+        if worst.dispensable == 0 or wanted <= width:
+            return columns
+        columns.remove(worst)
+
+
+def _width(column: _Column, run: Run) -> int:
+    return max([len(column.title), *(len(column.cell(row)) for row in run.results)])
+
+
+def _aligned(column: _Column, text: str, width: int) -> str:
+    return text.rjust(width) if column.right else text.ljust(width)
+
+
+def _case_line(summary: CaseSummary) -> str:
+    copy = f" · copy {microseconds(summary.copy_us.value)} us" if summary.copy_us is not None else ""
+    return f"{summary.case.name} · {summary.shape}{copy}"
+
+
+def _style(column: _Column, row: Result) -> str:
+    if column.title == "verdict":
+        return "bold red" if row.status in FAILED_STATUSES else VERDICT_STYLES[row.verdict.kind] if row.verdict is not None else "dim"
+    return "" if row.status is Status.MEASURED else "dim"
+
+
+def _timed(pick: Callable[[Measurement], str]) -> Callable[[Result], str]:
+    return lambda row: pick(row.measurement) if row.measurement is not None else DASH
+
+
+def _rms(row: Result) -> str:
+    return error_against_split(row.accuracy.rms_error, row.accuracy.split_rms_error) if row.accuracy is not None else DASH
+
+
+_GAP = "  "
+
+_COLUMNS = (
+    _Column("kernel", lambda row: f"  {short_kernel(row.kernel)}", right=False),
+    _Column("role", lambda row: str(row.role), dispensable=4, right=False),
+    _Column("time us", _timed(lambda timing: with_spread(timing.time_us))),
+    _Column("speedup [95 % CI]", _timed(lambda timing: speedup(timing.speedup))),
+    _Column("SOL", _timed(lambda timing: share(timing.sol))),
+    _Column("GB/s", _timed(lambda timing: f"{timing.gb_per_s:.0f}"), dispensable=2),
+    _Column("launches", _timed(lambda timing: str(timing.kernels)), dispensable=5),
+    _Column("host us", _timed(lambda timing: microseconds(timing.host_us)), dispensable=3),
+    _Column("extra mem", _timed(lambda timing: size(timing.extra_memory_bytes)), dispensable=6),
+    _Column("rms error (x split)", _rms, dispensable=1),
+    _Column("verdict", outcome, right=False),
+)

@@ -1,0 +1,171 @@
+"""How figures are written, and what a report says of a run as a whole: shared by every view, so that they agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from ..schema import CaseSummary, Estimate, Result, Run, Status, VerdictKind
+
+DASH = "–"
+
+_ERROR_EPSILON = 1e-300
+
+
+class Excuse(msgspec.Struct, frozen=True):
+    """One reason why a kernel has no time, with the cases it holds for."""
+
+    kernel: str
+    status: Status
+    reason: str
+    cases: tuple[str, ...]
+
+
+def short_kernel(kernel: str) -> str:
+    """`qknorm_rope/fused_triton@2` without its op: `fused_triton@2`."""
+    return kernel.partition("/")[2] or kernel
+
+
+def microseconds(value: float | None) -> str:
+    """Two decimals below 100 us, none from 1000 us on."""
+    if value is None:
+        return DASH
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+def with_spread(estimate: Estimate) -> str:
+    """`31.04 ± 0.12`: the further end of the interval, with the value's decimals; `?` where there is no interval."""
+    value = microseconds(estimate.value)
+    spread = max(estimate.high - estimate.value, estimate.value - estimate.low)
+    return f"{value} ± {spread:.{len(value.partition('.')[2])}f}" if math.isfinite(spread) else f"{value} ± ?"
+
+
+def speedup(estimate: Estimate | None) -> str:
+    """`1.74x [1.72, 1.76]`."""
+    if estimate is None:
+        return DASH
+    return f"{estimate.value:.2f}x {interval(estimate)}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`[1.72, 1.76]`; `[?]` where there is no interval."""
+    return f"[{estimate.low:.2f}, {estimate.high:.2f}]" if bounded(estimate) else "[?]"
+
+
+def bounded(estimate: Estimate) -> bool:
+    """Whether the interval says anything (one replicate gives none)."""
+    return estimate.low > 0 and math.isfinite(estimate.high)
+
+
+def share(value: float | None) -> str:
+    """`0.923` as `92.3 %`."""
+    return DASH if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def size(value: int | None) -> str:
+    """Bytes with a decimal unit."""
+    if value is None:
+        return DASH
+    amount = float(value)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def error_against_split(own: float, split: float) -> str:
+    """`1.2e-03 (0.98x split)`; without the ratio where the split chain is exact."""
+    if own == 0:
+        return "0"
+    return f"{own:.1e} ({own / split:.2f}x)" if split > _ERROR_EPSILON else f"{own:.1e}"
+
+
+def one_line(text: str, limit: int = 400) -> str:
+    """`text` without line breaks (a kernel's own error may be a traceback), its middle cut out beyond `limit` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
+
+
+def status_text(status: Status) -> str:
+    """`compile error` for `compile_error`."""
+    return str(status).replace("_", " ")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def headline(run: Run) -> str:
+    """Device, timer and cache state in one line."""
+    return f"{run.environment.device_name} · {run.timer} timer · {run.plan.cache} cache"
+
+
+def sampling(run: Run) -> str:
+    """Replicates, rounds and the statistics behind the intervals."""
+    plan = run.plan
+    spread = (
+        f"{plan.trim:.0%} trimmed means, Student t interval over the replicates" if plan.replicates > 1 else "one replicate: no interval"
+    )
+    return f"{count(plan.replicates, 'replicate')} x {count(plan.rounds, 'round')}, {spread}"
+
+
+def control_line(run: Run) -> str:
+    """How far the control arm (the baseline again, on its own buffers) was from 1 at worst; empty without one."""
+    ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]
+    if not ratios:
+        return ""
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    return f"control arm (the baseline against its own second copy): at worst {worst - 1:+.2%} over {count(len(ratios), 'case')}"
+
+
+def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
+    """Each case with its results: the baseline first, then by time, then what has no time."""
+    for summary in run.cases:
+        rows = [result for result in run.results if result.case_key == summary.case.key]
+        yield summary, sorted(rows, key=lambda row: (row.kernel != summary.baseline, _time(row)))
+
+
+def excuses(run: Run) -> list[Excuse]:
+    """Every kernel without a time and why, cases with the same reason together; failures first."""
+    found: dict[tuple[str, Status, str], list[str]] = {}
+    for result in run.results:
+        if result.status is not Status.MEASURED:
+            reason = one_line(result.reason or (result.accuracy.reason if result.accuracy is not None else ""))
+            found.setdefault((result.kernel, result.status, reason), []).append(result.case)
+    listed = [Excuse(kernel, status, reason, tuple(cases)) for (kernel, status, reason), cases in found.items()]
+    return sorted(listed, key=lambda excuse: _MILD.index(excuse.status) if excuse.status in _MILD else -1)
+
+
+def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
+    """Every verdict other than a pass, in words; those with the same reason are told once."""
+    judged = [result for result in run.results if result.verdict is not None]
+    found: dict[tuple[VerdictKind, str], list[Result]] = {}
+    for result in judged:
+        if result.verdict is not None and result.verdict.kind is not VerdictKind.PASS:
+            found.setdefault((result.verdict.kind, one_line(result.verdict.reason)), []).append(result)
+    notes = []
+    for (kind, reason), results in found.items():
+        named = [f"{result.kernel} on {result.case}" for result in results[:3]]
+        more = f" and {len(results) - 3} more" if len(results) > 3 else ""
+        subject = "every kernel and case" if 1 < len(results) == len(judged) else ", ".join(named) + more
+        notes.append((kind, f"{subject}: {kind}: {reason}"))
+    return notes
+
+
+def named_cases(excuse: Excuse, total: int) -> str:
+    """The cases an excuse holds for: `every case`, or up to four names."""
+    if total > 1 and len(excuse.cases) == total:
+        return "every case"
+    more = len(excuse.cases) - 4
+    return ", ".join(excuse.cases[:4]) + (f" and {more} more" if more > 0 else "")
+
+
+_MILD = (Status.NOT_MEASURED, Status.NOT_RUNNABLE, Status.UNSUPPORTED, Status.CHECKED)
+
+
+def _time(result: Result) -> float:
+    return result.measurement.time_us.value if result.measurement is not None else math.inf

@@ -1,0 +1,114 @@
+"""Baselines: promoted runs, one per device model, under `results/baselines/<device>/`.
+
+A baseline is a copy of a run folder (record, samples, report, plot).  It is what `gate` judges by, so a run that should not be
+believed is not promoted without force.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ..errors import RunRecordError
+from ..naming import device_slug
+from ..schema import FAILED_STATUSES, ExitCode, Run, Status
+from .files import folder_in_making
+from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples
+
+VIEWS = ("report.md", "speedup.png")
+"""Reports that are kept with a baseline when the run folder holds them."""
+
+
+def baseline_folder(results: Path, slug: str) -> Path:
+    """The folder of the baseline of the device model `slug` (see `fusebench.naming.device_slug`)."""
+    return results / "baselines" / slug
+
+
+def objections(run: Run) -> list[str]:
+    """Why `run` should not be what others are judged by; empty when nothing speaks against it."""
+    found = []
+    if not run.complete:
+        found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured")
+    failed = [result for result in run.results if result.status in FAILED_STATUSES]
+    if failed:
+        named = ", ".join(f"{result.kernel} on {result.case} ({result.status})" for result in failed[:4])
+        found.append(f"{len(failed)} kernels failed: {named}{', …' if len(failed) > 4 else ''}")
+    if run.exit_code == ExitCode.DEVICE_UNFIT:
+        found.append("the device was not fit to measure (exit code 3)")
+    if run.environment.git_dirty:
+        found.append(f"the working tree had uncommitted changes on {run.environment.git_commit[:12] or 'an unknown commit'}")
+    return found
+
+
+def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
+    """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
+
+    The old baseline is moved aside only after the new copy is complete and has been read back.
+
+    Raises:
+        RunRecordError: the run cannot be read whole, holds no measurement, or has `objections` and `force` is not set.
+    """
+    run = read_run(run_folder)
+    if not any(result.status is Status.MEASURED for result in run.results):
+        raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
+    against = objections(run)
+    if against and not force:
+        raise RunRecordError(
+            f"{run_folder}: run {run.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
+        )
+    target = baseline_folder(results, device_slug(run.environment.device_name))
+    if target.exists() and run_folder.resolve() == target.resolve():
+        raise RunRecordError(f"{run_folder}: this is the baseline already")
+    with folder_in_making(target) as making:
+        for name in (RUN_FILE, SAMPLES_FILE, *VIEWS):
+            source = run_folder / name
+            if source.exists() or name not in VIEWS:
+                _copy(source, making / name)
+        read_run(making)
+        read_samples(making)
+        _swap(making, target)
+    return target
+
+
+def load_baseline(results: Path, device_name: str) -> Run | None:
+    """The baseline of the device model, or None when there is none.
+
+    Raises:
+        RunRecordError: there is one, and it cannot be read.
+    """
+    folder = baseline_folder(results, device_slug(device_name))
+    return read_run(folder) if folder.exists() else None
+
+
+def list_baselines(results: Path) -> list[tuple[Path, Run]]:
+    """Every baseline with its folder, by folder name.
+
+    Raises:
+        RunRecordError: one of them cannot be read.
+    """
+    parent = results / "baselines"
+    folders = (
+        sorted(folder for folder in parent.iterdir() if folder.is_dir() and not folder.name.startswith(".")) if parent.is_dir() else []
+    )
+    return [(folder, read_run(folder)) for folder in folders]
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except FileNotFoundError:
+        raise RunRecordError(f"{source}: missing; the run folder is incomplete") from None
+
+
+def _swap(making: Path, target: Path) -> None:
+    aside = target.with_name(f".{target.name}.replaced")
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    try:
+        making.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,40 @@
+"""Writing so that a reader never sees half a file or half a folder: build beside the target, then rename."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def folder_in_making(target: Path) -> Iterator[Path]:
+    """An empty hidden sibling of `target` to fill; removed with all it holds when the body raises.
+
+    The caller renames it to `target` as the last statement of the body.  Only siblings are renamed into place: a rename is atomic
+    within one file system.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    making = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    making.mkdir()
+    try:
+        yield making
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write `content` to `path` at once: temporary sibling, flushed to the disk, renamed over."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    making = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        with making.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        making.replace(path)
+    finally:
+        making.unlink(missing_ok=True)

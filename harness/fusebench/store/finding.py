@@ -1,0 +1,47 @@
+"""From what a user types to a run folder: a path, a run's id, the start of one, or `latest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import Project
+from ..errors import RunRecordError, UnknownNameError
+from .run_folder import RUN_FILE
+
+LATEST = "latest"
+
+
+def runs_folder(project: Project) -> Path:
+    """Where the project's own runs go unless `--out` says otherwise."""
+    return project.results / "runs"
+
+
+def find_run(text: str, project: Project) -> Path:
+    """The run folder that `text` names.
+
+    A path wins (the folder, or the `run.json` in it); then `latest`; then a run id, a folder name, or a prefix of one that
+    only one run under results/runs has.
+
+    Raises:
+        RunRecordError: there are no runs, or the prefix fits several.
+        UnknownNameError: nothing answers to `text`; the nearest id is suggested.
+    """
+    path = Path(text).expanduser()
+    if path.name == RUN_FILE and path.is_file():
+        return path.parent
+    if path.is_dir() or len(path.parts) > 1 or path.is_absolute():
+        return path
+    parent = runs_folder(project)
+    folders = sorted(folder for folder in parent.iterdir() if (folder / RUN_FILE).is_file()) if parent.is_dir() else []
+    if not folders:
+        raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `fusebench run`, or give a run folder's path")
+    if text == LATEST:
+        return folders[-1]
+    ids = {folder: folder.name.partition("_")[2] or folder.name for folder in folders}
+    exact = [folder for folder in folders if text in (ids[folder], folder.name)]
+    fitting = exact or [folder for folder in folders if ids[folder].startswith(text) or folder.name.startswith(text)]
+    if len(fitting) > 1:
+        raise RunRecordError(f"run {text!r} is ambiguous: it fits {', '.join(folder.name for folder in fitting)}; give more of the id")
+    if not fitting:
+        raise UnknownNameError("run", text, [*ids.values(), LATEST], where=str(parent))
+    return fitting[0]

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import io
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from fusebench.report.comparison import comparison_document, print_comparison, print_judgements
+from fusebench.stats.gating import judge_run
+from fusebench.stats.rule import MarginRule
+
+
+def test_both_sides_of_a_change_stand_in_one_row(synthetic: ModuleType) -> None:
+    old, new = synthetic.make_run(run_id="a"), synthetic.make_run(run_id="b", slow={("flux_1024", synthetic.FUSED): 1.1})
+    document = comparison_document(old, new, judge_run(new, old, MarginRule()))
+    row = next(row for row in document["rows"] if (row["case"], row["kernel"]) == ("flux_1024", synthetic.FUSED))
+    assert (row["old_time_us"], row["new_time_us"], row["change"]) == pytest.approx((28.08, 30.888, 1.1))
+    assert (row["verdict"], document["differences"]) == ("regression", [])
+
+
+def test_differences_between_the_environments_are_named(synthetic: ModuleType) -> None:
+    old, new = synthetic.make_run(run_id="a"), synthetic.make_run(run_id="b", timer="cuda_events", environment={"driver": "999"})
+    console = Console(file=io.StringIO(), width=200)
+    print_comparison(old, new, judge_run(new, old, MarginRule()), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "differs: timer: cupti -> cuda_events" in text
+    assert "differs: driver: 580.159 -> 999" in text
+
+
+def test_a_gate_is_quiet_when_all_is_well_and_precise_when_not(synthetic: ModuleType) -> None:
+    def said(**new: object) -> list[str]:
+        console = Console(file=io.StringIO(), width=500)
+        print_judgements(judge_run(synthetic.make_run(**new), synthetic.make_run(), MarginRule()), console)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().splitlines()
+
+    assert said() == ["30 kernel-case pairs: 30 pass"]
+    lines = said(cases=synthetic.CASES[:4], slow={("flux_1024", synthetic.FUSED): 1.1})
+    assert lines[0].startswith("regression  qknorm_rope:flux_1024  qknorm_rope/fused_triton@2")
+    assert lines[-1] == "30 kernel-case pairs: 23 pass, 1 regression, 6 incomparable; 6 of the baseline's are missing from the run"

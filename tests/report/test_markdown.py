@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from types import ModuleType
+
+from fusebench.report.markdown import markdown_report, markdown_table
+from fusebench.schema import Role, Status
+
+
+def test_the_shape_that_kernel_pull_requests_use(synthetic: ModuleType) -> None:
+    text = markdown_report(synthetic.make_run())
+    assert text.startswith("# NVIDIA H200 · cupti timer · cold cache\n")
+    row = "| flux_1024 | 4096x24x128 bf16 | 53.30 ± 0.21 | 28.08 ± 0.11 | `fused_triton@2` | 1.90x [1.89, 1.91] | 92.6 % | 3586 |"
+    assert row in text
+    assert "| torch, triton | 2.11.0, 3.6.0 |" in text
+    assert "**Weighted speedup of qknorm_rope: best fused 1.898x" in text
+    assert "![Speedup and share of copy speed](speedup.png)" in text
+    assert "```\nfusebench run --suite qknorm_rope\n```" in text
+    assert "12 replicates x 40 rounds" in text
+
+
+def test_every_table_is_rectangular_and_every_kernel_is_in_the_full_one(synthetic: ModuleType) -> None:
+    text = markdown_report(synthetic.make_run())
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+    full = text[text.index("<details>") : text.index("</details>")]
+    assert len(re.findall(r"^\| (?:flux|qwen|zimage|batch2)", full, re.M)) == 30
+
+
+def test_a_pipe_or_a_line_break_in_a_reason_does_not_break_a_table() -> None:
+    assert markdown_table(("a", "b"), [("x|y", "two\nlines")])[2] == "| x\\|y | two lines |"
+
+
+def test_failed_and_declined_kernels_are_listed_failures_first(synthetic: ModuleType) -> None:
+    status = {
+        ("flux_1024", f"{synthetic.OP}/fused_cuda@1"): (Status.UNSUPPORTED, "head_dim 80"),
+        ("flux_1024", synthetic.FUSED): (Status.WRONG, "rms error 3x split"),
+    }
+    text = markdown_report(synthetic.make_run(status=status))
+    section = text[text.index("## Kernels without a time") : text.index("<details>")]
+    assert section.index("wrong: rms error 3x split") < section.index("unsupported: head_dim 80")
+
+
+def test_without_fused_kernels_the_best_other_is_shown_as_that(synthetic: ModuleType) -> None:
+    kernels = [synthetic.BASELINE, f"{synthetic.OP}/compiled@1"]
+    run = synthetic.make_run(kernels=kernels)
+    assert Role.FUSED not in {result.role for result in run.results}
+    text = markdown_report(run)
+    assert "best other us" in text
+    assert "`compiled@1` | 1.28x" in text
+    assert "no fused kernel was timed" in text
+
+
+def test_fallback_warnings_and_incompleteness_stand_at_the_top(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(warnings=["clocks fell"], complete=False, timer_fallback="no CUPTI", environment={"git_dirty": True})
+    head = markdown_report(run).split("| environment |")[0]
+    assert "Incomplete run" in head
+    assert "Timer fallback: no CUPTI" in head
+    assert "clocks fell" in head
+    assert "0123456789ab with uncommitted changes" in markdown_report(run)
+
+
+def test_a_run_that_only_checked_has_no_plot(synthetic: ModuleType) -> None:
+    checked = {(case, kernel): (Status.CHECKED, "") for case in synthetic.CASES for kernel in synthetic.KERNELS}
+    text = markdown_report(synthetic.make_run(status=checked))
+    assert "speedup.png" not in text
+    assert "## Kernels without a time" not in text
+    assert "| flux_1024 | `fused_triton@2` | fused | – |" in text

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.report.bundle import write_views
+from fusebench.report.plot import speedup_png
+from fusebench.schema import Estimate, Run, Status
+
+
+def dimensions(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 40])
+def test_the_picture_grows_with_the_cases_but_stays_printable(synthetic: ModuleType, count: int) -> None:
+    kernels = [synthetic.BASELINE, synthetic.FUSED]
+    width, height = dimensions(speedup_png(synthetic.make_run(cases=[f"case_{index}" for index in range(count)], kernels=kernels)))
+    assert 900 <= width <= 2000
+    assert 600 <= height <= 2500
+
+
+def test_the_same_run_gives_the_same_picture_and_another_gives_another(synthetic: ModuleType) -> None:
+    small = {"cases": ("flux_1024",), "kernels": [synthetic.BASELINE, synthetic.FUSED]}
+    first = speedup_png(synthetic.make_run(**small))
+    assert speedup_png(synthetic.make_run(**small)) == first
+    assert speedup_png(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 1.3}, **small)) != first
+
+
+def test_unbounded_intervals_and_missing_copies_are_drawable(synthetic: ModuleType) -> None:
+    run: Run = synthetic.make_run(cases=("flux_1024",), copy=False)
+    unbounded = Estimate(2.0, 0.0, float("inf"))
+    results = [
+        msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, time_us=unbounded, speedup=unbounded))
+        for result in run.results
+    ]
+    dimensions(speedup_png(msgspec.structs.replace(run, results=results)))
+
+
+def test_a_run_without_measurements_gives_a_picture_that_says_so(synthetic: ModuleType) -> None:
+    checked = {("flux_1024", kernel): (Status.CHECKED, "") for kernel in synthetic.KERNELS}
+    dimensions(speedup_png(synthetic.make_run(cases=("flux_1024",), status=checked)))
+
+
+def test_views_lie_beside_the_record_and_can_be_made_again(tmp_path: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run(cases=("flux_1024",))
+    for _ in range(2):
+        paths = write_views(run, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md", "speedup.png"]
+    assert "(speedup.png)" in paths[0].read_text()

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import io
+from types import ModuleType
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from fusebench.report.table import print_run
+from fusebench.schema import Run, Status, Verdict, VerdictKind
+
+
+def printed(run: Run, width: int = 300) -> str:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    print_run(run, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_every_kernel_of_every_case_has_a_row(synthetic: ModuleType) -> None:
+    text = printed(synthetic.make_run())
+    lines = text.splitlines()
+    for case in synthetic.CASES:
+        start = next(index for index, line in enumerate(lines) if line.startswith(case))
+        block = "\n".join(lines[start + 1 : start + 7])
+        assert all(kernel.split("/")[1] in block for kernel in synthetic.KERNELS), case
+        assert block.splitlines()[0].split()[0] == "split_triton@1", "the baseline comes first"
+    assert "28.08 ± 0.11" in text
+    assert "1.90x [1.89, 1.91]" in text
+    assert "92.6 %" in text
+    assert "weighted speedup of qknorm_rope: best fused 1.898x" in text
+    assert "NVIDIA H200 · cupti timer · cold cache" in text
+
+
+def test_columns_give_way_on_a_narrow_terminal_but_the_figures_stay(synthetic: ModuleType) -> None:
+    wide, narrow = printed(synthetic.make_run()), printed(synthetic.make_run(), width=100)
+    assert "extra mem" in wide
+    assert "extra mem" not in narrow
+    row = next(line for line in narrow.splitlines() if line.lstrip().startswith("fused_triton@2"))
+    assert len(row) <= 100
+    assert row.split()[1:9] == ["28.08", "±", "0.11", "1.90x", "[1.89,", "1.91]", "92.6", "%"]
+    assert row.endswith("measured")
+
+
+def test_what_was_not_timed_is_listed_with_its_reason(synthetic: ModuleType) -> None:
+    everywhere = {(case, f"{synthetic.OP}/fused_cuda@1"): (Status.NOT_RUNNABLE, "needs cuda.core") for case in synthetic.CASES}
+    crashed = {("flux_1024", synthetic.FUSED): (Status.CRASHED, "Traceback:\n  line\nRuntimeError: boom")}
+    text = printed(synthetic.make_run(status=everywhere | crashed))
+    assert "qknorm_rope/fused_cuda@1 on every case: not runnable: needs cuda.core" in text
+    assert "qknorm_rope/fused_triton@2 on flux_1024: crashed: Traceback: line RuntimeError: boom" in text
+    assert "fused_triton@2 1.898x (4 of 5 cases)" in text
+
+
+def test_what_the_reader_must_know_of_the_run_is_said(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(warnings=["clocks fell"], complete=False, timer_fallback="CUPTI is taken by another profiler")
+    text = printed(run)
+    assert "warning: clocks fell" in text
+    assert "incomplete" in text
+    assert "timer fallback: CUPTI is taken" in text
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.REGRESSION, VerdictKind.UNDECIDED])
+def test_verdicts_that_need_attention_come_with_their_reason(synthetic: ModuleType, kind: VerdictKind) -> None:
+    run = synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED])
+    text = printed(synthetic.change_results(run, verdict=Verdict(kind=kind, reason="because")))
+    assert f"qknorm_rope/fused_triton@2 on flux_1024: {kind}: because" in text
+
+
+def test_one_replicate_shows_no_interval(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(cases=("flux_1024",))
+    none = [
+        msgspec.structs.replace(
+            result,
+            measurement=msgspec.structs.replace(
+                result.measurement, time_us=msgspec.structs.replace(result.measurement.time_us, low=0.0, high=float("inf"))
+            ),
+        )
+        for result in run.results
+    ]
+    assert "28.08 ± ?" in printed(msgspec.structs.replace(run, results=none))
+
+
+def test_a_run_without_results_prints(synthetic: ModuleType) -> None:
+    assert "NVIDIA H200" in printed(synthetic.make_run(cases=()))
