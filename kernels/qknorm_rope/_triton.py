@@ -1,0 +1,224 @@
+"""Device code of qknorm_rope in Triton: one tile function, from which every launch of this op is made.
+
+The fused launches run both stages of `process_heads`, the split yardstick's two launches run one stage each.  So the split chain is
+as well tuned as the fused kernel, and in `round_norm` mode the two agree bit for bit: same tile, same reduction order, same
+rounding points.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fusebench.registry.torch_operator import launchable, tracing
+
+from ._arguments import check_device
+
+
+@triton.jit
+def normalise(x, scale, weight, AFFINE: tl.constexpr, ROUND: tl.constexpr, DTYPE: tl.constexpr):
+    """x * scale * weight in float32, rounded through DTYPE when ROUND."""
+    y = x * scale
+    if AFFINE:
+        y = y * weight
+    if ROUND:
+        y = y.to(DTYPE).to(tl.float32)
+    return y
+
+
+@triton.jit
+def process_heads(
+    base,
+    weight_ptr,
+    cache_row,
+    first_head,
+    eps,
+    HEADS: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    NORM: tl.constexpr,
+    ROPE: tl.constexpr,
+    ROUND: tl.constexpr,
+    AFFINE: tl.constexpr,
+):
+    """Norm and/or rotate heads `first_head … + BLOCK_H` of one token, in place.
+
+    base: pointer to the token's `[HEADS, D]` block; cache_row: pointer to its `[R]` row of cosines and sines.
+    """
+    DTYPE: tl.constexpr = base.dtype.element_ty
+    HALF: tl.constexpr = R // 2
+    heads = first_head + tl.arange(0, BLOCK_H)[:, None]
+    if INTERLEAVED:
+        # A pair lies in neighbouring elements: one wide tile, split into (even, odd) in registers.
+        EXTENT: tl.constexpr = D if NORM else R
+        BLOCK_D: tl.constexpr = triton.next_power_of_2(EXTENT)
+        columns = tl.arange(0, BLOCK_D)[None, :]
+        mask = heads < HEADS
+        if BLOCK_D != EXTENT:
+            mask = mask & (columns < EXTENT)
+        pointers = base + heads * D + columns
+        y = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+        if NORM:
+            weight = 1.0
+            if AFFINE:
+                weight = tl.load(weight_ptr + columns, mask=columns < D, other=0.0).to(tl.float32)
+            scale = tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
+            y = normalise(y, scale, weight, AFFINE, ROUND and ROPE, DTYPE)
+        if ROPE:
+            pairs = tl.arange(0, BLOCK_D // 2)[None, :]
+            cos = tl.load(cache_row + pairs, mask=pairs < HALF, other=1.0).to(tl.float32)
+            sin = tl.load(cache_row + HALF + pairs, mask=pairs < HALF, other=0.0).to(tl.float32)
+            a, b = tl.split(tl.reshape(y, (BLOCK_H, BLOCK_D // 2, 2)))
+            turned_a = a * cos - b * sin
+            turned_b = b * cos + a * sin
+            if R != EXTENT:
+                # Not left to cos = 1 and sin = 0: an Inf or NaN in one of the two would spread to the other.
+                turned_a = tl.where(pairs < HALF, turned_a, a)
+                turned_b = tl.where(pairs < HALF, turned_b, b)
+            y = tl.reshape(tl.join(turned_a, turned_b), (BLOCK_H, BLOCK_D))
+        tl.store(pointers, y.to(DTYPE), mask=mask)
+    else:
+        # A pair lies R/2 apart: its two halves are loaded as tiles of their own, what is not rotated as a third.
+        BLOCK_HALF: tl.constexpr = triton.next_power_of_2(HALF)
+        columns = tl.arange(0, BLOCK_HALF)[None, :]
+        inside = columns < HALF
+        mask = heads < HEADS
+        if BLOCK_HALF != HALF:
+            mask = mask & inside
+        pointers = base + heads * D + columns
+        a = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+        b = tl.load(pointers + HALF, mask=mask, other=0.0).to(tl.float32)
+        if NORM:
+            squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
+            weight_a = 1.0
+            weight_b = 1.0
+            if AFFINE:
+                weight_a = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+                weight_b = tl.load(weight_ptr + HALF + columns, mask=inside, other=0.0).to(tl.float32)
+            if R != D:
+                BLOCK_REST: tl.constexpr = triton.next_power_of_2(D - R)
+                rest_columns = R + tl.arange(0, BLOCK_REST)[None, :]
+                rest_mask = (heads < HEADS) & (rest_columns < D)
+                rest_pointers = base + heads * D + rest_columns
+                rest = tl.load(rest_pointers, mask=rest_mask, other=0.0).to(tl.float32)
+                squares += tl.sum(rest * rest, axis=1)
+            scale = tl.rsqrt(squares / D + eps)[:, None]
+            a = normalise(a, scale, weight_a, AFFINE, ROUND and ROPE, DTYPE)
+            b = normalise(b, scale, weight_b, AFFINE, ROUND and ROPE, DTYPE)
+            if R != D:
+                rest_weight = 1.0
+                if AFFINE:
+                    rest_weight = tl.load(weight_ptr + rest_columns, mask=rest_columns < D, other=0.0).to(tl.float32)
+                rest = normalise(rest, scale, rest_weight, AFFINE, False, DTYPE)
+                tl.store(rest_pointers, rest.to(DTYPE), mask=rest_mask)
+        if ROPE:
+            cos = tl.load(cache_row + columns, mask=inside, other=1.0).to(tl.float32)
+            sin = tl.load(cache_row + HALF + columns, mask=inside, other=0.0).to(tl.float32)
+            turned_a = a * cos - b * sin
+            b = b * cos + a * sin
+            a = turned_a
+        tl.store(pointers, a.to(DTYPE), mask=mask)
+        tl.store(pointers + HALF, b.to(DTYPE), mask=mask)
+
+
+@triton.jit
+def _qk_kernel(
+    q_ptr,
+    k_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
+    cache_ptr,
+    positions_ptr,
+    q_stride,
+    k_stride,
+    position_offset,
+    eps,
+    Q_HEADS: tl.constexpr,
+    K_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    NORM: tl.constexpr,
+    ROPE: tl.constexpr,
+    ROUND: tl.constexpr,
+    AFFINE: tl.constexpr,
+):
+    """One program: BLOCK_H heads of one token, of q or of k.  Grid: tokens x (blocks of q's heads + blocks of k's heads)."""
+    Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_H - 1) // BLOCK_H
+    K_BLOCKS: tl.constexpr = (K_HEADS + BLOCK_H - 1) // BLOCK_H
+    program = tl.program_id(0)
+    # 64-bit: tokens x a packed projection's width passes 2^31 elements on long videos.
+    token = (program // (Q_BLOCKS + K_BLOCKS)).to(tl.int64)
+    block = program % (Q_BLOCKS + K_BLOCKS)
+    cache_row = cache_ptr
+    if ROPE:
+        cache_row = cache_ptr + (tl.load(positions_ptr + token).to(tl.int64) + position_offset) * R
+    if block < Q_BLOCKS:
+        process_heads(
+            q_ptr + token * q_stride, q_weight_ptr, cache_row, block * BLOCK_H, eps,
+            Q_HEADS, D, R, BLOCK_H, INTERLEAVED, NORM, ROPE, ROUND, AFFINE,
+        )  # fmt: skip
+    else:
+        process_heads(
+            k_ptr + token * k_stride, k_weight_ptr, cache_row, (block - Q_BLOCKS) * BLOCK_H, eps,
+            K_HEADS, D, R, BLOCK_H, INTERLEAVED, NORM, ROPE, ROUND, AFFINE,
+        )  # fmt: skip
+
+
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    cos_sin_cache: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    eps: float,
+    layout: str,
+    position_offset: int,
+    round_norm: bool,
+    norm: bool,
+    rope: bool,
+    block_heads: int,
+    num_warps: int,
+) -> None:
+    """One launch over q and k that runs the stages asked for, in place.  Shapes as in op.py."""
+    check_device(q, interpreted=True)
+    tokens, q_heads, head_dim = q.shape
+    k_heads = k.shape[1]
+    programs = tokens * (triton.cdiv(q_heads, block_heads) + triton.cdiv(k_heads, block_heads))
+    if programs == 0:
+        return
+    kernel: Any = launchable(_qk_kernel)
+    kernel[(programs,)](
+        q,
+        k,
+        q if q_weight is None else q_weight,  # never read without AFFINE
+        k if k_weight is None else k_weight,
+        cos_sin_cache,
+        positions,
+        q.stride(0),
+        k.stride(0),
+        position_offset,
+        eps,
+        Q_HEADS=q_heads,
+        K_HEADS=k_heads,
+        D=head_dim,
+        R=cos_sin_cache.shape[1],
+        BLOCK_H=block_heads,
+        INTERLEAVED=layout == "interleaved",
+        NORM=norm,
+        ROPE=rope,
+        ROUND=round_norm,
+        AFFINE=q_weight is not None,
+        num_warps=num_warps,
+        # Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split and the fused
+        # launch: without it both round alike.  Under torch.compile the option cannot be passed, so results there may differ by an ulp.
+        **({} if tracing() else {"enable_fp_fusion": False}),
+    )

@@ -1,0 +1,249 @@
+"""qknorm_rope: RMS norm per head of q and k, then rotary embedding of their first dimensions, in place.
+
+For every token n and head h, with x one row of D elements of q (or k):
+
+    y = x * rsqrt(mean(x^2) + eps) * weight
+    (a, b) -> (a cos - b sin, b cos + a sin)    for the R/2 pairs of the first R dimensions of y
+
+Pairs are (2i, 2i + 1) in the `interleaved` layout and (i, i + R/2) in the `neox` layout.  The angle's cosine and sine come from
+row `positions[n] + position_offset` of `cos_sin_cache`: cosines in the first R/2 columns, sines in the last R/2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from fusebench import Op, define_op
+from fusebench.errors import KernelArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+ROPE_THETA = 1.0e4
+"""Base of the rotary frequencies; the value has no effect on cost and little on error."""
+ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+Layout = Literal["interleaved", "neox"]
+Mode = Literal["default", "round_norm"]
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case: q is `[batch * tokens, heads, head_dim]`, k is `[batch * tokens, kv_heads, head_dim]`."""
+
+    batch: int = 1
+    tokens: int
+    heads: int
+    kv_heads: int | None = None
+    """Heads of k; equal to `heads` unless given (GQA, MQA)."""
+    head_dim: int
+    rope_dim: int | None = None
+    """Rotated dimensions R; all of `head_dim` unless given."""
+    layout: Layout
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    eps: float = 1e-6
+    position_dtype: Literal["int32", "int64"] = "int64"
+    position_offset: int = 0
+    packed: bool = False
+    """Whether q and k are strided views into one packed QKV projection."""
+    mode: Mode = "default"
+    """`round_norm` rounds the normalised value to `dtype` before the rotation, as the split chain does."""
+    cache_dtype: Literal["float32", "activation"] = "float32"
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "tokens", "heads"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        if self.kv_heads is not None and (self.kv_heads <= 0 or self.heads % self.kv_heads):
+            raise ValueError(f"kv_heads is {self.kv_heads}; it must be positive and divide heads ({self.heads})")
+        if self.head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim is {self.head_dim}; it must be one of {', '.join(map(str, HEAD_DIMS))}")
+        if self.rope_dim is not None and not (2 <= self.rope_dim <= self.head_dim and self.rope_dim % 2 == 0):
+            raise ValueError(f"rope_dim is {self.rope_dim}; it must be even, at least 2 and at most head_dim ({self.head_dim})")
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"eps is {self.eps}; it must be positive and finite")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset is {self.position_offset}; it must not be negative")
+
+    @property
+    def rows(self) -> int:
+        """N: tokens that one launch sees."""
+        return self.batch * self.tokens
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def rotary(self) -> int:
+        """R: rotated dimensions."""
+        return self.head_dim if self.rope_dim is None else self.rope_dim
+
+    @property
+    def cache_item_size(self) -> int:
+        return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
+
+
+@define_op
+class QkNormRope(Op):
+    name = "qknorm_rope"
+    Params = Params
+    schema = (
+        "(Tensor(a!) q, Tensor(b!) k, Tensor? q_weight, Tensor? k_weight, Tensor cos_sin_cache, Tensor positions, *, "
+        "float eps=1e-06, str layout='interleaved', int position_offset=0, bool round_norm=False) -> ()"
+    )
+    outputs = ("q", "k")
+    in_place = True
+    split_reference = "split_torch@1"
+    baselines = ("split_triton@1", "split_torch@1")
+    dispatch_order = ("fused_triton", "fused_cuda")
+
+    def buffers(
+        self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
+    ) -> Mapping[str, torch.Tensor]:
+        import torch
+
+        from fusebench.accuracy.inputs import norm_weight, normal_with_outliers
+
+        dtype = getattr(torch, params.dtype)
+
+        def activation(heads: int) -> torch.Tensor:
+            shape = (params.rows, heads, params.head_dim)
+            return normal_with_outliers(shape, dtype=dtype, device=device, generator=generator, magnitude=magnitude)
+
+        if params.packed:
+            made = {"qkv": activation(params.heads + 2 * params.key_heads)}
+        else:
+            made = {"q": activation(params.heads), "k": activation(params.key_heads)}
+        if params.affine:
+            for name in ("q_weight", "k_weight"):
+                made[name] = norm_weight(params.head_dim, dtype=dtype, device=device, generator=generator)
+        cache_dtype = torch.float32 if params.cache_dtype == "float32" else dtype
+        made["cos_sin_cache"] = _cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
+        positions = torch.arange(params.tokens, device=device, dtype=getattr(torch, params.position_dtype))
+        made["positions"] = positions.repeat(params.batch)
+        return made
+
+    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        if params.packed:
+            qkv, heads = buffers["qkv"], params.heads
+            q, k = qkv[:, :heads], qkv[:, heads : heads + params.key_heads]
+        else:
+            q, k = buffers["q"], buffers["k"]
+        return {
+            "q": q,
+            "k": k,
+            "q_weight": buffers.get("q_weight"),
+            "k_weight": buffers.get("k_weight"),
+            "cos_sin_cache": buffers["cos_sin_cache"],
+            "positions": buffers["positions"],
+            "eps": params.eps,
+            "layout": params.layout,
+            "position_offset": params.position_offset,
+            "round_norm": params.mode == "round_norm",
+        }
+
+    def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        rows = arguments["positions"].long() + params.position_offset
+        cos, sin = arguments["cos_sin_cache"].double()[rows].unsqueeze(1).chunk(2, dim=-1)
+        return {name: _reference(arguments[name], arguments[f"{name}_weight"], cos, sin, params.eps, params.layout) for name in ("q", "k")}
+
+    def params_of(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        q_weight: torch.Tensor | None,
+        k_weight: torch.Tensor | None,
+        cos_sin_cache: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        eps: float = 1e-6,
+        layout: Layout = "interleaved",
+        position_offset: int = 0,
+        round_norm: bool = False,
+    ) -> Params:
+        from ._arguments import check
+
+        check(q, k, q_weight, k_weight, cos_sin_cache, positions, layout=layout, position_offset=position_offset)
+        try:
+            return Params(
+                tokens=max(1, q.shape[0]),  # an empty batch is a call like any other, and no kernel's support depends on the count
+                heads=q.shape[1],
+                kv_heads=k.shape[1],
+                head_dim=q.shape[2],
+                rope_dim=cos_sin_cache.shape[1],
+                layout=layout,
+                dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]
+                eps=eps,
+                position_dtype=str(positions.dtype).removeprefix("torch."),  # type: ignore[arg-type]
+                position_offset=position_offset,
+                packed=not (q.is_contiguous() and k.is_contiguous()),
+                mode="round_norm" if round_norm else "default",
+                cache_dtype="float32" if cos_sin_cache.dtype.itemsize == 4 else "activation",
+                affine=q_weight is not None,
+            )
+        except ValueError as error:
+            raise KernelArgumentError(f"qknorm_rope: {error}") from error
+
+    def minimum_bytes(self, params: Params) -> int:
+        item = ITEM_SIZES[params.dtype]
+        activations = 2 * params.rows * (params.heads + params.key_heads) * params.head_dim * item
+        weights = 2 * params.head_dim * item if params.affine else 0
+        cache = params.tokens * params.rotary * params.cache_item_size
+        positions = params.rows * (8 if params.position_dtype == "int64" else 4)
+        return activations + weights + cache + positions
+
+    def flops(self, params: Params) -> int:
+        per_element = 2 + 1 + (1 if params.affine else 0)  # square and add, scale, weight
+        per_row = per_element * params.head_dim + 3 * params.rotary + 3  # six per pair; mean, eps, rsqrt
+        return params.rows * (params.heads + params.key_heads) * per_row
+
+    def shape(self, params: Params) -> str:
+        short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[params.dtype]
+        heads = str(params.heads) if params.key_heads == params.heads else f"{params.heads}/{params.key_heads}"
+        batch = f"{params.batch}x" if params.batch > 1 else ""
+        rope = f" R{params.rotary}" if params.rotary != params.head_dim else ""
+        extras = "".join(
+            (
+                " neox" if params.layout == "neox" else "",
+                " packed" if params.packed else "",
+                f" {params.mode}" if params.mode != "default" else "",
+                " no affine" if not params.affine else "",
+            )
+        )
+        return f"{batch}{params.tokens}x{heads}x{params.head_dim}{rope} {short}{extras}"
+
+    def shrink(self, params: Params, rows: int) -> Params:
+        batch = min(params.batch, max(1, rows))
+        return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
+
+
+def _cos_sin_cache(rows: int, rotary: int, device: torch.device) -> torch.Tensor:
+    """`[rows, rotary]` float64: cosines then sines of row * theta^(-2i/R), the rotary embedding's definition."""
+    import torch
+
+    frequencies = ROPE_THETA ** (-torch.arange(0, rotary, 2, dtype=torch.float64, device=device) / rotary)
+    angles = torch.arange(rows, dtype=torch.float64, device=device)[:, None] * frequencies
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def _reference(
+    x: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, eps: float, layout: Layout
+) -> torch.Tensor:
+    import torch
+
+    wide = x.double()
+    y = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight.double()
+    half = cos.shape[-1]
+    rotated, rest = y[..., : 2 * half], y[..., 2 * half :]
+    a, b = (rotated[..., 0::2], rotated[..., 1::2]) if layout == "interleaved" else rotated.chunk(2, dim=-1)
+    first, second = a * cos - b * sin, b * cos + a * sin
+    turned = torch.stack((first, second), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((first, second), dim=-1)
+    return torch.cat((turned, rest), dim=-1)
