@@ -1,0 +1,39 @@
+# `make run` and `make test` need Python 3.11 or 3.12, pip and a C compiler; everything else they set up themselves, in .venv.
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TRITON := triton==3.9.0
+SUITE ?= qknorm_rope
+# Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
+PYTEST ?= -n auto
+
+.PHONY: run test lint types contract clean
+
+run: $(READY)
+	$(BIN)/fusebench run --suite $(SUITE)
+
+test: $(READY)
+	$(BIN)/pytest $(PYTEST)
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+contract: $(READY)
+	$(BIN)/lint-imports
+
+# torch first, alone and pinned: any other package that asks for torch would otherwise choose its version.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else f"fusebench needs Python 3.11 or 3.12, this is {sys.version.split()[0]}; pass PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRITON)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gpu,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist harness/*.egg-info

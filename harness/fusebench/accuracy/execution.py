@@ -1,0 +1,143 @@
+"""One guarded call of a kernel: placed inputs, poison, and everything that can be seen wrong without a reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import KernelDeclarationError
+from ..registry.kernel import Kernel
+from ..registry.op import Buffers, Op
+from ..schema import Role
+from .memory import ALIGNMENT, Placed, place
+from .metrics import position
+from .poison import poisoned, unwritten
+
+_MOST_LEAD = 64
+"""Alignment units of random lead before each buffer, so that no two calls see the same relative addresses (16 KiB)."""
+
+
+@dataclass
+class Execution:
+    """What one call produced.  `outputs` is empty where `faults` tells why they cannot be compared."""
+
+    outputs: tuple[torch.Tensor, ...] = ()
+    faults: list[str] = field(default_factory=list)
+
+
+class _MalformedError(Exception):
+    """The kernel returned something that the op's outputs cannot be taken from."""
+
+
+def run_plain(kernel: Kernel, op: Op, params: Any, buffers: Buffers) -> tuple[torch.Tensor, ...]:
+    """Outputs of a trusted kernel (split chain, bitwise target) on copies of `buffers`, without guards."""
+    copies = {name: buffer.clone() for name, buffer in buffers.items()}
+    outputs = op.apply(kernel, (), op.arguments(params, copies))
+    return outputs if isinstance(outputs, tuple) else _as_tuple(outputs)
+
+
+def run_guarded(
+    kernel: Kernel, op: Op, params: Any, buffers: Buffers, *, expected: Sequence[torch.Tensor], rng: random.Random, intercept: bool
+) -> Execution:
+    """Call `kernel` once on guarded copies of `buffers`.
+
+    Args:
+        expected: the split chain's outputs, which say what shapes, dtypes and device are due.
+        rng: placement of the copies.
+        intercept: fill what the kernel allocates through torch with poison.  Never done for `compiled` kernels.
+
+    Raises:
+        KernelDeclarationError: the op's `arguments` copies a buffer, so that nothing would guard it.
+        Exception: whatever the kernel raises.
+    """
+    device = expected[0].device
+    placed = place(buffers, device=device, lead_bytes=lambda: ALIGNMENT * rng.randrange(_MOST_LEAD))
+    arguments = op.arguments(params, placed.buffers)
+    if loose := placed.unguarded(arguments):
+        raise KernelDeclarationError(
+            f"op {op.name!r}: arguments() must make views of its buffers; {', '.join(loose)} has memory of its own, which no guard covers"
+        )
+    placed.snapshot()
+    execution, early = Execution(), list[str]()
+    targets = tuple(arguments[name] for name in op.outputs) if op.in_place else ()
+
+    def call(**keywords: Any) -> tuple[torch.Tensor, ...] | None:
+        poison = poisoned(expected, intercept=intercept and kernel.role is not Role.COMPILED)
+        # Triton's interpreter computes with NumPy, which warns about the NaN and Inf that a check plants on purpose.
+        with poison, np.errstate(all="ignore"):
+            returned = kernel(**keywords)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        if op.in_place and returned is None:
+            return None
+        outputs = _as_tuple(returned)
+        _require_form(op, outputs, expected)
+        if op.in_place:
+            # A kernel that returns new tensors has no business writing to its arguments; one that returns an argument
+            # has overwritten it, which the op allows.
+            overwritten = [target for target, output in zip(targets, outputs, strict=True) if _same_memory(target, output)]
+            early.extend(placed.violations(overwritten))
+        return outputs
+
+    try:
+        outputs = op.apply(call, (), arguments)
+    except _MalformedError as error:
+        execution.faults = [str(error), *placed.violations(targets)]
+        return execution
+    execution.outputs = outputs
+    execution.faults = list(dict.fromkeys([*early, *placed.violations(targets)]))
+    if not op.in_place:
+        execution.faults += _memory_faults(op, outputs, placed)
+    return execution
+
+
+def shares_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether both tensors lie in one storage."""
+    return bool(first.numel() and second.numel() and first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+
+
+def _as_tuple(returned: Any) -> tuple[torch.Tensor, ...]:
+    if isinstance(returned, torch.Tensor):
+        return (returned,)
+    if isinstance(returned, tuple | list) and all(isinstance(output, torch.Tensor) for output in returned):
+        return tuple(returned)
+    raise _MalformedError(f"returned {type(returned).__name__}, expected one tensor per output")
+
+
+def _require_form(op: Op, outputs: tuple[torch.Tensor, ...], expected: Sequence[torch.Tensor]) -> None:
+    if len(outputs) != len(op.outputs):
+        raise _MalformedError(f"returned {len(outputs)} tensors, expected {len(op.outputs)}: {', '.join(op.outputs)}")
+    problems = [
+        f"output {name!r} has {what} {found}, expected {due}"
+        for name, output, like in zip(op.outputs, outputs, expected, strict=True)
+        for what, found, due in (
+            ("shape", tuple(output.shape), tuple(like.shape)),
+            ("dtype", output.dtype, like.dtype),
+            ("device", output.device, like.device),
+        )
+        if found != due
+    ]
+    if problems:
+        raise _MalformedError("; ".join(problems))
+
+
+def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride() and first.shape == second.shape
+
+
+def _memory_faults(op: Op, outputs: tuple[torch.Tensor, ...], placed: Placed) -> list[str]:
+    faults = []
+    for name, output in zip(op.outputs, outputs, strict=True):
+        owner = placed.owner(output)
+        if owner is not None:
+            faults.append(f"output {name!r} is memory of input buffer {owner!r}; the op returns new tensors")
+        forgotten = unwritten(output)
+        if forgotten.numel():
+            first = position(int(forgotten[0]), output.shape)
+            faults.append(f"output {name!r}: {forgotten.numel()} elements were never written (poison found), first {first}")
+    return faults

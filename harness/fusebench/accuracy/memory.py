@@ -1,0 +1,166 @@
+"""Memory guards: every input buffer lies between guard bytes, and every byte that may not change is compared afterwards.
+
+One mechanism answers four questions: was anything written before or after a buffer, into a read-only input, into the part of
+a packed buffer that no mutable argument views, or between the elements of a strided view?  A buffer gets an arena of its own,
+because `torch.compile` treats tensors of one storage as possibly aliased and would then run other code than models do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+ALIGNMENT = 256
+"""Bytes that a buffer's address is a multiple of: what cudaMalloc guarantees at least (CUDA C++ Programming Guide, "Device
+Memory Accesses") and models therefore get.  A smaller alignment would refuse 16-byte loads and TMA descriptors that are right
+in use, and Triton would compile another variant than the one that models run."""
+
+GUARD_BYTES = 64 * 1024
+"""Guard on each side.  Covers a whole row written past the end, not just an element: the widest row of the ops is 8192 float32
+channels (32 KiB)."""
+
+_GUARD_WORD = 0x7FA5
+"""Every 16-bit word of a guard.  It is NaN as bfloat16, as float16 and, repeated, as float32, so an out-of-bounds read that
+reaches a result shows too; as bfloat16 and float32 it is a signalling NaN, so arithmetic on it changes its bits and writing the
+outcome back in place is a visible change."""
+
+
+@dataclass
+class _Arena:
+    name: str
+    memory: torch.Tensor
+    """uint8, a multiple of `ALIGNMENT` bytes, a storage of its own."""
+    start: int
+    """Byte at which the buffer starts."""
+    nbytes: int
+    buffer: torch.Tensor
+    snapshot: torch.Tensor | None = None
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() == self.memory.untyped_storage().data_ptr()
+
+
+class Placed:
+    """Buffers copied between guards.  `buffers` are contiguous tensors of the original shapes and dtypes, by the same names."""
+
+    def __init__(self, arenas: Sequence[_Arena]) -> None:
+        self._arenas = arenas
+        self.buffers: dict[str, torch.Tensor] = {arena.name: arena.buffer for arena in arenas}
+
+    def owner(self, tensor: torch.Tensor) -> str | None:
+        """Name of the buffer whose memory `tensor` uses, or None."""
+        return next((arena.name for arena in self._arenas if tensor.numel() and arena.holds(tensor)), None)
+
+    def unguarded(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Names of tensor arguments that are not views of the placed buffers, so that nothing here guards them."""
+        return [
+            name for name, value in arguments.items() if isinstance(value, torch.Tensor) and value.numel() and self.owner(value) is None
+        ]
+
+    def snapshot(self) -> None:
+        """Remember every byte as it is now."""
+        for arena in self._arenas:
+            # Eight bytes at a time: small arenas then stay below the size at which torch wakes its thread pool.
+            arena.snapshot = arena.memory.view(torch.int64).clone().view(torch.uint8)
+
+    def violations(self, mutable: Sequence[torch.Tensor] = ()) -> list[str]:
+        """What changed since `snapshot` outside the elements of `mutable`, one sentence per place; empty when nothing did.
+
+        Args:
+            mutable: tensors that were allowed to change: any strided views into the placed buffers.  Their elements are
+                accepted as they are now, and the snapshot takes them over.
+
+        Raises:
+            ValueError: no snapshot was taken, or a tensor of `mutable` is not a view of a placed buffer.
+        """
+        for tensor in mutable:
+            if tensor.numel() and self.owner(tensor) is None:
+                raise ValueError(f"a mutable tensor of shape {tuple(tensor.shape)} is not a view of a placed buffer")
+        found: list[str] = []
+        for arena in self._arenas:
+            if arena.snapshot is None:
+                raise ValueError("violations() compares with a snapshot; call snapshot() before the kernel runs")
+            for tensor in mutable:
+                if arena.holds(tensor):
+                    _same_view(tensor, arena.snapshot).copy_(tensor)
+            # Compared as integers: NaN must equal itself, and eight bytes at a time is faster.
+            if not torch.equal(arena.memory.view(torch.int64), arena.snapshot.view(torch.int64)):
+                found += _describe_changes(arena, arena.memory != arena.snapshot)
+        return found
+
+
+def _same_view(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """The elements of `memory` (uint8, one storage) at the places that `tensor` has in its own storage."""
+    view = torch.empty(0, dtype=tensor.dtype, device=memory.device)
+    return view.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _describe_changes(arena: _Arena, changed: torch.Tensor) -> list[str]:
+    end = arena.start + arena.nbytes
+    found = []
+    parts = (
+        (f"guard before buffer {arena.name!r}", changed[: arena.start], arena.start),
+        (f"buffer {arena.name!r}", changed[arena.start : end], 0),
+        (f"guard after buffer {arena.name!r}", changed[end:], 0),
+    )
+    for place, part, origin in parts:
+        where = part.nonzero().flatten()
+        if where.numel() == 0:
+            continue
+        first, last = int(where[0]), int(where[-1])
+        if place.startswith("guard before"):
+            text = f"nearest {_bytes(origin - last)} before the buffer's start"
+        elif place.startswith("guard after"):
+            text = f"first {_bytes(first)} past the buffer's end"
+        else:
+            size = arena.buffer.element_size()
+            text = f"first at byte {first} (element {first // size}), where nothing may be written"
+        found.append(f"{place}: {_bytes(where.numel())} changed, {text}")
+    return found
+
+
+def place(
+    buffers: Mapping[str, torch.Tensor],
+    *,
+    device: torch.device,
+    guard_bytes: int = GUARD_BYTES,
+    lead_bytes: Callable[[], int] | None = None,
+) -> Placed:
+    """Copy every buffer to `device`, each into an arena of its own with guards around it.
+
+    Args:
+        buffers: tensors by name; what a non-contiguous one views becomes contiguous.
+        device: where the copies live.
+        guard_bytes: least number of guard bytes on each side.
+        lead_bytes: called once per buffer; that many more bytes, rounded up to `ALIGNMENT`, come before it.  Timing and the
+            determinism check give random numbers, so that no two placements agree.
+    """
+    arenas = []
+    for name, source in buffers.items():
+        lead = _round_up(lead_bytes(), ALIGNMENT) if lead_bytes is not None else 0
+        nbytes = source.numel() * source.element_size()
+        guard = _round_up(guard_bytes, ALIGNMENT)
+        # One alignment unit more, because torch aligns CPU storages to 64 bytes only.
+        memory = torch.empty(lead + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device)
+        start = lead + guard + -memory.data_ptr() % ALIGNMENT
+        end = start + nbytes
+        for edge in (memory[:start], memory[end - end % 8 :]):  # what the second covers of the buffer is overwritten below
+            edge.view(torch.int64).fill_(_GUARD_WORD * 0x0001_0001_0001_0001)
+        # set_, not a view of `memory`: to torch.compile the buffer must look like any other tensor at an offset.
+        buffer = torch.empty(0, dtype=source.dtype, device=device)
+        stride = torch.empty(source.shape, device="meta").stride()
+        buffer.set_(memory.untyped_storage(), start // source.element_size(), source.shape, stride)
+        buffer.copy_(source.detach())
+        arenas.append(_Arena(name, memory, start, nbytes, buffer))
+    return Placed(arenas)
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

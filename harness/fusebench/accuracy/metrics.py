@@ -1,0 +1,247 @@
+"""Errors of an output against its float64 reference, in float64, as sums that can be pooled over draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+_CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Elements per step: about 2 MB of float64 on a CPU, which its caches hold; on a GPU few steps matter more (128 MB)."""
+
+_CHANNEL_ROWS = 16
+"""Fewest rows of a draw from which a channel's RMS is known well enough to scale errors by."""
+
+_LISTED = 3
+"""Positions named in a message; the count says how many there are."""
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`'s bits as signed integers of the element's width, contiguous, same shape."""
+    return tensor.detach().contiguous().view(_INTEGERS[tensor.element_size()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorMetrics:
+    """Pooled errors; `error = output - reference`, over the elements that are finite in both."""
+
+    elements: int = 0
+    rows: int = 0
+    """Slices along the last dimension: what one normalisation shares, so errors within one need not be independent."""
+    error_sum: float = 0.0
+    error_squares: float = 0.0
+    max: float = 0.0
+    """Largest absolute error."""
+    channel_elements: int = 0
+    """Elements that the two figures below cover; 0 for draws of few rows."""
+    channel_squares: float = 0.0
+    """Sum of squares of error / (RMS of the reference in the element's channel, the last dimension)."""
+    channel_max: float = 0.0
+    """Largest absolute error in units of its channel's RMS: sees a wrong element that an outlier channel's errors hide."""
+    inexact: int = 0
+    """Elements with an error at all, of a nonzero reference value."""
+    outward: float = 0.0
+    """Errors away from zero less errors toward zero, as counts."""
+    outward_row_squares: float = 0.0
+    """Sum over rows of the square of that row's `outward`."""
+    ulp_squares: float = 0.0
+    """Sum of squares of the unit in the last place of each reference value; 0 unless the output is float32."""
+    ulp_max: float = 0.0
+    """The unit in the last place of the reference value of largest magnitude."""
+    ulp_channel_squares: float = 0.0
+    ulp_channel_max: float = 0.0
+    """As `ulp_squares` and `ulp_max`, in units of the channel's RMS."""
+    mismatches: int = 0
+    """Elements whose kind (finite, NaN, +Inf, -Inf) is not the reference's."""
+    first_mismatches: tuple[str, ...] = ()
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.error_squares / self.elements) if self.elements else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Signed mean error."""
+        return self.error_sum / self.elements if self.elements else 0.0
+
+    @property
+    def ulp_rms(self) -> float:
+        return math.sqrt(self.ulp_squares / self.elements) if self.elements else 0.0
+
+    @property
+    def channel_rms(self) -> float:
+        return math.sqrt(self.channel_squares / self.channel_elements) if self.channel_elements else 0.0
+
+    @property
+    def ulp_channel_rms(self) -> float:
+        return math.sqrt(self.ulp_channel_squares / self.channel_elements) if self.channel_elements else 0.0
+
+    @property
+    def outward_bias(self) -> float:
+        """From -1 (every error is toward zero, as truncation makes them) to 1; 0 for unbiased rounding."""
+        return self.outward / self.inexact if self.inexact else 0.0
+
+    @property
+    def outward_bias_sd(self) -> float:
+        """Standard error of `outward_bias`, from the spread between rows."""
+        if self.rows < 2 or not self.inexact:
+            return 0.0
+        between = self.outward_row_squares - self.outward**2 / self.rows
+        return math.sqrt(max(between, 0.0) * self.rows / (self.rows - 1)) / self.inexact
+
+
+def merge(parts: Iterable[ErrorMetrics]) -> ErrorMetrics:
+    """Metrics of all elements together: pooled RMS and mean, the maximum of the maxima."""
+    parts = list(parts)
+    pooled: dict[str, Any] = {}
+    for member in fields(ErrorMetrics):
+        values = [getattr(part, member.name) for part in parts]
+        if member.name == "first_mismatches":
+            pooled[member.name] = tuple(text for texts in values for text in texts)[:_LISTED]
+        elif member.name.endswith("max"):
+            pooled[member.name] = max(values, default=0.0)
+        else:
+            pooled[member.name] = sum(values)
+    return ErrorMetrics(**pooled)
+
+
+def compare(output: torch.Tensor, reference: torch.Tensor, *, tolerated: torch.Tensor | None = None) -> ErrorMetrics:
+    """Errors of `output` against `reference`, computed in float64 on the output's device, in steps of bounded memory.
+
+    An element's kind must be that of the reference rounded to the output's dtype, so a float16 output beyond 65504 is
+    expected to be Inf.  Within 4 epsilon of the dtype's greatest value, where one rounding decides, finite and Inf are both
+    right and neither counts.
+
+    Args:
+        output: any shape, any real dtype.
+        reference: same shape, float64, on the same device.
+        tolerated: same shape and dtype as `output`: the split chain's output.  A kind that it shares with `output` is no
+            mismatch: an intermediate overflow that models live with today is not held against a kernel.
+
+    Raises:
+        ValueError: shapes differ, or `reference` is not float64.
+    """
+    if output.shape != reference.shape or reference.dtype != torch.float64:
+        found, due = f"{reference.dtype} {tuple(reference.shape)}", tuple(output.shape)
+        raise ValueError(f"compare() needs a float64 reference of the output's shape {due}, got {found}")
+    if output.numel() == 0:
+        return ErrorMetrics()
+    width = output.shape[-1] if output.dim() else 1
+    rows, reference_rows = output.detach().reshape(-1, width), reference.reshape(-1, width)
+    tolerated_rows = tolerated.detach().reshape(-1, width) if tolerated is not None else None
+    step = max(1, _CHUNK.get(output.device.type, _CHUNK["cpu"]) // width)
+    per_channel = _inverse_channel_rms(reference_rows, step) if rows.shape[0] >= _CHANNEL_ROWS else None
+    parts = []
+    for first in range(0, rows.shape[0], step):
+        part = slice(first, first + step)
+        share = tolerated_rows[part] if tolerated_rows is not None else None
+        parts.append(_compare_rows(rows[part], reference_rows[part], share, per_channel, offset=first * width, shape=output.shape))
+    return merge(parts)
+
+
+def _inverse_channel_rms(rows: torch.Tensor, step: int) -> torch.Tensor:
+    """`[width]`: 1 / RMS of the finite values of each column of `rows`, 0 for a column of zeros."""
+    squares = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    for first in range(0, rows.shape[0], step):
+        part = rows[first : first + step]
+        sums = torch.linalg.vector_norm(part, dim=0).square_()
+        if not bool(torch.isfinite(sums).all()):
+            sums = torch.linalg.vector_norm(part.nan_to_num(0.0, 0.0, 0.0), dim=0).square_()
+        squares += sums
+    return torch.where(squares > 0, (squares / rows.shape[0]).rsqrt(), 0.0)
+
+
+def _compare_rows(
+    output: torch.Tensor,
+    reference: torch.Tensor,
+    tolerated: torch.Tensor | None,
+    per_channel: torch.Tensor | None,
+    *,
+    offset: int,
+    shape: torch.Size,
+) -> ErrorMetrics:
+    error = output.to(torch.float64).sub_(reference)
+    found: dict[str, Any] = {"elements": error.numel(), "rows": error.shape[0]}
+    if not math.isfinite(_sum_of_squares(error)):  # rare, so the common path does not look element by element
+        expected = reference.to(output.dtype)
+        wrong, left_out = _kinds(output, expected, reference, tolerated)
+        found["mismatches"] = int(wrong.sum())
+        if found["mismatches"]:
+            found["first_mismatches"] = _list_mismatches(output, expected, wrong, offset, shape)
+        error.masked_fill_(left_out, 0.0)
+        reference = reference.masked_fill(left_out, 0.0)
+        found["elements"] -= int(left_out.sum())
+    found |= {"error_sum": float(error.sum()), "error_squares": _sum_of_squares(error), "max": _largest(error)}
+    ulp = _float32_ulp(reference) if output.dtype == torch.float32 else None
+    if ulp is not None:
+        found |= {"ulp_squares": _sum_of_squares(ulp), "ulp_max": _largest(ulp)}
+    if per_channel is not None:
+        scaled = error * per_channel
+        found |= {"channel_elements": found["elements"], "channel_squares": _sum_of_squares(scaled), "channel_max": _largest(scaled)}
+        if ulp is not None:
+            ulp *= per_channel
+            found |= {"ulp_channel_squares": _sum_of_squares(ulp), "ulp_channel_max": _largest(ulp)}
+    signs = error.mul_(reference).sign_()
+    per_row = signs.sum(1)
+    found |= {"inexact": int(torch.count_nonzero(signs)), "outward": float(per_row.sum()), "outward_row_squares": _sum_of_squares(per_row)}
+    return ErrorMetrics(**found)
+
+
+def _sum_of_squares(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor)) ** 2
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, math.inf))
+
+
+def _kinds(
+    output: torch.Tensor, expected: torch.Tensor, reference: torch.Tensor, tolerated: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks: elements of the wrong kind, and elements that have no error to count because one side is not finite."""
+    got = _kind(output)
+    wrong = got != _kind(expected)
+    if output.dtype.is_floating_point:
+        limits = torch.finfo(output.dtype)
+        borderline = (reference.abs() / limits.max - 1.0).abs() < 4 * limits.eps
+        wrong &= ~(borderline & (got != _NAN))
+    if tolerated is not None:
+        wrong &= got != _kind(tolerated)
+    return wrong, ~(torch.isfinite(output) & torch.isfinite(expected))
+
+
+_NAN = 3
+
+
+def _kind(tensor: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 +Inf, 2 -Inf, 3 NaN."""
+    return torch.isposinf(tensor).to(torch.int8) + 2 * torch.isneginf(tensor).to(torch.int8) + _NAN * torch.isnan(tensor).to(torch.int8)
+
+
+def _list_mismatches(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, offset: int, shape: torch.Size) -> tuple[str, ...]:
+    texts = []
+    for flat in wrong.flatten().nonzero().flatten()[:_LISTED].tolist():
+        got, due = float(output.flatten()[flat]), float(expected.flatten()[flat])
+        texts.append(f"{position(flat + offset, shape)} is {got:g}, expected {due:g}")
+    return tuple(texts)
+
+
+def position(flat: int, shape: torch.Size) -> str:
+    """The index of the `flat`-th element of `shape` as text: `[3, 0, 17]`."""
+    index = []
+    for size in reversed(shape):
+        flat, last = divmod(flat, size)
+        index.append(last)
+    return str(index[::-1])
+
+
+def _float32_ulp(reference: torch.Tensor) -> torch.Tensor:
+    """Spacing of float32 values at each element of `reference` (float64), as float64: 2^(exponent - 23), at least 2^-149."""
+    exponent_bits = reference.to(torch.float32).view(torch.int32) & 0x7F800000
+    power = exponent_bits.clamp_(min=0x00800000).view(torch.float32).to(torch.float64)
+    return power.mul_(2.0**-23)

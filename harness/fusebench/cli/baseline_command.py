@@ -1,0 +1,84 @@
+"""`fusebench baseline`: keep a run as the baseline of its device model, or show what is kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import JsonOption
+from .output import print_json, print_table, remark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..schema import Run
+
+baseline = typer.Typer(help="Keep a run as the baseline of its device model, or show what is kept.", no_args_is_help=True)
+
+
+@baseline.command()
+def promote(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run to keep: a folder, a run id or the start of one, or `latest`.")],
+    force: Annotated[bool, typer.Option("--force", help="Promote although something speaks against it; what does is printed.")] = False,
+) -> None:
+    """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/."""
+    from ..config import find_project
+    from ..report.bundle import write_views
+    from ..store.baselines import VIEWS, objections, promote
+    from ..store.finding import find_run
+    from ..store.run_folder import read_run
+
+    project = find_project()
+    folder = find_run(run, project)
+    record = read_run(folder)
+    if not all((folder / name).is_file() for name in VIEWS):
+        write_views(record, folder)
+    target = promote(folder, project.results, force=force)
+    for objection in objections(record):
+        remark("warning", f"promoted although {objection}")
+    typer.echo(f"baseline of {record.environment.device_name}: run {record.id}, in {target}")
+
+
+@baseline.command()
+def show(json: JsonOption = False) -> None:
+    """List the baselines that are kept, one per device model."""
+    from ..config import find_project
+    from ..store.baselines import list_baselines
+
+    project = find_project()
+    rows = [_row(folder, run) for folder, run in list_baselines(project.results)]
+    if json:
+        print_json(rows)
+    elif rows:
+        columns = ["device", "run", "created", "timer", "cache", "cases", "weighted_speedup", "commit", "objections"]
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("cases",))
+    else:
+        typer.echo(f"no baselines in {project.results / 'baselines'}; keep a run with `fusebench baseline promote RUN`")
+
+
+def _row(folder: Path, run: Run) -> dict[str, Any]:
+    from ..stats.weighted import BEST_FUSED
+    from ..store.baselines import objections
+
+    return {
+        "folder": str(folder),
+        "device": run.environment.device_name,
+        "run": run.id,
+        "created": run.created,
+        "timer": run.timer,
+        "cache": str(run.plan.cache),
+        "cases": len(run.cases),
+        "weighted_speedup": {suite.name: suite.weighted_speedup.get(BEST_FUSED) for suite in run.suites},
+        "driver": run.environment.driver,
+        "torch": run.environment.torch,
+        "triton": run.environment.triton,
+        "commit": run.environment.git_commit[:12],
+        "objections": objections(run),
+    }
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {speedup:.3f}x" for name, speedup in value.items() if speedup is not None) or "–"
+    return "; ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,106 @@
+"""`fusebench check`: the accuracy gate alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schema import FAILED_STATUSES, ExitCode, Result
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from ..registry import Collection
+    from ..runner.messages import Progress
+
+_COLUMNS = ("case", "shape", "kernel", "status", "contract", "rms (x split)", "max (x split)", "= split", "remark")
+
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Repeat the input draws of an earlier check (see its JSON).", show_default=False)
+]
+
+
+def check(
+    *,
+    suite: SuiteOption = None,
+    op: OpOption = None,
+    kernel: KernelOption = None,
+    case: CaseOption = None,
+    device: DeviceOption = "auto",
+    kernels: KernelsOption = None,
+    seed: SeedOption = None,
+    kernel_timeout: TimeoutOption = 300.0,
+    json: JsonOption = False,
+) -> None:
+    """Check kernels against float64 by their contracts; nothing is timed.
+
+    Every kernel runs on fresh random inputs with outliers, at several magnitudes, between guard bytes.  Without a GPU, Triton kernels
+    run in Triton's interpreter on the case with fewer tokens.  Exit code 0: all right; 5: a kernel is wrong or failed.
+    """
+    from ..device import resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..runner.checking import Workers
+    from ..runner.checking import check as check_one
+    from ..runner.contenders import contenders, split_reference
+    from .output import print_json, print_table
+    from .progress import make_reporter
+    from .selection import resolve_selection
+
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    target = resolve_device(device)
+    require_torch_for(target)
+    reporter = make_reporter()
+    results: list[Result] = []
+
+    def show(progress: Progress) -> None:
+        reporter.step(f"check {progress.kernel}", progress.done, progress.total)
+
+    reporter.begin(len(selection.cases))
+    try:
+        with Workers(target, selection.collection.roots, kernel_timeout) as workers:
+            for number, one in enumerate(selection.cases):
+                entry = contenders(selection.collection, one, target.kind, kernel)
+                split_reference(selection.collection, entry.op)
+                reporter.case(number + 1, len(selection.cases), one, entry.shape)
+                found = list(entry.declined)
+                for candidate in entry.runnable:
+                    reporter.step(f"check {candidate.id}")
+                    found.append(check_one(workers, entry, candidate, seed=seed, on_progress=show))
+                for result in found:
+                    reporter.result(result)
+                results += found
+    finally:
+        reporter.end()
+    unloaded = _unloaded(selection.collection, {one.op for one in selection.cases})
+    failed = unloaded or any(result.status in FAILED_STATUSES for result in results)
+    code = ExitCode.KERNEL_FAILED if failed else ExitCode.PASS
+    if json:
+        print_json({"device": target.name, "exit_code": int(code), "not_loaded": unloaded, "results": results})
+    else:
+        print_table(_COLUMNS, map(_row, results))
+    raise typer.Exit(code)
+
+
+def _unloaded(collection: Collection, ops: set[str]) -> list[str]:
+    """Kernel files of these ops that could not be loaded."""
+    return [str(problem) for problem in collection.problems if problem.op in ops]
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    accuracy = result.accuracy
+    figures: tuple[Any, ...] = ("", "", "", "")
+    remark = result.reason
+    if accuracy is not None:
+        figures = (
+            accuracy.contract,
+            _relative(accuracy.rms_error, accuracy.split_rms_error),
+            _relative(accuracy.max_error, accuracy.split_max_error),
+            f"{100 * accuracy.equal_to_split:.2f} %",
+        )
+        if accuracy.interpreted:
+            remark = f"interpreted on {accuracy.tokens} tokens" if accuracy.passed and accuracy.tokens else remark or "interpreted"
+    return (f"{result.suite}:{result.case}", result.shape, result.kernel, result.status.value, *figures, remark)
+
+
+def _relative(error: float, split: float) -> str:
+    return f"{error:.2e} ({error / split:.2f}x)" if split > 0 else f"{error:.2e}"

@@ -1,0 +1,35 @@
+"""`fusebench compare`: two runs side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import JsonOption
+from .output import console, print_json
+
+
+def compare(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The earlier run: a folder, a run id or the start of one, or `latest`.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The later run, named likewise.")],
+    json: JsonOption = False,
+) -> None:
+    """Show two runs side by side: times, speedups, errors, and the change with its interval where the runs are comparable.
+
+    It informs and does not judge: the exit code is 0 whatever changed.  `fusebench gate` judges.
+    """
+    from ..config import find_project
+    from ..report.comparison import comparison_document, print_comparison
+    from ..stats.gating import judge_run
+    from ..stats.rule import MarginRule
+    from ..store.finding import find_run
+    from ..store.run_folder import read_run
+
+    project = find_project()
+    before, after = read_run(find_run(old, project)), read_run(find_run(new, project))
+    judgements = judge_run(after, before, MarginRule())
+    if json:
+        print_json(comparison_document(before, after, judgements))
+    else:
+        print_comparison(before, after, judgements, console())

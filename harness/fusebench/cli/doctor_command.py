@@ -1,0 +1,41 @@
+"""`fusebench doctor`: is this machine fit to measure, and what to do about each "no"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ..schema import ExitCode
+from .options import DeviceOption, JsonOption
+from .output import print_json, print_table
+
+if TYPE_CHECKING:
+    from ..device.doctor_finding import DoctorFinding
+    from ..device.select import Device
+
+
+def doctor(device: DeviceOption = "auto", json: JsonOption = False) -> None:
+    """Is this machine fit to measure?  GPU, driver, idleness, clocks, counters, toolchain; what to do about each "no".
+
+    Exit code 0: the chosen device can be measured on (a machine without a GPU is fit for CPU runs).  3: it cannot.
+    """
+    from ..device.doctor import examine, is_fit
+
+    resolved, findings = examine(device)
+    code = ExitCode.PASS if is_fit(findings) else ExitCode.DEVICE_UNFIT
+    if json:
+        print_json({"device": resolved, "fit": code is ExitCode.PASS, "exit_code": code, "findings": findings})
+    else:
+        _print_findings(resolved, findings, code)
+    raise typer.Exit(code)
+
+
+def _print_findings(device: Device | None, findings: list[DoctorFinding], code: ExitCode) -> None:
+    rows = [(finding.status, finding.name, finding.found, finding.remedy) for finding in findings]
+    print_table(("", "check", "found", "what to do"), rows)
+    if code is ExitCode.PASS:
+        typer.echo(f"Fit to measure on: {device}")
+    else:
+        blocking = dict.fromkeys(finding.name for finding in findings if finding.status == "no")
+        typer.echo(f"Not fit to measure ({', '.join(blocking)}): see what to do above.")

@@ -1,0 +1,88 @@
+"""The `fusebench` command: one file per subcommand, and errors turned into one line and an exit code.
+
+Command modules import only typer, errors and schema at their top, so importing them all keeps `fusebench --help` under 0.3 s;
+everything heavier is imported by the command that needs it.  A command ends by returning (exit code 0) or by
+`raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ..errors import FusebenchError
+from . import (
+    baseline_command,
+    check_command,
+    compare_command,
+    doctor_command,
+    gate_command,
+    list_command,
+    report_command,
+    run_command,
+)
+
+EXIT_INTERRUPTED = 130
+"""What a shell reports for a process that SIGINT ended: 128 + 2."""
+
+
+class _Commands(TyperGroup):
+    """Runs a subcommand and words its failure."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FusebenchError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="fusebench",
+    cls=_Commands,
+    help="Benchmark and regression gate for fused GPU kernels.",
+    epilog="Exit codes: 0 pass, 1 regression, 2 usage, 3 device not fit to measure, 4 undecided, 5 a kernel failed.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # help is plain text: brackets in it mean themselves, and rich need not be imported
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("list")(list_command.list_command)
+app.command("doctor")(doctor_command.doctor)
+app.command("check")(check_command.check)
+app.command("run")(run_command.run)
+app.command("compare")(compare_command.compare)
+app.command("gate")(gate_command.gate)
+app.add_typer(baseline_command.baseline, name="baseline")
+app.command("report")(report_command.report)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        typer.echo(f"fusebench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(prog_name="fusebench")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,41 @@
+"""Options that commands share, each spelled and explained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SuiteOption = Annotated[
+    list[str] | None,
+    typer.Option("--suite", metavar="NAME|PATH", help="Suite by name (see `fusebench list suites`) or TOML file; repeatable."),
+]
+OpOption = Annotated[
+    str | None,
+    typer.Option("--op", metavar="NAME", help="Only cases and kernels of this op; without --suite, the suite of the same name."),
+]
+KernelOption = Annotated[
+    str | None,
+    typer.Option("--kernel", metavar="GLOB", help="Only these kernels: `fused_triton`, `fused_triton@2`, `qknorm_rope/*`, `*cuda*`."),
+]
+CaseOption = Annotated[
+    str | None,
+    typer.Option("--case", metavar="GLOB", help="Only these cases: `flux_1024`, `*_1024`, or `suite:case`."),
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option("--device", metavar="auto|cpu|cuda|cuda:N", help="Device to use; auto is the first visible GPU, else the CPU."),
+]
+KernelsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--kernels", metavar="DIR", help="Folder of kernels to use instead of the project's; repeatable."),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout; everything else goes to stderr."),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--kernel-timeout", metavar="SECONDS", min=1.0, help="A kernel without a sign of life for this long counts as hung."),
+]

@@ -1,0 +1,63 @@
+"""`fusebench report`: a run in the forms that people and CI systems read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ..schema import Run
+
+
+class Format(StrEnum):
+    """The forms a report comes in."""
+
+    MARKDOWN = "md"
+    HTML = "html"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A folder, a run id or the start of one, or `latest`.")],
+    form: Annotated[
+        Format, typer.Option("--format", help="md for a pull request, html for one self-contained page, junit and github for CI.")
+    ] = Format.MARKDOWN,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of to stdout.")] = None,
+) -> None:
+    """Render a run's record.  The record alone is read: any run can be rendered anew at any time."""
+    from ..config import find_project
+    from ..store.files import write_file
+    from ..store.finding import find_run
+    from ..store.run_folder import read_run
+
+    text = _render(read_run(find_run(run, find_project())), form)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write_file(out, text.encode())
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    typer.echo(f"wrote {out}", err=True)
+
+
+def _render(run: Run, form: Format) -> str:
+    if form is Format.HTML:
+        from ..report.html import html_report
+
+        return html_report(run)
+    if form is Format.JUNIT:
+        from ..report.junit import junit_xml
+
+        return junit_xml(run)
+    if form is Format.GITHUB:
+        from ..report.github import github_annotations
+
+        return github_annotations(run)
+    from ..report.markdown import markdown_report
+
+    return markdown_report(run)

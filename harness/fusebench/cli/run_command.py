@@ -1,0 +1,144 @@
+"""`fusebench run`: the main job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import FusebenchError
+from ..schema import CacheState, ExitCode
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from ..runner.session import Session
+    from ..schema import Run
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option("--budget", metavar="SECONDS", min=1.0, help="Stop measuring after this long; what is left is `undecided` (exit code 4)."),
+]
+WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")]
+CacheOption = Annotated[CacheState, typer.Option("--cache", help="Whether the cache is emptied, by reading, before every timed call.")]
+TimerOption = Annotated[
+    str, typer.Option("--timer", metavar="auto|cupti|cuda_events|host", help="Timer; results of different timers are never compared.")
+]
+ReplicatesOption = Annotated[
+    int | None, typer.Option("--replicates", min=2, help="Fresh random placements of all buffers, each of many rounds.", show_default=False)
+]
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False)
+]
+MarginOption = Annotated[
+    float, typer.Option("--margin", min=0.001, max=1.0, help="Change against the stored baseline that counts: 0.03 is 3 %.")
+]
+
+
+def run(
+    *,
+    suite: SuiteOption = None,
+    op: OpOption = None,
+    kernel: KernelOption = None,
+    case: CaseOption = None,
+    device: DeviceOption = "auto",
+    kernels: KernelsOption = None,
+    out: OutOption = None,
+    budget: BudgetOption = None,
+    wait: WaitOption = 0.0,
+    cache: CacheOption = CacheState.COLD,
+    timer: TimerOption = "auto",
+    replicates: ReplicatesOption = None,
+    rounds: RoundsOption = None,
+    margin: MarginOption = 0.03,
+    kernel_timeout: TimeoutOption = 300.0,
+    json: JsonOption = False,
+) -> None:
+    """Check kernels, time those that are right, and write one immutable run.
+
+    Every case goes through the accuracy gate first; a kernel that is wrong is never timed.  Kernels are timed in paired rounds against
+    the split chain, a copy of the same bytes and a second copy of the baseline, on several random placements of all buffers.  The run's
+    folder holds run.json, samples.parquet, report.md and speedup.png.
+    """
+    import msgspec
+
+    from ..device import device_lock, require_idle, resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..report.document import run_document
+    from ..report.table import print_run
+    from ..runner.checking import Workers
+    from ..runner.judging import judged
+    from ..runner.session import Options, Session, default_plan
+    from ..stats.rule import DEFAULT_MARGIN, MarginRule
+    from ..store.finding import runs_folder
+    from ..timing.names import require_timer
+    from .output import console, print_json, remark
+    from .progress import make_reporter
+    from .selection import resolve_selection
+
+    require_timer(timer)  # before the kernels are loaded
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    target = resolve_device(device)
+    require_timer(timer, target.kind)
+    require_torch_for(target)
+    plan = default_plan(target.kind, cache)
+    changes = {name: value for name, value in (("replicates", replicates), ("rounds", rounds)) if value is not None}
+    plan = msgspec.structs.replace(plan, **changes)
+    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=_command())
+    rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
+    folder = out if out is not None else runs_folder(selection.project)
+
+    with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
+        warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
+        session = Session(selection.collection, target, selection.project.root, options, make_reporter())
+        for warning in (*target.warnings, *warnings):
+            session.warn(warning)
+        interruption: KeyboardInterrupt | FusebenchError | None = None
+        with Workers(target, selection.collection.roots, kernel_timeout) as workers:
+            try:
+                session.run(selection.cases, workers)
+            except (KeyboardInterrupt, FusebenchError) as error:
+                interruption = error  # what was measured is kept before it goes on
+    if interruption is not None:
+        _keep_partial(session, folder, interruption)
+        raise interruption
+    record = judged(session.record(), selection.project.results, rule)
+    written = _write(session, folder, record)
+    if json:
+        print_json(run_document(record, written))
+    else:
+        print_run(record, console())
+        typer.echo(f"run: {written}")
+    raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _command() -> str:
+    """The command line, as it can be pasted."""
+    return shlex.join(["fusebench", *sys.argv[1:]])
+
+
+def _write(session: Session, folder: Path, record: Run) -> Path:
+    from ..report.bundle import write_views
+    from ..store.run_folder import write_run
+
+    written = write_run(folder, record, session.samples)
+    write_views(record, written)
+    return written
+
+
+def _keep_partial(session: Session, folder: Path, interruption: KeyboardInterrupt | FusebenchError) -> None:
+    """Write what an interrupted run has, marked incomplete; nothing where it has nothing."""
+    import msgspec
+
+    from .output import remark
+
+    record = session.record()
+    if isinstance(interruption, FusebenchError):
+        record = msgspec.structs.replace(record, exit_code=interruption.exit_code, warnings=[*record.warnings, str(interruption)])
+    if record.results:
+        remark("note", f"interrupted; what was measured is kept, marked incomplete, in {_write(session, folder, record)}")

@@ -1,0 +1,110 @@
+"""What a command is about: the project, its ops and kernels, and the cases that the SELECTION options choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UnknownNameError, UsageError
+from ..schema import Case, Suite
+from .output import remark
+
+if TYPE_CHECKING:
+    from ..config import Project
+    from ..registry import Collection
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Resolved SELECTION options."""
+
+    project: Project
+    collection: Collection
+    suites: tuple[Suite, ...]
+    cases: tuple[Case, ...]
+    kernel: str | None
+    """Glob that kernels must match; at least one kernel of the collection does, if kernels were loaded."""
+    refused: tuple[str, ...] = ()
+    """Why suite files were passed over, where all suites were asked for."""
+
+
+def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -> tuple[Project, Collection]:
+    """The project around the current folder and its ops, with their kernels on demand (which imports torch).
+
+    Files that fail to load are named on stderr, one line each; the rest works.
+    """
+    from ..config import find_project
+    from ..registry import load_collection
+
+    project = find_project()
+    collection = load_collection(kernels if kernels else project.kernels, kernels=load_kernels)
+    for problem in collection.problems:
+        file = problem.file
+        shown = file.relative_to(project.root) if file.is_relative_to(project.root) else file
+        remark("warning", f"{shown}: {problem.message}")
+    return project, collection
+
+
+def resolve_selection(
+    *,
+    suite: Sequence[str] | None = None,
+    op: str | None = None,
+    kernel: str | None = None,
+    case: str | None = None,
+    kernels: Sequence[Path] | None = None,
+    load_kernels: bool = True,
+    all_suites: bool = False,
+) -> Selection:
+    """Resolve the SELECTION options.
+
+    Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.
+
+    Raises:
+        UsageError: nothing selects a suite.
+        UnknownNameError: a suite, op, kernel or case that does not exist.
+        SuiteError: a suite file that is refused.
+    """
+    project, collection = load_project(kernels, load_kernels=load_kernels)
+    if kernel is not None and load_kernels:
+        collection.require_match(kernel)
+    if op is not None:
+        collection.op(op)
+    suites, refused = _choose_suites(project, collection, suite, op, all_suites)
+    from ..suites import select_cases
+
+    cases = select_cases(suites, op, case)
+    return Selection(project, collection, suites, tuple(cases), kernel, refused)
+
+
+def _choose_suites(
+    project: Project, collection: Collection, names: Sequence[str] | None, op: str | None, all_suites: bool
+) -> tuple[tuple[Suite, ...], tuple[str, ...]]:
+    from ..suites import list_suites, load_suite
+
+    if names:
+        return _distinct([load_suite(name, project, collection.ops) for name in names]), ()
+    listings = list_suites(project, collection.ops)
+    known = [listing.name for listing in listings]
+    if all_suites:
+        sound = [load_suite(listing.name, project, collection.ops) for listing in listings if not listing.problem]
+        if op is not None:
+            sound = [one for one in sound if any(each.op == op for each in one.cases)]
+        return tuple(sound), tuple(listing.problem for listing in listings if listing.problem)
+    if op is not None and op in known:
+        return (load_suite(op, project, collection.ops),), ()
+    there_are = f"there are {', '.join(known)}" if known else "this project has none; pass a path to a TOML file"
+    if op is not None:
+        raise UnknownNameError("suite", op, known, f"--op {op} without --suite means the suite of the same name")
+    raise UsageError(f"no suite selected: pass --suite NAME ({there_are}) or --op NAME")
+
+
+def _distinct(suites: Sequence[Suite]) -> tuple[Suite, ...]:
+    """`suites` without repetitions; UsageError for two files that give their suite the same name."""
+    found: dict[str, Suite] = {}
+    for suite in suites:
+        other = found.setdefault(suite.name, suite)
+        if other.path != suite.path:
+            raise UsageError(f"--suite: {other.path} and {suite.path} are both called {suite.name!r}; select one, or rename one")
+    return tuple(found.values())

@@ -1,0 +1,46 @@
+"""Verdicts of a run: against the stored baseline of its device where there is one, and the exit code that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind, worst_exit_code
+from ..stats.gating import judge_run
+from ..stats.rule import Rule
+from ..store.baselines import load_baseline
+
+_EXIT_CODES = {
+    VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
+    VerdictKind.REGRESSION: ExitCode.REGRESSION,
+    VerdictKind.UNDECIDED: ExitCode.UNDECIDED,
+}
+
+
+def judged(run: Run, results_folder: Path, rule: Rule) -> Run:
+    """`run` with a verdict on every result that has one, and its exit code.
+
+    Without a stored baseline nothing can have regressed, and nothing is called a pass: verdicts are `incomparable` and say so.
+    """
+    baseline = load_baseline(results_folder, run.environment.device_name)
+    verdicts: dict[tuple[str, str], Verdict] = {}
+    if baseline is not None:
+        verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judge_run(run, baseline, rule)}
+    missing = Verdict(
+        kind=VerdictKind.INCOMPARABLE,
+        reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",
+    )
+    results = [msgspec.structs.replace(result, verdict=_verdict(result, verdicts, missing)) for result in run.results]
+    codes = [_EXIT_CODES.get(result.verdict.kind, ExitCode.PASS) for result in results if result.verdict is not None]
+    return msgspec.structs.replace(run, results=results, exit_code=worst_exit_code([*codes, ExitCode(run.exit_code)]))
+
+
+def _verdict(result: Result, verdicts: dict[tuple[str, str], Verdict], missing: Verdict) -> Verdict | None:
+    if result.status in FAILED_STATUSES:
+        return Verdict(kind=VerdictKind.ERROR, reason=result.reason)
+    if result.status is Status.NOT_MEASURED:
+        return Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason)
+    if result.status is not Status.MEASURED:
+        return None
+    return verdicts.get((result.case_key, result.kernel), missing)

@@ -1,0 +1,84 @@
+"""What the runner and its worker processes say to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..schema import Accuracy, Case, Sample, SamplingPlan, Status
+
+
+class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs to know once."""
+
+    roots: tuple[Path, ...]
+    device: str
+    """Torch's name of the device: `cpu` or `cuda:N`."""
+    gpu_uuid: str = ""
+    interpret: bool = False
+    """Whether Triton kernels run in the interpreter in this process."""
+
+
+class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the accuracy gate for one kernel on one case."""
+
+    case: Case
+    kernel: str
+    seed: int | None = None
+    rows: int | None = None
+
+
+class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Time kernels that have passed the gate against one another."""
+
+    case: Case
+    kernels: tuple[str, ...]
+    baseline: str
+    plan: SamplingPlan
+    timer: str
+    seed: int
+    seconds: float | None = None
+    """Time left for this case; None for no limit."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of life, and what is being done; `kernel` is the kernel or arm that it concerns."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+    kernel: str = ""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    accuracy: Accuracy
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Timings of one case, by arm name (kernel ids, and the yardsticks and control of `timing.placement`)."""
+
+    samples: list[Sample]
+    host_us: dict[str, float]
+    extra_memory_bytes: dict[str, int]
+    timer: str
+    timer_fallback: str
+    warm_up: dict[str, Any]
+    seconds: float
+    cut_short: bool
+    retried_replicates: int
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a task gave no result.  `kernel` is empty where no kernel is to blame."""
+
+    status: Status
+    reason: str
+    kernel: str = ""
+    unfit: bool = False
+    """Whether the device or its timer, not a kernel, is at fault (exit code 3)."""
+
+
+Task = CheckTask | MeasureTask
+Reply = Checked | Measured | Failure

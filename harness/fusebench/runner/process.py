@@ -1,0 +1,160 @@
+"""Worker processes seen from the runner: started on demand, watched, replaced when they die or hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from ..schema import Status
+from .messages import Failure, Progress, Reply, Task, WorkerSetup
+from .worker import NAME_BYTES, READY, read_name, worker_main
+
+POLL_S = 0.2
+START_S = 300.0
+"""Time that a worker gets to import torch and the kernels, which takes seconds, or minutes from a cold network disk.  Not a kernel's
+doing, so apart from the silence that a kernel is allowed."""
+STOP_S = 5.0
+"""Time that a worker gets to leave by itself; releasing a CUDA context takes well under a second."""
+
+
+class WorkerProcess:
+    """One worker, restarted when it is lost.  A context manager: leaving it ends the process."""
+
+    def __init__(self, setup: WorkerSetup, *, silence_s: float) -> None:
+        """`silence_s`: seconds without a sign of life after which a worker that has a task counts as hung."""
+        self._setup = setup
+        self._silence_s = silence_s
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._calling: Any = None
+        """Name of the kernel that the worker is calling, in shared memory."""
+        self._ready = False
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def ask(self, task: Task, on_progress: Callable[[Progress], None] = lambda progress: None) -> Reply:
+        """Give the worker a task and wait for its reply; a worker that dies or falls silent is a Failure too."""
+        connection = self._ensure_started()
+        doing = "start"
+        try:
+            connection.send(task)
+            heard = time.monotonic()
+            while True:
+                if connection.poll(POLL_S):
+                    message = connection.recv()
+                    heard = time.monotonic()
+                    if not isinstance(message, Progress):
+                        return self._after(message)
+                    doing = message.text
+                    if message == READY:
+                        self._ready = True
+                    else:
+                        on_progress(message)
+                elif time.monotonic() - heard > (self._silence_s if self._ready else START_S):
+                    return self._hung(doing)
+        except (EOFError, ConnectionError):
+            kernel = self._blamed
+            return Failure(status=Status.CRASHED, reason=f"the process died during '{doing}': {self._death()}", kernel=kernel)
+        except BaseException:
+            self.kill()  # its reply to this task must not be taken for the reply to the next one
+            raise
+
+    @property
+    def _blamed(self) -> str:
+        return read_name(self._calling)
+
+    def _hung(self, doing: str) -> Failure:
+        kernel = self._blamed
+        self.kill()
+        if not self._ready:
+            return Failure(status=Status.HUNG, reason=f"the worker process did not start within {START_S:g} s", unfit=True)
+        reason = f"no sign of life for {self._silence_s:g} s during '{doing}'; raise --kernel-timeout if it is only slow"
+        return Failure(status=Status.HUNG, reason=reason, kernel=kernel)
+
+    def _after(self, reply: Reply) -> Reply:
+        """A failed kernel may have left the CUDA context broken; the next task gets a new process."""
+        if isinstance(reply, Failure) and self._setup.device != "cpu":
+            self.stop()
+        return reply
+
+    def _ensure_started(self) -> Connection:
+        if self._connection is None or self._process is None or not self._process.is_alive():
+            self.stop()
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            self._calling = context.RawArray("c", NAME_BYTES)
+            self._ready = False
+            arguments = (theirs, self._setup, self._calling)
+            self._process = context.Process(target=worker_main, args=arguments, name="fusebench-worker", daemon=True)
+            with _environment(TRITON_INTERPRET="1" if self._setup.interpret else None):
+                self._process.start()
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+    def _death(self) -> str:
+        process = self._process
+        code: int | None = None
+        if process is not None:
+            process.join(STOP_S)
+            code = process.exitcode
+        self.stop()
+        if code is None:
+            return "it closed its connection to the runner"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def stop(self) -> None:
+        """End the worker: ask, then kill."""
+        if self._connection is not None:
+            with suppress(OSError):  # it may be gone already, which is what is wanted
+                self._connection.send(None)
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.join(STOP_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker at once."""
+        if self._process is not None:
+            if self._process.is_alive():
+                self._process.kill()
+            self._process.join(STOP_S)
+            self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+@contextmanager
+def _environment(**changes: str | None) -> Iterator[None]:
+    """Environment variables changed (None: absent) while a child process is started."""
+    before = {name: os.environ.get(name) for name in changes}
+    try:
+        _apply(changes)
+        yield
+    finally:
+        _apply(before)
+
+
+def _apply(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

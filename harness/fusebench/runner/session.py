@@ -1,0 +1,262 @@
+"""A run: cases through the accuracy gate and the timer, into one record.
+
+The device is locked and found idle before anything starts, and watched throughout.  A case during which something touched the device
+is measured again; if that goes on, the run ends as unfit, keeping what it has.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..device import Device, EnvironmentMonitor, environment_of
+from ..errors import DeviceUnfitError
+from ..registry import Collection, Kernel
+from ..schema import (
+    SCHEMA_VERSION,
+    CacheState,
+    Case,
+    CaseSummary,
+    ExitCode,
+    Result,
+    Run,
+    Sample,
+    SamplingPlan,
+    Status,
+)
+from ..stats.weighted import suite_summaries
+from .checking import Workers, check
+from ..timing.placement import CONTROL
+from .contenders import Contenders, contenders, result_for, split_reference
+from .messages import Failure, Measured, MeasureTask, Progress
+from .reporter import Reporter
+from .summarise import CaseFigures
+
+INTRUSION_RETRIES = 2
+"""Times that a case is measured again after something touched the device."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run."""
+
+    plan: SamplingPlan
+    timer: str = "auto"
+    budget_s: float | None = None
+    kernel: str | None = None
+    command: str = ""
+
+
+def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
+    """Replicates and rounds that a device gets unless told otherwise.
+
+    On a GPU the placement is the unit of replication: between placements the ratio of a kernel to itself scatters with a standard
+    deviation of 0.4 to 1 % on an H200, so twelve of them bring the interval to a few tenths of a percent.  A CPU has no such budget.
+    """
+    if device_kind == "cuda":
+        return SamplingPlan(replicates=12, rounds=20, cache=cache, trim=0.1)
+    return SamplingPlan(replicates=4, rounds=5, cache=cache, trim=0.2)
+
+
+class Session:
+    """Collects what a run finds; `record` may be taken at any time, also after an interruption."""
+
+    def __init__(self, collection: Collection, device: Device, project_root: Path, options: Options, reporter: Reporter) -> None:
+        self.collection = collection
+        self.device = device
+        self.options = options
+        self.reporter = reporter
+        self.samples: list[Sample] = []
+        self._results: list[Result] = []
+        self._cases: list[CaseSummary] = []
+        self._warnings: list[str] = []
+        self._timer = options.timer
+        self._timer_fallback = ""
+        self._warm_up: dict[str, Any] = {}
+        self._exit_code = ExitCode.PASS
+        self._created = datetime.now(UTC)
+        self._environment = environment_of(device, project_root)
+        self._monitor = EnvironmentMonitor(device)
+        self._complete = False
+        self._skipped = False
+
+    def run(self, cases: Sequence[Case], workers: Workers) -> None:
+        """Check and measure every case.
+
+        Raises:
+            DeviceUnfitError: the device was touched again and again, or its timer lost records.
+        """
+        self._note_problems(cases)
+        started = time.monotonic()
+        self.reporter.begin(len(cases))
+        try:
+            with self._monitor:
+                for number, case in enumerate(cases):
+                    entry = contenders(self.collection, case, self.device.kind, self.options.kernel)
+                    split_reference(self.collection, entry.op)
+                    self.reporter.case(number + 1, len(cases), case, entry.shape)
+                    self._case(entry, workers, self._seconds_for(started, len(cases) - number))
+            self._complete = not self._skipped
+        finally:
+            self.reporter.end()
+
+    def record(self) -> Run:
+        """The run as it stands."""
+        state = {**self._environment.state, "during": self._monitor.summary(), "warm_up": self._warm_up}
+        kernels = {result.kernel for result in self._results}
+        return Run(
+            schema_version=SCHEMA_VERSION,
+            id=secrets.token_hex(4),
+            created=self._created.isoformat(timespec="seconds"),
+            command=self.options.command,
+            timer=self._timer,
+            timer_fallback=self._timer_fallback,
+            plan=self.options.plan,
+            environment=msgspec.structs.replace(self._environment, state=state),
+            suites=suite_summaries(self._cases, self._results),
+            cases=list(self._cases),
+            kernels=[kernel.info for key, kernel in self.collection.kernels.items() if key in kernels],
+            results=list(self._results),
+            warnings=list(dict.fromkeys(self._warnings)),
+            complete=self._complete,
+            exit_code=self._exit_code,
+        )
+
+    def warn(self, text: str) -> None:
+        """Keep a warning for the record and say it now."""
+        self._warnings.append(text)
+        self.reporter.note(text)
+
+    def _note_problems(self, cases: Sequence[Case]) -> None:
+        """A kernel file that cannot be loaded is a kernel that failed, where its op is being run."""
+        ops = {case.op for case in cases}
+        for problem in self.collection.problems:
+            if problem.op in ops:
+                self._warnings.append(f"not loaded: {problem}")
+                self._exit_code = ExitCode.KERNEL_FAILED
+
+    def _seconds_for(self, started: float, cases_left: int) -> float | None:
+        """This case's even share of what is left of the budget."""
+        if self.options.budget_s is None:
+            return None
+        return (self.options.budget_s - (time.monotonic() - started)) / cases_left
+
+    def _case(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
+        began = time.monotonic()
+        self._add(entry.declined)
+        if seconds is not None and seconds <= 0:
+            self._skip(entry, f"the budget of {self.options.budget_s:g} s ended before this case")
+            return
+        checked = [self._check(entry, kernel, workers) for kernel in entry.runnable]
+        ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
+        self._add([result for result in checked if result not in ready])
+        if entry.baseline_id not in {result.kernel for result in ready}:
+            self._give_up(entry, ready)
+            return
+        left = None if seconds is None else seconds - (time.monotonic() - began)
+        self._measure(entry, ready, workers, left)
+
+    def _check(self, entry: Contenders, kernel: Kernel, workers: Workers) -> Result:
+        self.reporter.step(f"check {kernel.id}")
+        return check(workers, entry, kernel, on_progress=lambda progress: self._show(f"check {kernel.id}", progress))
+
+    def _measure(self, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
+        task = MeasureTask(
+            case=entry.case,
+            kernels=tuple(result.kernel for result in ready),
+            baseline=entry.baseline_id,
+            plan=self.options.plan,
+            timer=self.options.timer,
+            seed=random.SystemRandom().randrange(2**31),
+            seconds=seconds,
+        )
+        reply = self._measure_undisturbed(task, workers)
+        if isinstance(reply, Failure):
+            if reply.unfit:
+                raise DeviceUnfitError(f"case {entry.case.key}: {reply.reason}")
+            self._measure_without(reply, entry, ready, workers, seconds)
+            return
+        self._timer, self._timer_fallback = reply.timer, reply.timer_fallback
+        self._warm_up[entry.case.key] = reply.warm_up
+        if reply.timer_fallback:
+            self._warnings.append(f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}")
+        if reply.cut_short:
+            self.warn(f"case {entry.case.key}: the budget ended before all {self.options.plan.replicates} replicates")
+        if reply.retried_replicates:
+            self.warn(f"case {entry.case.key}: {reply.retried_replicates} replicates were repeated because the timer lost records")
+        figures = CaseFigures(entry, reply, self.options.plan)
+        self.samples += reply.samples
+        self._cases.append(figures.summary())
+        self._add(
+            [msgspec.structs.replace(result, status=Status.MEASURED, measurement=figures.measurement(result.kernel)) for result in ready]
+        )
+
+    def _measure_undisturbed(self, task: MeasureTask, workers: Workers) -> Measured | Failure:
+        """Measure until nothing touched the device meanwhile."""
+        for _ in range(INTRUSION_RETRIES + 1):
+            began = time.monotonic()
+            reply = workers.native.ask(task, lambda progress: self._show("measure", progress))
+            assert isinstance(reply, Measured | Failure), "a measurement is answered by Measured or Failure"
+            touched = self._monitor.intrusions_since(began)
+            if isinstance(reply, Failure) or not touched:
+                return reply
+            self.warn(f"case {task.case.key}: measured again, because the device was touched: {'; '.join(touched)}")
+        raise DeviceUnfitError(
+            f"case {task.case.key}: {self.device} was touched during each of {INTRUSION_RETRIES + 1} measurements "
+            f"({'; '.join(touched)}); run again when it is free"
+        )
+
+    def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
+        """A kernel failed while it was timed: it is out, the others are measured without it, unless it was their baseline."""
+        kernel = entry.baseline_id if failure.kernel == CONTROL else failure.kernel
+        culprit = next((result for result in ready if result.kernel == kernel), None)
+        if culprit is None:
+            blame = f"while {failure.kernel or 'no kernel'} was being timed: {failure.reason}"
+            self._add([msgspec.structs.replace(result, status=failure.status, reason=blame) for result in ready])
+            self._cases.append(_bare_summary(entry))
+            return
+        self._add([msgspec.structs.replace(culprit, status=failure.status, reason=f"while it was being timed: {failure.reason}")])
+        others = [result for result in ready if result is not culprit]
+        if kernel == entry.baseline_id:
+            self._give_up(entry, others)
+        else:
+            self._measure(entry, others, workers, seconds)
+
+    def _skip(self, entry: Contenders, reason: str) -> None:
+        self._skipped = True
+        self._cases.append(_bare_summary(entry))
+        self._add([result_for(entry.case, entry.shape, kernel, Status.NOT_MEASURED, reason) for kernel in entry.runnable])
+
+    def _give_up(self, entry: Contenders, ready: list[Result]) -> None:
+        """Without a baseline there is nothing to pair with."""
+        reason = (
+            f"its baseline {entry.baseline_id} failed"
+            if entry.baseline is not None
+            else f"no baseline of {entry.op.name} runs on {self.device.kind}"
+        )
+        self._cases.append(_bare_summary(entry))
+        self._add([msgspec.structs.replace(result, status=Status.NOT_MEASURED, reason=f"not timed: {reason}") for result in ready])
+
+    def _add(self, results: Sequence[Result]) -> None:
+        self._results += results
+        for result in results:
+            self.reporter.result(result)
+
+    def _show(self, what: str, progress: Progress) -> None:
+        self.reporter.step(f"{what}: {progress.text}" if progress.kernel and what == "measure" else what, progress.done, progress.total)
+
+
+def _bare_summary(entry: Contenders) -> CaseSummary:
+    return CaseSummary(
+        case=entry.case,
+        shape=entry.shape,
+        minimum_bytes=entry.op.minimum_bytes(entry.params),
+        flops=entry.op.flops(entry.params),
+        baseline=entry.baseline_id or None,
+    )

@@ -1,0 +1,73 @@
+"""From samples to figures: one Measurement per kernel, and what the rounds say of the case itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean
+
+from ..schema import CaseSummary, Estimate, Measurement, Sample, SamplingPlan
+from ..stats.paired import ratio_estimate, time_estimate
+from ..timing.placement import CONTROL, COPY, STREAM
+from .contenders import Contenders
+from .messages import Measured
+
+Replicates = Sequence[Sequence[float]]
+
+
+class CaseFigures:
+    """The figures of one case, from the timings that a worker sent."""
+
+    def __init__(self, contenders: Contenders, measured: Measured, plan: SamplingPlan) -> None:
+        self._contenders = contenders
+        self._measured = measured
+        self._plan = plan
+        self._by_arm: dict[str, list[Sample]] = defaultdict(list)
+        for sample in measured.samples:
+            self._by_arm[sample.arm].append(sample)
+        self.minimum_bytes = contenders.op.minimum_bytes(contenders.params)
+
+    def summary(self) -> CaseSummary:
+        """The case with its yardsticks and its control."""
+        baseline = self._contenders.baseline_id
+        return CaseSummary(
+            case=self._contenders.case,
+            shape=self._contenders.shape,
+            minimum_bytes=self.minimum_bytes,
+            flops=self._contenders.op.flops(self._contenders.params),
+            baseline=baseline or None,
+            copy_us=self._time_us(COPY),
+            stream_us=self._time_us(STREAM),
+            control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
+        )
+
+    def measurement(self, kernel: str) -> Measurement:
+        """The figures of one kernel."""
+        baseline = self._contenders.baseline_id
+        time_us = self._time_us(kernel)
+        samples = self._by_arm[kernel]
+        return Measurement(
+            time_us=time_us,
+            busy_us=mean(sample.busy_ns for sample in samples) / 1e3,
+            kernels=samples[0].kernels,
+            host_us=self._measured.host_us.get(kernel),
+            speedup=self._ratio(baseline, kernel) if baseline not in ("", kernel) else None,
+            sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value,
+            gb_per_s=self.minimum_bytes / time_us.value / 1e3,
+            extra_memory_bytes=self._measured.extra_memory_bytes.get(kernel),
+            replicates=len(self._spans(kernel)),
+            rounds=self._plan.rounds,
+        )
+
+    def _spans(self, arm: str) -> Replicates:
+        by_replicate: dict[int, list[float]] = defaultdict(list)
+        for sample in self._by_arm[arm]:
+            by_replicate[sample.replicate].append(float(sample.span_ns))
+        return [by_replicate[replicate] for replicate in sorted(by_replicate)]
+
+    def _time_us(self, arm: str) -> Estimate:
+        found = time_estimate(self._spans(arm), self._plan.trim)
+        return Estimate(found.value / 1e3, found.low / 1e3, found.high / 1e3, found.level)
+
+    def _ratio(self, above: str, below: str) -> Estimate:
+        return ratio_estimate(self._spans(above), self._spans(below), self._plan.trim)

@@ -1,0 +1,206 @@
+"""A worker process: loads the kernels, then checks and measures what it is told to, one task at a time.
+
+Kernels run here and nowhere else, so one that crashes, hangs or corrupts the device takes a worker with it and not the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ..errors import TimerError
+from ..registry import Collection, load_collection
+from ..schema import Case, Status
+from .messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
+
+COMPILE_ERROR_NAMES = frozenset(
+    {"CompilationError", "NVRTCError", "InductorError", "BackendCompilerFailed", "PTXASError", "CompileTimeAssertionFailure"}
+)
+"""Exception classes by which Triton, NVRTC and torch.compile say that a kernel does not compile; by name, since each lives in a
+library that need not be installed."""
+
+
+READY = Progress(text="ready")
+"""A worker's first words: it has loaded everything and waits for tasks."""
+NAME_BYTES = 256
+"""Room for the name of the kernel that is being called, in memory that outlives the worker."""
+
+
+def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+    """Entry point of the process: answers every task with one reply, until told None or the runner goes away.
+
+    `calling` is an array of `NAME_BYTES` characters shared with the runner.  It always holds the name of the kernel or arm that is
+    being called: what is to blame when the process dies or falls silent.
+    """
+    # Whatever a kernel prints must not end up in the runner's JSON document.
+    os.dup2(2, 1)
+    # Ctrl-C reaches every process of the terminal; what becomes of a worker is the runner's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        try:
+            worker = _Worker(connection, setup, calling)
+        except Exception as error:  # noqa: BLE001  no task was begun, so no kernel is to blame
+            reason = f"no worker could be started on {setup.device}: {describe_exception(error, setup.roots)}"
+            connection.send(Failure(status=Status.CRASHED, reason=reason, unfit=True))
+            return
+        connection.send(READY)
+        worker.serve()
+    except (EOFError, ConnectionError):
+        return
+
+
+class _Worker:
+    def __init__(self, connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+        import torch
+
+        self.connection = connection
+        self.setup = setup
+        self.calling = calling
+        self.device = torch.device(setup.device)
+        if setup.interpret:
+            from ..accuracy.interpreter import install_exact_casts
+
+            install_exact_casts()
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.collection: Collection = load_collection(setup.roots, entry_points=False)
+        self.case_key = ""
+
+    def serve(self) -> None:
+        while (task := self.connection.recv()) is not None:
+            self.connection.send(self._answer(task))
+
+    def _answer(self, task: Task) -> Reply:
+        if task.case.key != self.case_key:
+            self._forget_compiled_code()
+            self.case_key = task.case.key
+        self._call(task.kernel if isinstance(task, CheckTask) else "")
+        try:
+            return self._check(task) if isinstance(task, CheckTask) else self._measure(task)
+        except TimerError as error:
+            return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
+        except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
+            return Failure(status=_status_of(error), reason=describe_exception(error, self.setup.roots), kernel=read_name(self.calling))
+
+    def _call(self, name: str) -> None:
+        """Note that the kernel or arm `name` is about to be called.  Precedes every timed call, so it must stay cheap."""
+        self.calling.value = name.encode()[: NAME_BYTES - 1]
+
+    def _forget_compiled_code(self) -> None:
+        """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that."""
+        if "torch._dynamo" in sys.modules:  # importing it takes more than a second, and without it nothing was compiled
+            import torch
+
+            torch.compiler.reset()
+
+    def _progress(self, text: str, done: int = 0, total: int = 0, kernel: str = "") -> None:
+        self.connection.send(Progress(text=text, done=done, total=total, kernel=kernel))
+
+    def _check(self, task: CheckTask) -> Checked:
+        from ..accuracy.gate import check_kernel
+
+        kernel = self.collection.kernel(task.kernel)
+        op, params = self._case(task.case)
+        accuracy = check_kernel(
+            kernel,
+            op,
+            params,
+            split=self.collection.kernel(f"{op.name}/{op.split_reference}"),
+            others=self.collection.kernels,
+            device=self.device,
+            seed=task.seed,
+            rows=task.rows,
+            on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
+        )
+        return Checked(accuracy=accuracy)
+
+    def _measure(self, task: MeasureTask) -> Measured:
+        from ..timing.measure import measure_case
+        from ..timing.placement import arm_specs
+        from ..timing.select import select_timer
+
+        op, params = self._case(task.case)
+        timer, fallback = select_timer(self.device.type, task.timer)
+        warm_up: dict[str, Any] = {}
+        timings = measure_case(
+            task.case.key,
+            op,
+            params,
+            arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline)),
+            device=self.device,
+            plan=task.plan,
+            timer=timer,
+            seed=task.seed,
+            deadline=None if task.seconds is None else time.monotonic() + task.seconds,
+            settle=lambda work: warm_up.update(self._settle(work)),
+            on_arm=lambda name: self._progress("warm up", kernel=name),
+            on_call=self._call,
+            on_replicate=lambda done: self._progress("measure", done, task.plan.replicates),
+        )
+        return Measured(
+            samples=timings.samples,
+            host_us=timings.host_us,
+            extra_memory_bytes=timings.extra_memory_bytes,
+            timer=timer.name,
+            timer_fallback=fallback,
+            warm_up=warm_up,
+            seconds=timings.seconds,
+            cut_short=timings.cut_short,
+            retried_replicates=timings.retried_replicates,
+        )
+
+    def _case(self, case: Case) -> tuple[Any, Any]:
+        op = self.collection.op(case.op)
+        return op, op.parse_params(case.params)
+
+    def _settle(self, work: Callable[[], None]) -> dict[str, Any]:
+        """Work until the SM clock stands still; on a CPU one round of work is the warm-up."""
+        if self.device.type == "cpu":
+            work()
+            return {}
+        import msgspec
+
+        from ..device import wait_for_steady_clock
+        from ..device.nvml import open_monitor
+
+        monitor = open_monitor()
+        return msgspec.to_builtins(wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work))  # type: ignore[no-any-return]
+
+
+def read_name(calling: Any) -> str:
+    """The name that a worker's shared array holds; empty when no kernel was being called."""
+    return bytes(calling.value).decode(errors="replace")
+
+
+def _status_of(error: Exception) -> Status:
+    names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
+    if names & {"OutOfMemoryError", "MemoryError"}:
+        return Status.OUT_OF_MEMORY
+    return Status.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else Status.CRASHED
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    return links
+
+
+def describe_exception(error: Exception, roots: tuple[Path, ...]) -> str:
+    """`Type: message`, cut to its first lines, and the innermost line of a kernels folder that raised it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = " | ".join(line.strip() for line in lines[:6]) + (" | …" if len(lines) > 6 else "")
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if any(Path(frame.filename).is_relative_to(root) for root in roots)
+    ]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message}{where}"

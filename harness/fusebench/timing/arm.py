@@ -1,0 +1,40 @@
+"""What is timed: an arm is one callable with its own buffers, a call timing is what a timer says of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One contender of a comparison.
+
+    `call` runs it once; `restore` puts back the inputs that a call overwrites, and runs before every timed call, outside it.
+    """
+
+    name: str
+    call: Callable[[], object]
+    restore: Callable[[], None]
+
+
+class CallTiming(NamedTuple):
+    """One timed call, in nanoseconds."""
+
+    span_ns: int
+    """First device activity's start to the last one's end."""
+    busy_ns: int
+    """Union of the activities' intervals."""
+    kernels: int
+    """Device activities (kernels, copies, fills) of the call; 0 where the timer cannot see them."""
+
+
+class Timer(Protocol):
+    """Times calls in the order given."""
+
+    name: str
+
+    def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
+        """For each arm in turn: `prepare(arm)` untimed, then its call, timed.  Returns one timing per call, in order."""
+        ...

@@ -1,0 +1,198 @@
+"""Times the arms of one case: replicates of balanced rounds, each replicate on a fresh random placement."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TimerError
+from ..registry import Op
+from ..schema import CacheState, Sample, SamplingPlan
+from .arm import Arm, CallTiming, Timer
+from .cache import make_evictor
+from .host_cost import extra_memory_bytes, host_cost_us
+from .orders import balanced_rounds
+from .placement import ArmSpec, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+RETRIES = 2
+"""Times that a replicate with missing records is repeated before the timer is declared unfit."""
+PROFILED_HOST_FACTOR = 4.0
+"""A call takes up to four times its usual host time while the profiler watches it (seen: 300 us of launches became 760 us)."""
+SPIN_CYCLES_PER_US = 2000
+"""Clock cycles per microsecond at just under 2 GHz."""
+SPIN_LIMIT_US = 4000.0
+MINIMUM_REPLICATES = 2
+"""Fewer give no interval, whatever the budget says."""
+
+
+@dataclass
+class CaseTimings:
+    """What was measured on one case."""
+
+    samples: list[Sample] = field(default_factory=list)
+    host_us: dict[str, float] = field(default_factory=dict)
+    """Host cost per call, by arm; empty on a CPU."""
+    extra_memory_bytes: dict[str, int] = field(default_factory=dict)
+    retried_replicates: int = 0
+    seconds: float = 0.0
+    cut_short: bool = False
+    """Whether the deadline ended the case before all its replicates."""
+
+
+def measure_case(
+    case_key: str,
+    op: Op,
+    params: Any,
+    specs: Sequence[ArmSpec],
+    *,
+    device: torch.device,
+    plan: SamplingPlan,
+    timer: Timer,
+    seed: int,
+    deadline: float | None = None,
+    settle: Callable[[Callable[[], None]], None] = lambda work: work(),
+    on_arm: Callable[[str], None] = lambda name: None,
+    on_call: Callable[[str], None] = lambda name: None,
+    on_replicate: Callable[[int], None] = lambda replicate: None,
+) -> CaseTimings:
+    """Time `specs` against one another.
+
+    Args:
+        case_key: goes into the samples.
+        params: the op's Params.
+        device: torch device; `cpu` or `cuda:N`.
+        seed: of the input values, the placements and the orders.
+        deadline: `time.monotonic()` value after which no replicate is started (two are always made).
+        settle: called with one round of work before the first replicate; runs it until the clocks are steady.
+        on_arm: called with an arm's name before its first call, which may compile it.
+        on_call: called with an arm's name before each of its calls, timed or not, outside what is timed, and with an empty name when no
+            arm is being called; must be cheap.
+        on_replicate: called with the number of replicates done.
+
+    Raises:
+        TimerError: records were missing again and again.
+    """
+    import torch
+
+    started = time.monotonic()
+    rng = random.Random(seed)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    values = op.buffers(params, device=device, generator=generator)
+    evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
+    timings = CaseTimings()
+    for replicate in range(plan.replicates):
+        if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
+            timings.cut_short = True
+            break
+        on_call("")
+        placement = Placement(op, params, values, device, rng)
+        arms = [_announced(placement.arm(spec), on_call) for spec in specs]
+        _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
+        if replicate == 0:
+            settle(lambda: _round_of_work(arms, device))  # noqa: B023 (called before the loop goes on)
+            if device.type == "cuda":
+                timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
+                timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
+        rounds = balanced_rounds(arms, plan.rounds, rng)
+        prepare = _preparation(device, evict, timings.host_us)
+        timed = _time_replicate(rounds, timer, prepare, timings)
+        timings.samples += _samples(case_key, replicate, rounds, timed)
+        on_replicate(replicate + 1)
+    timings.seconds = time.monotonic() - started
+    return timings
+
+
+def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
+    """`arm`, saying its name before every call: `restore` precedes each one and is never timed."""
+
+    def restore() -> None:
+        on_call(arm.name)
+        arm.restore()
+
+    return replace(arm, restore=restore)
+
+
+def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> None:
+    """One call of each arm on its new buffers, waited for, so that an error of the device shows while its arm is named."""
+    for arm in arms:
+        on_arm(arm.name)
+        _round_of_work([arm], device)
+
+
+def _round_of_work(arms: Sequence[Arm], device: torch.device) -> None:
+    import torch
+
+    for arm in arms:
+        arm.restore()
+        arm.call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _preparation(device: torch.device, evict: Callable[[], None], host_us: dict[str, float]) -> Callable[[Arm], None]:
+    """What precedes every timed call: inputs restored, the host given a head start, the cache emptied, in that order."""
+    import torch
+
+    def prepare(arm: Arm) -> None:
+        arm.restore()
+        if device.type == "cuda":
+            # While the GPU spins, the host queues the whole call: gaps inside a chain of launches are then the GPU's own.
+            lead_us = min(SPIN_LIMIT_US, PROFILED_HOST_FACTOR * host_us[arm.name])
+            torch.cuda._sleep(int(lead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
+        evict()
+
+    return prepare
+
+
+def _time_replicate(
+    rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None], timings: CaseTimings
+) -> list[CallTiming]:
+    calls = [arm for order in rounds for arm in order]
+    for attempt in range(RETRIES + 1):
+        problem: TimerError
+        try:
+            timed = timer.time_calls(calls, prepare)
+            _require_same_launches(calls, timed)
+            return timed
+        except TimerError as error:
+            problem = error
+        if attempt < RETRIES:
+            timings.retried_replicates += 1
+    raise problem
+
+
+def _require_same_launches(calls: Sequence[Arm], timed: Sequence[CallTiming]) -> None:
+    """An arm that launches n kernels in one call launches n in every call; anything else means lost records."""
+    by_arm: dict[str, Counter[int]] = {}
+    for arm, timing in zip(calls, timed, strict=True):
+        by_arm.setdefault(arm.name, Counter())[timing.kernels] += 1
+    for name, counts in by_arm.items():
+        if len(counts) > 1:
+            seen = ", ".join(f"{count} activities in {calls_} calls" for count, calls_ in sorted(counts.items()))
+            raise TimerError(f"arm {name!r} left {seen}: records were dropped, or the kernel's launches vary from call to call")
+
+
+def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: Sequence[CallTiming]) -> list[Sample]:
+    remaining = iter(timed)
+    return [
+        Sample(
+            case=case_key,
+            arm=arm.name,
+            replicate=replicate,
+            round=number,
+            position=position,
+            span_ns=timing.span_ns,
+            busy_ns=timing.busy_ns,
+            kernels=timing.kernels,
+        )
+        for number, order in enumerate(rounds)
+        for position, arm in enumerate(order)
+        for timing in (next(remaining),)
+    ]

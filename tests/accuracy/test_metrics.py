@@ -1,0 +1,147 @@
+"""Error metrics: right sums, right positions, and the same answer however the tensor is cut into pieces."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fusebench.accuracy import metrics
+from fusebench.accuracy.metrics import ErrorMetrics, compare, merge
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_rms_max_and_signed_mean() -> None:
+    reference = torch.tensor([[1.0, 2.0], [-4.0, 8.0]], dtype=torch.float64)
+    found = compare(torch.tensor([[1.5, 2.0], [-4.0, 7.0]]), reference)
+    assert (found.elements, found.rows, found.max) == (4, 2, 1.0)
+    assert found.rms == pytest.approx(math.sqrt((0.25 + 1.0) / 4))
+    assert found.mean == pytest.approx(-0.125)
+    assert (found.inexact, found.outward) == (2, 0)
+
+
+def test_errors_are_taken_in_float64() -> None:
+    reference = torch.tensor([[1.0 + 2.0**-40]], dtype=torch.float64)
+    assert compare(torch.tensor([[1.0]]), reference).max == 2.0**-40
+
+
+def test_chunks_give_the_sums_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    reference = torch.randn(40, 3, 16, dtype=torch.float64, generator=generator)
+    output = reference.float().bfloat16()
+    output[7, 1, 2] = NAN
+    whole = compare(output, reference)
+    monkeypatch.setitem(metrics._CHUNK, "cpu", 50)
+    parts = compare(output, reference)
+    for name in ("elements", "rows", "max", "inexact", "outward", "mismatches", "first_mismatches"):
+        assert getattr(parts, name) == getattr(whole, name)
+    for name in ("rms", "mean", "channel_rms", "channel_max", "outward_bias_sd"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-12)
+    assert whole.first_mismatches == (f"[7, 1, 2] is nan, expected {float(reference[7, 1, 2].bfloat16()):g}",)
+
+
+def test_merged_draws_equal_one_large_draw() -> None:
+    reference = torch.randn(64, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    output = reference.float().bfloat16()
+    pooled = merge([compare(output[:32], reference[:32]), compare(output[32:], reference[32:])])
+    whole = compare(output, reference)
+    assert (pooled.elements, pooled.max, pooled.outward) == (whole.elements, whole.max, whole.outward)
+    assert pooled.rms == pytest.approx(whole.rms)
+    assert pooled.mean == pytest.approx(whole.mean)
+    assert merge([]) == ErrorMetrics()
+
+
+@pytest.mark.parametrize(("got", "due"), [(NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, INF), (-INF, INF), (NAN, INF), (INF, NAN)], ids=str)
+def test_each_wrong_kind_is_a_mismatch_and_no_error(got: float, due: float) -> None:
+    found = compare(torch.tensor([[got, 1.0]]), torch.tensor([[due, 1.0]], dtype=torch.float64))
+    assert found.mismatches == 1
+    assert found.first_mismatches == (f"[0, 0] is {got:g}, expected {due:g}",)
+    assert (found.elements, found.max) == (1, 0.0)
+
+
+def test_equal_kinds_are_no_mismatch() -> None:
+    values = torch.tensor([[NAN, INF, -INF, 2.0]])
+    found = compare(values, values.double())
+    assert (found.mismatches, found.elements, found.max) == (0, 1, 0.0)
+
+
+def test_overflow_of_the_output_dtype_is_expected_to_be_inf() -> None:
+    reference = torch.tensor([[1e6, -1e6, 1.0]], dtype=torch.float64)
+    assert compare(torch.tensor([[INF, -INF, 1.0]]).half(), reference).mismatches == 0
+    assert compare(torch.tensor([[INF, INF, 1.0]]).half(), reference).mismatches == 1
+    saturated = compare(torch.tensor([[65504.0, -INF, 1.0]]).half(), reference)
+    assert saturated.mismatches == 1
+
+
+def test_where_one_rounding_decides_between_finite_and_inf_both_are_right() -> None:
+    reference = torch.tensor([[65510.0, 1.0]], dtype=torch.float64)
+    for value in (65504.0, INF):
+        assert compare(torch.tensor([[value, 1.0]]).half(), reference).mismatches == 0
+    assert compare(torch.tensor([[NAN, 1.0]]).half(), reference).mismatches == 1
+
+
+def test_a_kind_shared_with_the_split_chain_is_tolerated() -> None:
+    reference, output = torch.tensor([[2.0, 1.0]], dtype=torch.float64), torch.tensor([[INF, 1.0]])
+    assert compare(output, reference, tolerated=torch.tensor([[INF, 1.0]])).mismatches == 0
+    assert compare(output, reference, tolerated=torch.tensor([[NAN, 1.0]])).mismatches == 1
+
+
+def test_the_float32_unit_is_that_of_nextafter() -> None:
+    values = torch.tensor([[1.0, 1.5, 2.0, 3e-39, 0.0, 1e30]])
+    above = torch.nextafter(values, torch.tensor(INF))
+    units = (above.double() - values.double()).flatten().tolist()
+    found = [compare(values[:, [index]], values[:, [index]].double()).ulp_max for index in range(6)]
+    assert found == units
+    assert compare(values.bfloat16(), values.double()).ulp_max == 0.0
+
+
+def test_errors_are_scaled_by_their_channel() -> None:
+    reference = torch.ones(16, 2, dtype=torch.float64)
+    reference[:, 1] = 100.0
+    output = reference.float()
+    output[3, 0] += 0.5
+    output[4, 1] += 1.0
+    found = compare(output, reference)
+    assert (found.max, found.channel_max) == (1.0, 0.5)
+    assert compare(output[:15], reference[:15]).channel_max == 0.0, "too few rows to know a channel's size"
+
+
+def test_a_channel_with_nan_or_zeros_still_has_a_scale() -> None:
+    reference = torch.ones(16, 2, dtype=torch.float64)
+    reference[0, 0] = NAN
+    reference[:, 1] = 0.0
+    output = reference.float()
+    output[1, 0] += 0.5
+    assert compare(output, reference).channel_max == pytest.approx(0.5, rel=0.1)
+
+
+def test_truncation_shows_as_inward_errors_and_rounding_does_not() -> None:
+    reference = torch.randn(256, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    truncated = (reference.float().view(torch.int32) & -65536).view(torch.float32).bfloat16()
+    found = compare(truncated, reference)
+    assert found.outward_bias == -1.0
+    assert abs(found.mean) < 0.05 * found.rms, "the signed mean does not see it"
+    assert abs(compare(reference.float().bfloat16(), reference).outward_bias) < 0.05
+
+
+def test_row_correlated_errors_have_a_wide_standard_error() -> None:
+    generator = torch.Generator().manual_seed(4)
+    reference = torch.randn(64, 64, dtype=torch.float64, generator=generator)
+    per_row = compare((reference * (1 + 1e-3 * torch.randn(64, 1, generator=generator))).float(), reference)
+    per_element = compare((reference * (1 + 1e-3 * torch.randn(64, 64, generator=generator))).float(), reference)
+    assert per_row.outward_bias_sd == pytest.approx(1 / 8, rel=0.3)
+    assert per_element.outward_bias_sd == pytest.approx(1 / 64, rel=0.3)
+
+
+def test_a_reference_of_another_shape_or_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="float64 reference"):
+        compare(torch.zeros(2), torch.zeros(2))
+    with pytest.raises(ValueError, match="float64 reference"):
+        compare(torch.zeros(2), torch.zeros(3, dtype=torch.float64))
+
+
+def test_empty_and_scalar_outputs() -> None:
+    assert compare(torch.zeros(0, 4), torch.zeros(0, 4, dtype=torch.float64)) == ErrorMetrics()
+    assert compare(torch.tensor(1.5), torch.tensor(1.0, dtype=torch.float64)).max == 0.5

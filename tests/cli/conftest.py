@@ -1,0 +1,30 @@
+"""A toy project as the current folder, and the command line to run in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
+
+
+@pytest.fixture
+def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: kernels `scale/split@1` and `scale/fast@2`, suites `scale` and `models/toy` of two cases each."""
+    root = tmp_path / "project"
+    shutil.copytree(TOY_PROJECT, root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def fusebench() -> Callable[..., Any]:
+    """`fusebench("list", "ops")`: run the command line in this process; the result has exit_code, stdout and stderr."""
+    from fusebench.cli.main import app
+
+    return lambda *arguments: CliRunner().invoke(app, list(arguments), prog_name="fusebench")

@@ -1,0 +1,56 @@
+"""SELECTION options: what each combination means, and what is said when nothing is selected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusebench.cli.selection import resolve_selection
+from fusebench.errors import SuiteError, UnknownNameError, UsageError
+
+pytestmark = pytest.mark.usefixtures("toy_project")
+
+
+def test_an_op_without_a_suite_means_the_suite_of_its_name() -> None:
+    selection = resolve_selection(op="scale", load_kernels=False)
+    assert [suite.name for suite in selection.suites] == ["scale"]
+    assert [case.key for case in selection.cases] == ["scale:even", "scale:odd"]
+
+
+def test_an_op_with_a_suite_narrows_it() -> None:
+    selection = resolve_selection(suite=["models/toy"], op="scale", case="odd", load_kernels=False)
+    assert [case.key for case in selection.cases] == ["models/toy:odd"]
+
+
+def test_nothing_selected_says_which_suites_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no suite selected: pass --suite NAME \(there are models/toy, scale\) or --op NAME"):
+        resolve_selection(load_kernels=False)
+
+
+def test_an_op_without_a_suite_of_its_name_says_which_suites_there_are(toy_project: Path) -> None:
+    (toy_project / "suites" / "scale.toml").unlink()
+    with pytest.raises(UnknownNameError, match=r"--op scale without --suite means the suite of the same name.*models/toy"):
+        resolve_selection(op="scale", load_kernels=False)
+
+
+def test_a_broken_suite_that_is_not_selected_does_not_matter_and_one_that_is_does(toy_project: Path) -> None:
+    (toy_project / "suites" / "bad.toml").write_text("[suite")
+    assert resolve_selection(suite=["scale"], load_kernels=False).refused == ()
+    with pytest.raises(SuiteError, match=r"bad\.toml:1"):
+        resolve_selection(suite=["bad"], load_kernels=False)
+    everything = resolve_selection(all_suites=True, load_kernels=False)
+    assert [suite.name for suite in everything.suites] == ["models/toy", "scale"]
+    assert len(everything.refused) == 1
+
+
+def test_two_files_of_one_suite_name_cannot_be_selected_together(toy_project: Path) -> None:
+    (toy_project / "scale.toml").write_text((toy_project / "suites" / "scale.toml").read_text())
+    with pytest.raises(UsageError, match="both called 'scale'"):
+        resolve_selection(suite=["scale", "scale.toml"], load_kernels=False)
+
+
+def test_a_kernel_pattern_must_match_something() -> None:
+    assert resolve_selection(suite=["scale"], kernel="fa*").kernel == "fa*"
+    with pytest.raises(UnknownNameError, match="unknown kernel 'fa'"):
+        resolve_selection(suite=["scale"], kernel="fa")
