@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRITON := triton==3.9.0
-SUITE ?= qknorm_rope
+# The five published cases where there is an NVIDIA GPU; a suite of seconds where there is none.
+SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 PYTEST ?= -n auto
 

@@ -39,7 +39,7 @@ def check(
             accepted = f"heads packed within a token, tokens in memory of their own: strides ({heads * head_dim} or more, {head_dim}, 1)"
             _refuse(name, f"strides {tuple(tensor.stride())}", accepted)
     if (q_weight is None) != (k_weight is None):
-        _refuse("k_weight", "one weight without the other", "both weights or neither")
+        _refuse("q_weight" if q_weight is None else "k_weight", "None beside the other weight", "both weights or neither")
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
         if weight is not None and (weight.shape != (head_dim,) or weight.dtype != q.dtype or not weight.is_contiguous()):
             _refuse(name, _describe(weight), f"contiguous [{head_dim}] in {q.dtype}, or None")

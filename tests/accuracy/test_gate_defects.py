@@ -199,7 +199,7 @@ def test_a_result_keyed_by_address_is_caught(toys: Any) -> None:
     kept: dict[Any, torch.Tensor] = {}
 
     def caching(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return kept.setdefault(x.data_ptr() % 4096, fused(x, weight)).clone()
+        return kept.setdefault(x.data_ptr(), fused(x, weight)).clone()
 
     assert not toys.check(toys.rms_scale, caching, seed=1).passed
 
@@ -253,7 +253,7 @@ def packed_broadcasts(q: torch.Tensor, k: torch.Tensor, weight: torch.Tensor) ->
 PACKED_DEFECTS: list[tuple[Function, str]] = [
     (packed_writes_v, r"buffer 'qkv': \d bytes? changed, first at byte \d+ \(element 191\)"),
     (packed_writes_whole_rows, r"buffer 'qkv': \d+ bytes changed, first at byte \d+ \(element 1[23]\d\)"),
-    (packed_last_row_missing, "output 'q': .*maximum error"),
+    (packed_last_row_missing, "output '[qk]': .*(maximum error|expected nan)"),
     (packed_swapped, "output 'q': .*(exceeds|expected nan)"),
     (packed_scribbles_then_returns, r"buffer 'qkv': .*where nothing may be written"),
     (packed_wrong_dtype, "output 'q' has dtype torch.float32"),

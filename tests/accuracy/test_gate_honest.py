@@ -24,7 +24,7 @@ def test_an_honest_kernel_passes_two_hundred_checks(toys: Any, rows: int, channe
 
 
 def test_an_honest_kernel_passes_on_64_elements(toys: Any) -> None:
-    for seed in range(6):
+    for seed in range(3):
         accuracy = toys.check(toys.rms_scale, toys.fused, toys.Params(rows=1), seed=seed)
         assert accuracy.passed, f"seed {seed}: {accuracy.reason}"
         assert accuracy.elements >= 3 * 4096

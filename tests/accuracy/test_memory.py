@@ -114,3 +114,13 @@ def test_memory_outside_the_buffers_is_recognised() -> None:
 def test_comparing_without_a_snapshot_is_refused() -> None:
     with pytest.raises(ValueError, match="call snapshot"):
         place({"x": torch.zeros(1)}, device=CPU).violations()
+
+
+def test_refilled_buffers_hold_other_values_at_the_same_addresses() -> None:
+    placed = place({"x": torch.zeros(3, 4)}, device=CPU)
+    address = placed.buffers["x"].data_ptr()
+    placed.refill({"x": torch.ones(4, 3).t()})
+    placed.snapshot()
+    assert torch.equal(placed.buffers["x"], torch.ones(3, 4))
+    assert placed.buffers["x"].data_ptr() == address
+    assert placed.violations() == []

@@ -37,18 +37,21 @@ class _MalformedError(Exception):
 def run_plain(kernel: Kernel, op: Op, params: Any, buffers: Buffers) -> tuple[torch.Tensor, ...]:
     """Outputs of a trusted kernel (split chain, bitwise target) on copies of `buffers`, without guards."""
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
-    outputs = op.apply(kernel, (), op.arguments(params, copies))
+    with _quiet_numpy():
+        outputs = op.apply(kernel, (), op.arguments(params, copies))
     return outputs if isinstance(outputs, tuple) else _as_tuple(outputs)
 
 
-def run_guarded(
-    kernel: Kernel, op: Op, params: Any, buffers: Buffers, *, expected: Sequence[torch.Tensor], rng: random.Random, intercept: bool
-) -> Execution:
-    """Call `kernel` once on guarded copies of `buffers`.
+def place_at_random(buffers: Buffers, device: torch.device, rng: random.Random) -> Placed:
+    """Guarded copies of `buffers`, each after a random lead."""
+    return place(buffers, device=device, lead_bytes=lambda: ALIGNMENT * rng.randrange(_MOST_LEAD))
+
+
+def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected: Sequence[torch.Tensor], intercept: bool) -> Execution:
+    """Call `kernel` once on the placed inputs.
 
     Args:
         expected: the split chain's outputs, which say what shapes, dtypes and device are due.
-        rng: placement of the copies.
         intercept: fill what the kernel allocates through torch with poison.  Never done for `compiled` kernels.
 
     Raises:
@@ -56,7 +59,6 @@ def run_guarded(
         Exception: whatever the kernel raises.
     """
     device = expected[0].device
-    placed = place(buffers, device=device, lead_bytes=lambda: ALIGNMENT * rng.randrange(_MOST_LEAD))
     arguments = op.arguments(params, placed.buffers)
     if loose := placed.unguarded(arguments):
         raise KernelDeclarationError(
@@ -68,8 +70,7 @@ def run_guarded(
 
     def call(**keywords: Any) -> tuple[torch.Tensor, ...] | None:
         poison = poisoned(expected, intercept=intercept and kernel.role is not Role.COMPILED)
-        # Triton's interpreter computes with NumPy, which warns about the NaN and Inf that a check plants on purpose.
-        with poison, np.errstate(all="ignore"):
+        with poison, _quiet_numpy():
             returned = kernel(**keywords)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -99,6 +100,11 @@ def run_guarded(
 def shares_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether both tensors lie in one storage."""
     return bool(first.numel() and second.numel() and first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+
+
+def _quiet_numpy() -> np.errstate:
+    """Triton's interpreter computes with NumPy, which warns about the NaN and Inf that a check plants on purpose."""
+    return np.errstate(all="ignore")
 
 
 def _as_tuple(returned: Any) -> tuple[torch.Tensor, ...]:

@@ -18,7 +18,8 @@ from ..registry.torch_operator import interpreting
 from ..schema import Accuracy, Bitwise, Close, Language
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, bounds, floor_ulps, judge_bitwise, judge_close
 from .draws import MAGNITUDES, MOST_DRAWS, Special, is_small, keep_in_range, plant, special_draws
-from .execution import run_guarded, run_plain, shares_memory
+from .execution import place_at_random, run_guarded, run_plain, shares_memory
+from .memory import Placed
 from .metrics import ErrorMetrics, compare, merge
 
 LOOSE_TOLERANCE = 5e-2
@@ -99,6 +100,7 @@ class _Check:
     on_draw: OnDraw | None
     pools: dict[float, _Pool] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    placed: Placed | None = None
     draws: int = 0
     planned: int = 0
     compared: int = 0
@@ -177,12 +179,17 @@ class _Check:
         plant(buffers, specials, self.rng)
         reference = self.op.reference(self.params, self.op.arguments(self.params, buffers))
         split = run_plain(self.split, self.op, self.params, buffers)
-        # The first call is the code that is timed, undisturbed; the second, elsewhere in memory and under poison, must give
-        # the same bits: an error that moves is a race, or memory that was never written.
-        first = run_guarded(self.kernel, self.op, self.params, buffers, expected=split, rng=self.rng, intercept=False)
+        # The first call is the code that is timed, undisturbed, on other values at the addresses of the draw before: a result
+        # kept by address is an old one.  The second, elsewhere in memory and under poison, must give the same bits: an error
+        # that moves is a race, or memory that was never written.
+        if self.placed is None:
+            self.placed = place_at_random(buffers, self.device, self.rng)
+        self.placed.refill(buffers)
+        first = run_guarded(self.kernel, self.op, self.params, self.placed, expected=split, intercept=False)
         if first.faults:
             return "; ".join(first.faults)
-        second = run_guarded(self.kernel, self.op, self.params, buffers, expected=split, rng=self.rng, intercept=True)
+        elsewhere = place_at_random(buffers, self.device, self.rng)
+        second = run_guarded(self.kernel, self.op, self.params, elsewhere, expected=split, intercept=True)
         if second.faults:
             return "; ".join(second.faults)
         reasons = self._compare_runs(first.outputs, second.outputs)

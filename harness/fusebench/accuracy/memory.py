@@ -60,6 +60,11 @@ class Placed:
             name for name, value in arguments.items() if isinstance(value, torch.Tensor) and value.numel() and self.owner(value) is None
         ]
 
+    def refill(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Copy other values of the same shapes into the buffers, where they are."""
+        for name, buffer in self.buffers.items():
+            buffer.copy_(values[name].detach())
+
     def snapshot(self) -> None:
         """Remember every byte as it is now."""
         for arena in self._arenas:

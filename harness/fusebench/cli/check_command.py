@@ -39,8 +39,7 @@ def check(
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.checking import Workers
-    from ..runner.checking import check as check_one
+    from ..runner.checking import Workers, check_all
     from ..runner.contenders import contenders, split_reference
     from .output import print_json, print_table
     from .progress import make_reporter
@@ -62,10 +61,7 @@ def check(
                 entry = contenders(selection.collection, one, target.kind, kernel)
                 split_reference(selection.collection, entry.op)
                 reporter.case(number + 1, len(selection.cases), one, entry.shape)
-                found = list(entry.declined)
-                for candidate in entry.runnable:
-                    reporter.step(f"check {candidate.id}")
-                    found.append(check_one(workers, entry, candidate, seed=seed, on_progress=show))
+                found = [*entry.declined, *check_all(workers, entry, seed=seed, on_progress=show)]
                 for result in found:
                     reporter.result(result)
                 results += found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
-from .rows import FULL_HEADER, full_row, outcome
+from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .table import weighted_lines
 from .wording import (
     DASH,
@@ -123,7 +123,7 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         f"`{short_kernel(best.kernel)}`",
         speedup(timing.speedup),
         share(timing.sol),
-        f"{timing.gb_per_s:.0f}",
+        bandwidth(timing.gb_per_s),
         error_against_split(best.accuracy.max_error, best.accuracy.split_max_error) if best.accuracy is not None else DASH,
         _verdict(best),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema import CaseSummary, Result, Role, Run
+from ..schema import CaseSummary, Measurement, Result, Role, Run
 from .wording import (
     DASH,
     cases_with_results,
@@ -42,7 +42,7 @@ def full_row(summary: CaseSummary, row: Result) -> list[str]:
     if timing is None:
         cells += [DASH] * 7
     else:
-        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), f"{timing.gb_per_s:.0f}", str(timing.kernels)]
+        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), bandwidth(timing.gb_per_s), launches(timing)]
         cells += [microseconds(timing.host_us), size(timing.extra_memory_bytes)]
     if accuracy is None:
         cells += [DASH] * 3
@@ -51,6 +51,16 @@ def full_row(summary: CaseSummary, row: Result) -> list[str]:
         cells.append(error_against_split(accuracy.max_error, accuracy.split_max_error))
         cells.append(share(accuracy.equal_to_split))
     return [*cells, outcome(row)]
+
+
+def bandwidth(gb_per_s: float) -> str:
+    """GB/s with three significant digits, and no more decimals than one."""
+    return f"{gb_per_s:.1f}" if gb_per_s < 100 else f"{gb_per_s:.0f}"
+
+
+def launches(timing: Measurement) -> str:
+    """Launches per call; a dash for a timer that cannot see them."""
+    return str(timing.kernels) if timing.kernels else DASH
 
 
 def suite_rows(run: Run) -> dict[str, list[list[str]]]:

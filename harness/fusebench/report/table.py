@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
-from .rows import outcome
+from .rows import bandwidth, launches, outcome
 from .wording import (
     DASH,
     cases_with_results,
@@ -170,8 +170,8 @@ _COLUMNS = (
     _Column("time us", _timed(lambda timing: with_spread(timing.time_us))),
     _Column("speedup [95 % CI]", _timed(lambda timing: speedup(timing.speedup))),
     _Column("SOL", _timed(lambda timing: share(timing.sol))),
-    _Column("GB/s", _timed(lambda timing: f"{timing.gb_per_s:.0f}"), dispensable=2),
-    _Column("launches", _timed(lambda timing: str(timing.kernels)), dispensable=5),
+    _Column("GB/s", _timed(lambda timing: bandwidth(timing.gb_per_s)), dispensable=2),
+    _Column("launches", _timed(launches), dispensable=5),
     _Column("host us", _timed(lambda timing: microseconds(timing.host_us)), dispensable=3),
     _Column("extra mem", _timed(lambda timing: size(timing.extra_memory_bytes)), dispensable=6),
     _Column("rms error (x split)", _rms, dispensable=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -14,8 +15,9 @@ from .contenders import Contenders, interpreted, result_for, timeable
 from .messages import Checked, CheckTask, Failure, Progress, WorkerSetup
 from .process import WorkerProcess
 
-INTERPRETER_ROWS = 4
-"""Tokens that a case is shrunk to in Triton's interpreter, which takes about a millisecond per program."""
+INTERPRETER_ROWS = 2
+"""Tokens that a case is shrunk to in Triton's interpreter, which takes about five milliseconds per program: enough for a wrong token
+stride or position to show, and for the check of one program per head to take seconds."""
 DEFAULT_SILENCE_S = 300.0
 """Seconds without a sign of life after which a kernel counts as hung.  A first torch.compile on two cores takes up to a minute."""
 
@@ -71,3 +73,29 @@ def check(
     if not reply.accuracy.passed:
         return result(Status.WRONG, reply.accuracy.reason, accuracy=reply.accuracy)
     return result(Status.CHECKED, timeable(kernel, kind) or "", accuracy=reply.accuracy)
+
+
+def check_all(
+    workers: Workers,
+    contenders: Contenders,
+    *,
+    seed: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> list[Result]:
+    """Put every runnable kernel of the case through the gate, in their order; the two workers work at the same time.
+
+    `on_progress` is called from two threads.
+
+    Raises:
+        DeviceUnfitError: as `check`.
+    """
+
+    def in_turn(kernels: Sequence[Kernel]) -> list[Result]:
+        return [check(workers, contenders, kernel, seed=seed, on_progress=on_progress) for kernel in kernels]
+
+    shares: tuple[list[Kernel], list[Kernel]] = ([], [])
+    for kernel in contenders.runnable:
+        shares[interpreted(kernel, workers.device.kind)].append(kernel)
+    with ThreadPoolExecutor(len(shares)) as pool:
+        found = {result.kernel: result for results in pool.map(in_turn, shares) for result in results}
+    return [found[str(kernel.id)] for kernel in contenders.runnable]

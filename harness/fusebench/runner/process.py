@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,15 +142,20 @@ class WorkerProcess:
             self._connection = None
 
 
+_starting = threading.Lock()
+"""The environment belongs to the whole process: one worker is started at a time."""
+
+
 @contextmanager
 def _environment(**changes: str | None) -> Iterator[None]:
     """Environment variables changed (None: absent) while a child process is started."""
-    before = {name: os.environ.get(name) for name in changes}
-    try:
-        _apply(changes)
-        yield
-    finally:
-        _apply(before)
+    with _starting:
+        before = {name: os.environ.get(name) for name in changes}
+        try:
+            _apply(changes)
+            yield
+        finally:
+            _apply(before)
 
 
 def _apply(values: dict[str, str | None]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import DeviceUnfitError
-from ..registry import Collection, Kernel
+from ..registry import Collection
 from ..schema import (
     SCHEMA_VERSION,
     CacheState,
@@ -32,8 +32,8 @@ from ..schema import (
     Status,
 )
 from ..stats.weighted import suite_summaries
-from .checking import Workers, check
 from ..timing.placement import CONTROL
+from .checking import Workers, check_all
 from .contenders import Contenders, contenders, result_for, split_reference
 from .messages import Failure, Measured, MeasureTask, Progress
 from .reporter import Reporter
@@ -153,7 +153,7 @@ class Session:
         if seconds is not None and seconds <= 0:
             self._skip(entry, f"the budget of {self.options.budget_s:g} s ended before this case")
             return
-        checked = [self._check(entry, kernel, workers) for kernel in entry.runnable]
+        checked = check_all(workers, entry, on_progress=lambda progress: self._show(f"check {progress.kernel}", progress))
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
         if entry.baseline_id not in {result.kernel for result in ready}:
@@ -161,10 +161,6 @@ class Session:
             return
         left = None if seconds is None else seconds - (time.monotonic() - began)
         self._measure(entry, ready, workers, left)
-
-    def _check(self, entry: Contenders, kernel: Kernel, workers: Workers) -> Result:
-        self.reporter.step(f"check {kernel.id}")
-        return check(workers, entry, kernel, on_progress=lambda progress: self._show(f"check {kernel.id}", progress))
 
     def _measure(self, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
         task = MeasureTask(
