@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def has_gpu() -> bool:
         return bool(open_monitor().gpus())
     except GpuUnavailableError:
         return Path("/dev/nvidiactl").exists()
+
+
+if not has_gpu():
+    # Triton settles when it is imported whether its own library functions are interpreted, so this comes before any test module.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

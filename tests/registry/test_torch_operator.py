@@ -75,8 +75,11 @@ def test_a_fused_kernel_is_traced_without_a_graph_break(interpreted: Collection)
     assert compiled(torch.ones(300)).eq(12).all()
 
 
-def test_outside_the_interpreter_a_triton_kernel_is_an_operator_with_the_ops_schema(make_root: MakeRoot) -> None:
+def test_outside_the_interpreter_a_triton_kernel_is_an_operator_with_the_ops_schema(
+    make_root: MakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     collection = load_collection([make_root(files={"fast.py": TRITON})], entry_points=False)
     assert not collection.problems, collection.problems
     operator = collection.kernel("scale/fast@1").torch_op

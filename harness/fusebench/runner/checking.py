@@ -42,6 +42,11 @@ class Workers:
         self.native.stop()
         self.interpreter.stop()
 
+    def interrupt(self) -> None:
+        """End both workers at once and for good; those who wait for a reply get a failure."""
+        self.native.interrupt()
+        self.interpreter.interrupt()
+
 
 def check(
     workers: Workers,
@@ -97,5 +102,9 @@ def check_all(
     for kernel in contenders.runnable:
         shares[interpreted(kernel, workers.device.kind)].append(kernel)
     with ThreadPoolExecutor(len(shares)) as pool:
-        found = {result.kernel: result for results in pool.map(in_turn, shares) for result in results}
+        try:
+            found = {result.kernel: result for results in pool.map(in_turn, shares) for result in results}
+        except BaseException:
+            workers.interrupt()  # nobody waits for what the other worker is doing: not on Ctrl-C, nor on a device that is unfit
+            raise
     return [found[str(kernel.id)] for kernel in contenders.runnable]

@@ -37,6 +37,7 @@ class WorkerProcess:
         self._calling: Any = None
         """Name of the kernel that the worker is calling, in shared memory."""
         self._ready = False
+        self._interrupted = False
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -49,7 +50,11 @@ class WorkerProcess:
         return self._process.pid if self._process is not None else None
 
     def ask(self, task: Task, on_progress: Callable[[Progress], None] = lambda progress: None) -> Reply:
-        """Give the worker a task and wait for its reply; a worker that dies or falls silent is a Failure too."""
+        """Give the worker a task and wait for its reply; a worker that dies or falls silent is a Failure too.
+
+        Raises:
+            InterruptedError: `interrupt` was called before.
+        """
         connection = self._ensure_started()
         doing = "start"
         try:
@@ -101,9 +106,12 @@ class WorkerProcess:
             self._calling = context.RawArray("c", NAME_BYTES)
             self._ready = False
             arguments = (theirs, self._setup, self._calling)
-            self._process = context.Process(target=worker_main, args=arguments, name="fusebench-worker", daemon=True)
+            process = context.Process(target=worker_main, args=arguments, name="fusebench-worker", daemon=True)
             with _environment(TRITON_INTERPRET="1" if self._setup.interpret else None):
-                self._process.start()
+                if self._interrupted:
+                    raise InterruptedError("the worker process was told to end")
+                process.start()
+                self._process = process
             theirs.close()
             self._connection = ours
         return self._connection
@@ -118,6 +126,14 @@ class WorkerProcess:
         if code is None:
             return "it closed its connection to the runner"
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def interrupt(self) -> None:
+        """End the worker for good, from another thread than the one that waits for its reply: that one gets a Failure at once."""
+        with _starting:
+            self._interrupted = True
+            process = self._process
+        if process is not None:
+            process.kill()
 
     def stop(self) -> None:
         """End the worker: ask, then kill."""

@@ -1,0 +1,106 @@
+"""Progress on stderr: plain lines for logs, a live line for people, and nothing of it on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fusebench.cli.progress import LiveReporter, PlainReporter, describe, make_reporter
+from fusebench.schema import Case, Estimate, Measurement, Result, Role, Status
+
+CASE = Case(suite="scale", name="even", op="scale", params={"size": 8})
+
+
+def result(status: Status, reason: str = "", time_us: float | None = None, speedup: float | None = None) -> Result:
+    timing = None
+    if time_us is not None:
+        ratio = Estimate(speedup, speedup, speedup) if speedup is not None else None
+        timing = Measurement(
+            time_us=Estimate(time_us, time_us, time_us), busy_us=1.0, kernels=1, host_us=None, speedup=ratio, sol=0.5, gb_per_s=1.0,
+            extra_memory_bytes=None, replicates=2, rounds=2,
+        )  # fmt: skip
+    return Result(
+        case="even", suite="scale", op="scale", kernel="scale/fast@2", role=Role.FUSED, status=status, shape="8", reason=reason,
+        measurement=timing,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "line"),
+    [
+        (result(Status.MEASURED, time_us=12.345, speedup=2.5), "scale/fast@2  measured  12.35 us  2.50x"),
+        (result(Status.MEASURED, time_us=12.345), "scale/fast@2  measured  12.35 us"),
+        (result(Status.CRASHED, "ValueError: planted"), "scale/fast@2  crashed  (ValueError: planted)"),
+        (result(Status.CHECKED), "scale/fast@2  checked"),
+    ],
+)
+def test_a_result_is_one_line_with_its_time_or_its_reason(one: Result, line: str) -> None:
+    assert describe(one) == line
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, LiveReporter), (False, PlainReporter)])
+def test_the_live_line_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert type(make_reporter()) is kind
+
+
+def play(reporter: Any) -> None:
+    reporter.begin(2)
+    reporter.case(1, 2, CASE, "8 [f32]")
+    reporter.step("check scale/fast@2", 1, 3)
+    reporter.result(result(Status.MEASURED, time_us=12.345, speedup=2.5))
+    reporter.result(result(Status.WRONG, "off by [one]"))
+    reporter.note("the device\nwas touched")
+    reporter.end()
+
+
+def test_plain_progress_is_a_line_per_case_and_result(capsys: pytest.CaptureFixture[str]) -> None:
+    play(PlainReporter())
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert lines[0].startswith("[1/2] scale:even  8 [f32]  (")
+    assert lines[1:4] == [
+        "    scale/fast@2  measured  12.35 us  2.50x",
+        "    scale/fast@2  wrong  (off by [one])",
+        "note: the device was touched",
+    ]
+    assert lines[4].startswith("done in ")
+    assert len(lines) == 5, "steps within a case are no lines of a log"
+
+
+def test_live_progress_keeps_failures_on_the_screen_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    play(LiveReporter())
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "[1/2] scale:even  8 [f32]: scale/fast@2  wrong  (off by [one])" in " ".join(said.err.split("\n"))
+    assert "note: the device was touched" in said.err
+    assert "measured" not in said.err
+
+
+def test_the_live_line_shows_the_current_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = LiveReporter()
+    shown: list[str] = []
+    reporter.begin(1)
+    assert reporter._spinner is not None
+    monkeypatch.setattr(reporter._spinner, "update", lambda text: shown.append(str(text)))
+    reporter.case(1, 2, CASE, "8")
+    reporter.step("check scale/fast@2", 1, 3)
+    reporter.step("measure")
+    reporter.end()
+    assert [line.rstrip() for line in shown] == [
+        "[1/2] scale:even  8",
+        "[1/2] scale:even  8  check scale/fast@2 1/3",
+        "[1/2] scale:even  8  measure",
+    ]
+
+
+@pytest.mark.parametrize("make", [PlainReporter, LiveReporter])
+def test_an_end_without_results_is_quiet_about_them(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = make()
+    reporter.begin(0)
+    reporter.end()
+    assert "scale" not in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Which worker checks a kernel, and what its reply amounts to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fusebench.device import Device
+from fusebench.errors import DeviceUnfitError
+from fusebench.registry import Collection, Kernel
+from fusebench.runner.checking import INTERPRETER_ROWS, Workers, check
+from fusebench.runner.contenders import contenders
+from fusebench.runner.messages import Checked, CheckTask, Failure
+from fusebench.schema import Accuracy, Case, Language, Status
+
+RIGHT = Accuracy(
+    passed=True, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0, split_max_error=0.0,
+    equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=1, seed=1,
+)  # fmt: skip
+
+
+class Answering:
+    """A worker that gives one answer."""
+
+    def __init__(self, answer: Checked | Failure) -> None:
+        self.answer = answer
+        self.tasks: list[CheckTask] = []
+        self.stopped = 0
+
+    def ask(self, task: CheckTask, on_progress: Any) -> Checked | Failure:
+        self.tasks.append(task)
+        return self.answer
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def ask(collection: Collection, case: Case, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`ask(answer, device, language)`: the result for `scale/good@1`, and the tasks of both workers."""
+
+    def run(answer: Checked | Failure, device: str = "cpu", language: Language = Language.TORCH, **options: Any) -> Any:
+        kernel: Kernel = collection.kernels["scale/good@1"]
+        monkeypatch.setattr(kernel, "language", language)
+        workers = Workers(Device(kind=device, name="toy"), collection.roots)  # type: ignore[arg-type]
+        native, interpreter = Answering(answer), Answering(answer)
+        workers.native, workers.interpreter = native, interpreter  # type: ignore[assignment]
+        result = check(workers, contenders(collection, case, device), kernel, **options)
+        return result, native.tasks, interpreter.tasks
+
+    return run
+
+
+def test_a_right_kernel_is_checked_as_it_will_be_timed(ask: Any) -> None:
+    result, native, interpreter = ask(Checked(accuracy=RIGHT), seed=9)
+    assert (result.status, result.reason, result.accuracy) == (Status.CHECKED, "", RIGHT)
+    assert [(task.kernel, task.rows, task.seed) for task in native] == [("scale/good@1", None, 9)]
+    assert interpreter == []
+
+
+def test_without_a_gpu_a_triton_kernel_is_checked_in_the_interpreter_on_few_tokens(ask: Any) -> None:
+    result, native, interpreter = ask(Checked(accuracy=RIGHT), language=Language.TRITON)
+    assert [task.rows for task in interpreter] == [INTERPRETER_ROWS]
+    assert native == []
+    assert result.status is Status.CHECKED
+    assert "needs a GPU to be timed" in result.reason, "what keeps it from being timed"
+
+
+def test_on_a_gpu_a_triton_kernel_is_checked_natively(ask: Any) -> None:
+    result, native, interpreter = ask(Checked(accuracy=RIGHT), "cuda", Language.TRITON)
+    assert ([task.rows for task in native], interpreter, result.reason) == ([None], [], "")
+
+
+def test_a_wrong_kernel_keeps_its_figures_and_its_reason(ask: Any) -> None:
+    wrong = Accuracy(**{name: getattr(RIGHT, name) for name in RIGHT.__struct_fields__} | {"passed": False, "reason": "off by one"})
+    result, _, _ = ask(Checked(accuracy=wrong))
+    assert (result.status, result.reason, result.accuracy) == (Status.WRONG, "off by one", wrong)
+
+
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY, Status.COMPILE_ERROR])
+def test_a_failure_is_the_kernels_result(ask: Any, status: Status) -> None:
+    result, _, _ = ask(Failure(status=status, reason="planted", kernel="scale/good@1"))
+    assert (result.status, result.reason, result.accuracy) == (status, "planted", None)
+
+
+def test_a_worker_that_cannot_work_at_all_is_no_kernels_fault(ask: Any) -> None:
+    with pytest.raises(DeviceUnfitError, match="case scale:even: no worker could be started"):
+        ask(Failure(status=Status.CRASHED, reason="no worker could be started", unfit=True))
+
+
+def test_leaving_ends_both_workers(cpu: Device) -> None:
+    workers = Workers(cpu, ())
+    native, interpreter = Answering(Checked(accuracy=RIGHT)), Answering(Checked(accuracy=RIGHT))
+    workers.native, workers.interpreter = native, interpreter  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), workers:
+        raise KeyboardInterrupt
+    assert (native.stopped, interpreter.stopped) == (1, 1)

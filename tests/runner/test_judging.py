@@ -1,0 +1,92 @@
+"""Verdicts of a run and the exit code that follows, with and without a stored baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fusebench.runner.judging import judged
+from fusebench.schema import ExitCode, Run, Status, VerdictKind
+from fusebench.stats.rule import MarginRule
+from fusebench.store.baselines import promote
+from fusebench.store.run_folder import write_run
+
+WHERE = ("flux_1024", "qknorm_rope/fused_triton@2")
+
+
+@pytest.fixture
+def results(tmp_path: Path, synthetic: ModuleType) -> Path:
+    """A results folder with a baseline of the synthetic device."""
+    folder = tmp_path / "results"
+    run = synthetic.make_run(run_id="base")
+    promote(write_run(folder / "runs", run, synthetic.make_samples(run)), folder)
+    return folder
+
+
+def verdict(run: Run) -> Any:
+    return next(result for result in run.results if (result.case, result.kernel) == WHERE).verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({}, VerdictKind.PASS, ExitCode.PASS),
+        ({"slow": {WHERE: 1.2}}, VerdictKind.REGRESSION, ExitCode.REGRESSION),
+        ({"slow": {WHERE: 0.8}}, VerdictKind.IMPROVEMENT, ExitCode.PASS),
+        ({"slow": {WHERE: 1.03}}, VerdictKind.UNDECIDED, ExitCode.UNDECIDED),
+        ({"errors": {WHERE: 1.4}}, VerdictKind.REGRESSION, ExitCode.REGRESSION),
+        ({"status": {WHERE: (Status.WRONG, "off by one")}}, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        ({"status": {WHERE: (Status.NOT_MEASURED, "no time")}}, VerdictKind.UNDECIDED, ExitCode.UNDECIDED),
+        ({"timer": "cuda_events"}, VerdictKind.INCOMPARABLE, ExitCode.PASS),
+    ],
+)
+def test_against_a_stored_baseline(results: Path, synthetic: ModuleType, change: dict[str, Any], kind: VerdictKind, code: ExitCode) -> None:
+    run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
+    assert verdict(run).kind is kind
+    assert verdict(run).reason
+    assert run.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (Status.MEASURED, VerdictKind.INCOMPARABLE, ExitCode.PASS),
+        (Status.WRONG, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        (Status.CRASHED, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        (Status.HUNG, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        (Status.OUT_OF_MEMORY, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        (Status.COMPILE_ERROR, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        (Status.NOT_MEASURED, VerdictKind.UNDECIDED, ExitCode.UNDECIDED),
+        (Status.UNSUPPORTED, None, ExitCode.PASS),
+        (Status.NOT_RUNNABLE, None, ExitCode.PASS),
+        (Status.CHECKED, None, ExitCode.PASS),
+    ],
+)
+def test_without_a_baseline_nothing_is_called_a_pass(
+    tmp_path: Path, synthetic: ModuleType, status: Status, kind: VerdictKind | None, code: ExitCode
+) -> None:
+    run = judged(synthetic.make_run(status={WHERE: (status, "because")}), tmp_path, MarginRule())
+    found = verdict(run)
+    assert (found.kind if found is not None else None) is kind
+    assert run.exit_code == code
+    assert VerdictKind.PASS not in {result.verdict.kind for result in run.results if result.verdict is not None}
+
+
+def test_without_a_baseline_a_verdict_says_how_to_store_one(tmp_path: Path, synthetic: ModuleType) -> None:
+    found = verdict(judged(synthetic.make_run(), tmp_path, MarginRule()))
+    assert "no baseline is stored for NVIDIA H200" in found.reason
+    assert "fusebench baseline promote" in found.reason
+
+
+def test_the_margin_decides(results: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run(run_id="new", slow={WHERE: 1.06})
+    assert judged(run, results, MarginRule()).exit_code == ExitCode.REGRESSION
+    assert judged(run, results, MarginRule(0.1)).exit_code == ExitCode.PASS
+
+
+def test_what_the_run_found_already_stays_in_the_exit_code(results: Path, synthetic: ModuleType) -> None:
+    failed = synthetic.make_run(run_id="new", slow={WHERE: 1.2}, exit_code=5)
+    assert judged(failed, results, MarginRule()).exit_code == ExitCode.KERNEL_FAILED, "a failed kernel outranks a regression"

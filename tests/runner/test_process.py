@@ -1,0 +1,236 @@
+"""Worker processes as the runner sees them: every way in which a kernel can fail is that kernel's result, and nothing else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fusebench.runner import process as process_module
+from fusebench.runner import worker as worker_module
+from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, WorkerSetup
+from fusebench.runner.process import WorkerProcess
+from fusebench.runner.worker import NAME_BYTES, READY
+from fusebench.schema import CacheState, Case, SamplingPlan, Status
+
+Check = Callable[..., Any]
+PLAN = SamplingPlan(replicates=2, rounds=3, cache=CacheState.WARM, trim=0.0)
+
+
+@pytest.fixture
+def check(worker: WorkerProcess, case: Case) -> Check:
+    """`check(name)`: the worker's reply to a check of `scale/NAME@1`."""
+    return lambda name, **options: worker.ask(CheckTask(case=case, kernel=f"scale/{name}@1", seed=5), **options)
+
+
+def last_line(root: Path, name: str) -> int:
+    return len((root / "scale" / f"{name}.py").read_text().rstrip().splitlines())
+
+
+def test_a_kernel_that_is_right_is_checked_by_a_process_of_its_own(check: Check, worker: WorkerProcess) -> None:
+    progress: list[Progress] = []
+    reply = check("good", on_progress=progress.append)
+    assert isinstance(reply, Checked)
+    assert reply.accuracy.passed
+    assert reply.accuracy.seed == 5
+    assert progress[-1].kernel == "scale/good@1"
+    assert progress[-1].done == progress[-1].total == reply.accuracy.draws
+    assert worker.pid not in (None, os.getpid())
+
+
+def test_a_kernel_that_is_wrong_is_reported_as_such(check: Check) -> None:
+    reply = check("wrong")
+    assert isinstance(reply, Checked)
+    assert not reply.accuracy.passed
+    assert reply.accuracy.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("raises", Status.CRASHED, "ValueError: planted"),
+        ("out_of_memory", Status.OUT_OF_MEMORY, "MemoryError: planted"),
+        ("out_of_memory_below", Status.OUT_OF_MEMORY, "RuntimeError: wrapped"),
+        ("does_not_compile", Status.COMPILE_ERROR, "CompilationError: at 3:7: planted"),
+    ],
+)
+def test_what_a_kernel_raises_is_its_status_with_file_and_line(check: Check, root: Path, name: str, status: Status, said: str) -> None:
+    reply = check(name)
+    assert reply == Failure(status=status, reason=f"{said} ({name}.py, line {last_line(root, name)})", kernel=f"scale/{name}@1")
+
+
+def test_an_exception_costs_no_process(check: Check, worker: WorkerProcess) -> None:
+    check("good")
+    before = worker.pid
+    check("raises")
+    assert isinstance(check("good"), Checked)
+    assert worker.pid == before
+
+
+@pytest.mark.parametrize(("name", "said"), [("exits", "exit status 7"), ("leaves", "exit status 3"), ("segfaults", "signal SIGSEGV")])
+def test_a_kernel_that_takes_its_process_down_is_named_and_the_next_one_works(
+    check: Check, worker: WorkerProcess, name: str, said: str
+) -> None:
+    check("raises")
+    before = worker.pid
+    reply = check(name)
+    assert isinstance(reply, Failure)
+    assert (reply.status, reply.kernel, reply.unfit) == (Status.CRASHED, f"scale/{name}@1", False)
+    assert reply.reason.endswith(said)
+    assert isinstance(check("good"), Checked)
+    assert worker.pid != before
+
+
+def test_an_interrupted_task_never_answers_for_the_next_one(check: Check, worker: WorkerProcess) -> None:
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("good", on_progress=interrupt)
+    assert worker.pid is None, "a worker in the middle of a task is of no more use"
+    reply = check("wrong")
+    assert isinstance(reply, Checked)
+    assert not reply.accuracy.passed
+
+
+def test_a_kernel_that_never_returns_is_hung_and_its_process_is_ended(
+    check: Check, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check("good")
+    before = worker.pid
+    assert before is not None
+    monkeypatch.setattr(worker, "_silence_s", 1.0)
+    reply = check("sleeps")
+    assert isinstance(reply, Failure)
+    assert (reply.status, reply.kernel) == (Status.HUNG, "scale/sleeps@1")
+    assert "no sign of life for 1 s" in reply.reason
+    assert "--kernel-timeout" in reply.reason
+    assert not Path(f"/proc/{before}").exists()
+
+
+def measure(worker: WorkerProcess, case: Case, *kernels: str) -> Any:
+    names = tuple(f"scale/{name}@1" for name in ("split", *kernels))
+    return worker.ask(MeasureTask(case=case, kernels=names, baseline="scale/split@1", plan=PLAN, timer="auto", seed=1))
+
+
+def test_timings_hold_a_sample_for_every_call_of_every_arm(worker: WorkerProcess, case: Case) -> None:
+    reply = measure(worker, case, "good")
+    assert isinstance(reply, Measured)
+    assert {sample.arm for sample in reply.samples} == {"copy", "stream", "control", "scale/split@1", "scale/good@1"}
+    assert len(reply.samples) == 2 * 3 * 5
+    assert (reply.timer, reply.timer_fallback, reply.cut_short) == ("host", "", False)
+
+
+@pytest.mark.parametrize(("name", "said"), [("raises_when_timed", "ValueError: planted for later"), ("dies_when_timed", "exit status 9")])
+def test_a_kernel_that_fails_while_it_is_timed_is_named_though_others_were_called_after_its_warm_up(
+    worker: WorkerProcess, case: Case, name: str, said: str
+) -> None:
+    reply = measure(worker, case, name, "good")
+    assert isinstance(reply, Failure)
+    assert (reply.status, reply.kernel) == (Status.CRASHED, f"scale/{name}@1")
+    assert said in reply.reason
+
+
+def test_the_interpreters_switch_is_set_in_its_worker_and_not_in_the_runner(
+    root: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    task = CheckTask(case=case, kernel="scale/tells_interpreter@1")
+    with WorkerProcess(WorkerSetup(roots=(root,), device="cpu", interpret=True), silence_s=60.0) as interpreter:
+        reply = interpreter.ask(task)
+    assert isinstance(reply, Failure)
+    assert "KeyError: '1'" in reply.reason
+    assert "TRITON_INTERPRET" not in os.environ
+
+
+def test_a_users_switch_does_not_reach_the_worker_that_times_and_is_put_back(
+    root: Path, case: Case, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    worker.kill()
+    reply = worker.ask(CheckTask(case=case, kernel="scale/tells_interpreter@1"))
+    assert isinstance(reply, Failure)
+    assert "KeyError: 'absent'" in reply.reason
+    assert os.environ["TRITON_INTERPRET"] == "1"
+
+
+def test_a_worker_that_cannot_start_blames_the_device_and_no_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(worker_module.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
+    connection: Any = SimpleNamespace(send=sent.append, recv=lambda: pytest.fail("it took a task"))
+    worker_module.worker_main(connection, WorkerSetup(roots=(tmp_path / "absent",), device="cpu"), None)
+    (reply,) = sent
+    assert (reply.unfit, reply.kernel) == (True, "")
+    assert "no worker could be started on cpu: UsageError" in reply.reason
+
+
+class Line:
+    """A connection to a worker that is slow to say something: (seconds from now, message)."""
+
+    def __init__(self, *script: tuple[float, object]) -> None:
+        self.now = 0.0
+        self.script = list(script)
+        self.sent: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    def poll(self, timeout: float) -> bool:
+        due = self.script[0][0] if self.script else float("inf")
+        if self.now + timeout < due:
+            self.now += timeout
+            return False
+        self.now = max(self.now, due)
+        return True
+
+    def recv(self) -> object:
+        return self.script.pop(0)[1]
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def ask_over(monkeypatch: pytest.MonkeyPatch, case: Case) -> Callable[[Line], Any]:
+    """`ask_over(line)`: what a worker with ten seconds of silence allowed comes to over this line."""
+
+    def run(line: Line) -> Any:
+        process = WorkerProcess(WorkerSetup(roots=(), device="cpu"), silence_s=10.0)
+        process._calling = SimpleNamespace(value=b"scale/good@1")
+        monkeypatch.setattr(process, "_ensure_started", lambda: line)
+        monkeypatch.setattr(process_module.time, "monotonic", lambda: line.now)
+        return process.ask(CheckTask(case=case, kernel="scale/good@1"))
+
+    return run
+
+
+DONE = Failure(status=Status.CRASHED, reason="an answer")
+
+
+def test_the_time_that_a_worker_takes_to_start_is_not_a_kernels_silence(ask_over: Callable[[Line], Any]) -> None:
+    assert ask_over(Line((60.0, READY), (69.0, DONE))) == DONE
+
+
+def test_silence_counts_from_the_last_sign_of_life(ask_over: Callable[[Line], Any]) -> None:
+    alive = [(9.0 * number, Progress(text="check")) for number in range(1, 6)]
+    assert ask_over(Line((0.0, READY), *alive, (54.0, DONE))) == DONE
+    reply = ask_over(Line((0.0, READY), *alive, (56.0, DONE)))
+    assert (reply.status, reply.kernel) == (Status.HUNG, "scale/good@1")
+    assert "no sign of life for 10 s during 'check'" in reply.reason
+
+
+def test_a_worker_that_never_starts_is_the_devices_fault(ask_over: Callable[[Line], Any]) -> None:
+    reply = ask_over(Line())
+    assert (reply.unfit, reply.kernel) == (True, "")
+    assert "did not start within 300 s" in reply.reason
+
+
+def test_a_long_kernel_name_does_not_break_the_note_of_who_is_called(worker: WorkerProcess, case: Case) -> None:
+    name = "n" * (NAME_BYTES + 10)
+    reply = worker.ask(CheckTask(case=case, kernel=f"scale/{name}@1"))
+    assert isinstance(reply, Failure)
+    assert reply.kernel == f"scale/{name}"[: NAME_BYTES - 1]

@@ -1,0 +1,383 @@
+"""A run from cases to its record: what is timed, what is left out and why, what an interruption leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.device import Device
+from fusebench.errors import DeviceUnfitError, UsageError
+from fusebench.registry import Collection
+from fusebench.registry.collection import Problem
+from fusebench.runner import session as session_module
+from fusebench.runner.checking import Workers
+from fusebench.runner.judging import judged
+from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
+from fusebench.runner.process import WorkerProcess
+from fusebench.runner.session import Options, Session, default_plan
+from fusebench.schema import Accuracy, CacheState, Case, ExitCode, Result, Run, Sample, SamplingPlan, Status, VerdictKind
+from fusebench.stats.rule import MarginRule
+
+PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
+SPLIT, GOOD, FAST, WRONG = "scale/split@1", "scale/good@1", "scale/fast@2", "scale/wrong@1"
+TIMES_US = {"copy": 1.0, "stream": 0.9, "control": 4.0, SPLIT: 4.0, GOOD: 2.0}
+ANY = "[gw]*"
+"""Kernels good and wrong, and the baseline, which is always there."""
+
+
+def accuracy(passed: bool = True) -> Accuracy:
+    return Accuracy(
+        passed=passed, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
+        split_max_error=0.0, equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=1, seed=1,
+        reason="" if passed else "off by half",
+    )  # fmt: skip
+
+
+def sample(case: str, arm: str, replicate: int, number: int) -> Sample:
+    span_ns = round(1000 * TIMES_US.get(arm, 3.0))
+    return Sample(case=case, arm=arm, replicate=replicate, round=number, position=0, span_ns=span_ns, busy_ns=500, kernels=1)
+
+
+def measured(task: MeasureTask, **changes: Any) -> Measured:
+    samples = [
+        sample(task.case.key, arm, replicate, number)
+        for arm in ("copy", "stream", "control", *task.kernels)
+        for replicate in range(PLAN.replicates)
+        for number in range(PLAN.rounds)
+    ]
+    known: dict[str, Any] = {
+        "samples": samples, "host_us": {}, "extra_memory_bytes": {}, "timer": "host", "timer_fallback": "", "warm_up": {},
+        "seconds": 1.0, "cut_short": False, "retried_replicates": 0,
+    }  # fmt: skip
+    return Measured(**(known | changes))
+
+
+class FakeWorker:
+    """Passes every kernel but `wrong` and those in `failures`; answers the n-th measurement with `replies[n]`, then with times."""
+
+    def __init__(self) -> None:
+        self.tasks: list[CheckTask | MeasureTask] = []
+        self.failures: dict[str, Failure] = {}
+        self.replies: list[Callable[[MeasureTask], Measured | Failure]] = []
+        self.before_each: Callable[[], None] = lambda: None
+
+    def ask(self, task: CheckTask | MeasureTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
+        self.tasks.append(task)
+        self.before_each()
+        if isinstance(task, MeasureTask):
+            on_progress(Progress(text="measure", done=1, total=2))
+            return self.replies.pop(0)(task) if self.replies else measured(task)
+        return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
+
+    def stop(self) -> None: ...
+
+    @property
+    def timed(self) -> list[tuple[str, ...]]:
+        return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
+
+
+class FakeMonitor:
+    """Reports what `touched` holds, one entry per measurement, then nothing."""
+
+    def __init__(self) -> None:
+        self.touched: list[list[str]] = []
+
+    def __enter__(self) -> FakeMonitor:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def intrusions_since(self, monotonic_time: float) -> list[str]:
+        return self.touched.pop(0) if self.touched else []
+
+    def summary(self) -> dict[str, Any]:
+        return {"samples": 0}
+
+
+class Bench:
+    """A session over fakes."""
+
+    def __init__(self, collection: Collection, device: Device, folder: Path, reporter: Any) -> None:
+        self.collection, self.device, self.folder, self.reporter = collection, device, folder, reporter
+        self.worker, self.monitor = FakeWorker(), FakeMonitor()
+
+    def session(self, **options: Any) -> Session:
+        made = Session(self.collection, self.device, self.folder, Options(plan=PLAN, **({"kernel": ANY} | options)), self.reporter)
+        made._monitor = self.monitor  # type: ignore[assignment]
+        return made
+
+    @property
+    def workers(self) -> Workers:
+        made = Workers(self.device, self.collection.roots)
+        made.native = made.interpreter = self.worker  # type: ignore[assignment]
+        return made
+
+    def run(self, cases: Sequence[Case], **options: Any) -> Run:
+        session = self.session(**options)
+        session.run(cases, self.workers)
+        return session.record()
+
+    def judge(self, run: Run) -> Run:
+        return judged(run, self.folder / "results", MarginRule())
+
+
+@pytest.fixture
+def bench(collection: Collection, cpu: Device, tmp_path: Path, reporter: Any) -> Bench:
+    return Bench(collection, cpu, tmp_path, reporter)
+
+
+@pytest.fixture
+def cases(case: Case) -> list[Case]:
+    return [msgspec.structs.replace(case, name=name) for name in ("first", "second", "third")]
+
+
+def by_kernel(run: Run, case: str = "even") -> dict[str, Result]:
+    return {result.kernel: result for result in run.results if result.case == case}
+
+
+def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:
+    return lambda task: Failure(status=status, reason="planted", kernel=kernel)
+
+
+def test_a_run_holds_every_kernel_with_its_status_and_figures(bench: Bench, case: Case) -> None:
+    run = bench.run([case], kernel="[fgw]*")
+    found = by_kernel(run)
+    assert {kernel: result.status for kernel, result in found.items()} == {
+        SPLIT: Status.MEASURED, GOOD: Status.MEASURED, WRONG: Status.WRONG, FAST: Status.NOT_RUNNABLE,
+    }  # fmt: skip
+    timing = found[GOOD].measurement
+    assert timing is not None
+    assert timing.speedup is not None
+    assert (timing.time_us.value, timing.speedup.value, timing.sol) == pytest.approx((2.0, 2.0, 0.45))
+    assert found[GOOD].accuracy == accuracy()
+    assert run.suites[0].weighted_speedup == pytest.approx({"good@1": 2.0, "best_fused": 2.0})
+    assert (run.complete, run.exit_code, run.timer) == (True, ExitCode.PASS, "host")
+    assert {kernel.id for kernel in run.kernels} == set(found)
+    assert run.cases[0].baseline == SPLIT
+
+
+def test_a_wrong_kernel_is_never_timed(bench: Bench, case: Case) -> None:
+    run = bench.run([case])
+    assert bench.worker.timed == [(GOOD, SPLIT)]
+    assert by_kernel(run)[WRONG].reason == "off by half"
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_every_measurement_has_a_seed_of_its_own(bench: Bench, cases: list[Case]) -> None:
+    bench.run(cases)
+    assert len({task.seed for task in bench.worker.tasks if isinstance(task, MeasureTask)}) == 3
+
+
+def test_a_kernel_that_fails_while_it_is_timed_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [failure(GOOD, Status.HUNG)]
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert bench.worker.timed == [(GOOD, SPLIT), (SPLIT,)]
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.HUNG, "while it was being timed: planted")
+    assert found[GOOD].accuracy is not None, "it did pass the gate"
+    assert found[SPLIT].status is Status.MEASURED
+    assert len(run.results) == len(found), "no kernel is listed twice"
+
+
+@pytest.mark.parametrize("arm", [SPLIT, "control"])
+def test_a_baseline_that_fails_while_it_is_timed_takes_the_case_with_it_but_no_blame_falls_on_others(
+    bench: Bench, case: Case, arm: str
+) -> None:
+    bench.worker.replies = [failure(arm)]
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert found[SPLIT].status is Status.CRASHED
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
+    assert [summary.copy_us for summary in run.cases] == [None]
+
+
+@pytest.mark.parametrize(("arm", "said"), [("copy", "while copy was being timed"), ("", "while no kernel was being timed")])
+def test_a_failure_that_is_no_kernels_fault_is_everybodys(bench: Bench, case: Case, arm: str, said: str) -> None:
+    bench.worker.replies = [failure(arm, Status.OUT_OF_MEMORY)]
+    found = by_kernel(bench.run([case]))
+    assert {found[GOOD].status, found[SPLIT].status} == {Status.OUT_OF_MEMORY}
+    assert said in found[GOOD].reason
+
+
+def test_without_a_right_baseline_nothing_is_timed(bench: Bench, case: Case) -> None:
+    bench.worker.failures[SPLIT] = Failure(status=Status.COMPILE_ERROR, reason="planted", kernel=SPLIT)
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert bench.worker.timed == []
+    assert found[SPLIT].status is Status.COMPILE_ERROR
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_without_a_baseline_for_the_device_nothing_is_timed(
+    bench: Bench, case: Case, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection.ops["scale"], "baselines", ("fast@2",), raising=False)
+    run = bench.run([case], kernel="good")
+    assert by_kernel(run)[GOOD].reason == "not timed: no baseline of scale runs on cpu"
+    assert bench.judge(run).exit_code == ExitCode.UNDECIDED
+
+
+def test_each_case_gets_its_even_share_of_what_is_left_of_the_budget(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(session_module, "time", clock)
+    bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+    run = bench.run(cases, budget_s=300.0, kernel="good")
+    # Two checks of 10 s precede each measurement of 10 s: 300 / 3 - 20, then (300 - 30) / 2 - 20, then 300 - 60 - 20.
+    assert [task.seconds for task in bench.worker.tasks if isinstance(task, MeasureTask)] == [80.0, 115.0, 220.0]
+    assert run.complete
+
+
+def test_cases_beyond_the_budget_are_not_measured_and_the_run_is_undecided(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(session_module, "time", clock)
+    bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+    run = bench.judge(bench.run(cases, budget_s=20.0, kernel="[fg]*"))
+    assert by_kernel(run, "first")[GOOD].status is Status.MEASURED, "the first case is always measured"
+    for case in ("second", "third"):
+        found = by_kernel(run, case)
+        assert {found[GOOD].status, found[SPLIT].status} == {Status.NOT_MEASURED}
+        assert "the budget of 20 s ended before this case" in found[GOOD].reason
+        assert found[FAST].status is Status.NOT_RUNNABLE
+        verdict = found[GOOD].verdict
+        assert verdict is not None
+        assert verdict.kind is VerdictKind.UNDECIDED
+    assert run.exit_code == ExitCode.UNDECIDED
+    assert not run.complete, "a run that lacks cases is no baseline"
+    assert len(run.cases) == 3
+
+
+def test_a_measurement_that_was_disturbed_is_repeated(bench: Bench, case: Case) -> None:
+    bench.monitor.touched = [["foreign process train.py (pid 7)"]]
+    session = bench.session(kernel="good")
+    session.run([case], bench.workers)
+    run = session.record()
+    assert len(bench.worker.timed) == 2
+    assert len(session.samples) == 2 * 2 * 5, "the samples of the disturbed measurement are dropped"
+    (warning,) = run.warnings
+    assert "measured again, because the device was touched: foreign process train.py (pid 7)" in warning
+    assert ("note", warning) in bench.reporter.said
+    assert by_kernel(run)[GOOD].status is Status.MEASURED
+
+
+def test_a_device_that_is_touched_every_time_ends_the_run_and_what_was_measured_stays(bench: Bench, cases: list[Case]) -> None:
+    bench.monitor.touched = [[], ["somebody"], ["somebody"], ["somebody"]]
+    session = bench.session(kernel="good")
+    with pytest.raises(DeviceUnfitError, match=r"case scale:second: .* touched during each of 3 measurements \(somebody\)"):
+        session.run(cases, bench.workers)
+    run = session.record()
+    assert by_kernel(run, "first")[GOOD].status is Status.MEASURED
+    assert by_kernel(run, "second") == by_kernel(run, "third") == {}
+    assert not run.complete
+    assert bench.reporter.said[-1] == ("end",)
+
+
+def test_a_timer_that_lost_records_again_and_again_ends_the_run(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [lambda task: Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)]
+    with pytest.raises(DeviceUnfitError, match="case scale:even: records were dropped"):
+        bench.run([case])
+
+
+def test_an_interruption_leaves_an_incomplete_record(bench: Bench, cases: list[Case]) -> None:
+    def interrupt() -> None:
+        if len(bench.worker.tasks) > 4:
+            raise KeyboardInterrupt
+
+    bench.worker.before_each = interrupt
+    session = bench.session(kernel="good")
+    with pytest.raises(KeyboardInterrupt):
+        session.run(cases, bench.workers)
+    run = session.record()
+    assert not run.complete
+    assert {result.case for result in run.results} == {"first"}
+    assert len(session.samples) == 2 * 2 * 5
+    assert bench.reporter.said[-1] == ("end",)
+
+
+def test_a_kernel_file_that_does_not_load_fails_the_run_of_its_op_only(bench: Bench, case: Case, root: Path) -> None:
+    broken = Problem(root / "scale" / "broken.py", "line 3: ImportError: planted", op="scale")
+    bench.collection = with_problems(bench.collection, [broken])
+    run = bench.judge(bench.run([case]))
+    assert run.exit_code == ExitCode.KERNEL_FAILED
+    assert [warning for warning in run.warnings if "not loaded" in warning and "broken.py" in warning and "planted" in warning]
+    bench.collection = with_problems(bench.collection, [Problem(root / "other" / "broken.py", "planted", op="other")])
+    harmless = bench.judge(bench.run([case], kernel="good"))
+    assert harmless.exit_code == ExitCode.PASS
+    assert harmless.warnings == []
+
+
+def with_problems(collection: Collection, problems: list[Problem]) -> Collection:
+    return Collection(roots=collection.roots, ops=collection.ops, kernels=collection.kernels, problems=problems)
+
+
+def test_a_missing_split_reference_stops_the_run(bench: Bench, case: Case) -> None:
+    kernels = {key: kernel for key, kernel in bench.collection.kernels.items() if key != SPLIT}
+    bench.collection = Collection(roots=bench.collection.roots, ops=bench.collection.ops, kernels=kernels)
+    with pytest.raises(UsageError, match="split reference scale/split@1 is not loaded"):
+        bench.run([case])
+
+
+def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [
+        lambda task: measured(
+            task, timer="cuda_events", timer_fallback="no CUPTI", cut_short=True, retried_replicates=2, warm_up={"seconds": 3}
+        )
+    ]
+    run = bench.run([case])
+    assert (run.timer, run.timer_fallback) == ("cuda_events", "no CUPTI")
+    said = "\n".join(run.warnings)
+    for words in (
+        "timer cuda_events instead of the device's default: no CUPTI",
+        "budget ended before all 2 replicates",
+        "2 replicates were repeated",
+    ):
+        assert words in said
+    assert run.environment.state["warm_up"] == {"scale:even": {"seconds": 3}}
+
+
+def test_the_reporter_hears_of_every_case_and_every_result(bench: Bench, cases: list[Case]) -> None:
+    bench.run(cases[:2], kernel="[fg]*")
+    said = bench.reporter.said
+    assert said[0] == ("begin", 2)
+    assert [entry[1:4] for entry in said if entry[0] == "case"] == [(1, 2, "scale:first"), (2, 2, "scale:second")]
+    assert [entry[1:] for entry in said if entry[0] == "result"] == 2 * [
+        (FAST, Status.NOT_RUNNABLE), (GOOD, Status.MEASURED), (SPLIT, Status.MEASURED),
+    ]  # fmt: skip
+    assert said[-1] == ("end",)
+
+
+def test_a_gpu_gets_more_replicates_than_a_cpu() -> None:
+    assert default_plan("cuda").replicates > default_plan("cpu").replicates >= 2
+    assert default_plan("cpu", CacheState.WARM).cache is CacheState.WARM
+
+
+def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dropped_and_the_others_measured(
+    bench: Bench, case: Case, worker: WorkerProcess
+) -> None:
+    workers = bench.workers
+    workers.native = worker
+    session = bench.session(kernel="[dgr]*")
+    session.run([case], workers)
+    found = {kernel.removeprefix("scale/"): result for kernel, result in by_kernel(session.record()).items()}
+    assert {name: result.status for name, result in found.items()} == {
+        "split@1": Status.MEASURED,
+        "good@1": Status.MEASURED,
+        "raises@1": Status.CRASHED,
+        "does_not_compile@1": Status.COMPILE_ERROR,
+        "raises_when_timed@1": Status.CRASHED,
+        "dies_when_timed@1": Status.CRASHED,
+    }
+    assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
+    assert "exit status 9" in found["dies_when_timed@1"].reason
+    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT, GOOD}

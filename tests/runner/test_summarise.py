@@ -1,0 +1,97 @@
+"""Figures of a case, against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from fusebench.registry import Collection
+from fusebench.runner.contenders import contenders
+from fusebench.runner.messages import Measured
+from fusebench.runner.summarise import CaseFigures
+from fusebench.schema import CacheState, Case, Sample, SamplingPlan
+
+BASELINE, GOOD = "scale/split@1", "scale/good@1"
+Spans = Mapping[str, Sequence[Sequence[int]]]
+
+SPANS: Spans = {
+    "copy": [[1000, 1000], [1000, 1000]],
+    "stream": [[800, 800], [800, 800]],
+    BASELINE: [[2000, 4000], [12000, 12000]],
+    "control": [[3000, 3000], [12000, 12000]],
+    GOOD: [[1000, 1000], [3000, 5000]],
+}
+"""Nanoseconds, by replicate.  Means per replicate: baseline 3 and 12 us, good 1 and 4 us; geometric means 6 and 2 us."""
+
+
+def figures(collection: Collection, case: Case, spans: Spans, trim: float = 0.0) -> CaseFigures:
+    samples = [
+        Sample(case=case.key, arm=arm, replicate=replicate, round=number, position=0, span_ns=span, busy_ns=span // 2, kernels=2)
+        for arm, replicates in spans.items()
+        for replicate, values in enumerate(replicates)
+        for number, span in enumerate(values)
+    ]
+    measured = Measured(
+        samples=samples, host_us={GOOD: 7.5}, extra_memory_bytes={GOOD: 4096}, timer="cupti", timer_fallback="", warm_up={},
+        seconds=1.0, cut_short=False, retried_replicates=0,
+    )  # fmt: skip
+    plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=trim)
+    return CaseFigures(contenders(collection, case, "cpu"), measured, plan)
+
+
+def test_a_kernels_figures(collection: Collection, case: Case) -> None:
+    found = figures(collection, case, SPANS).measurement(GOOD)
+    assert found.time_us.value == pytest.approx(2.0)
+    assert found.busy_us == pytest.approx((500 + 500 + 1500 + 2500) / 4 / 1e3)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(3.0)
+    assert (found.speedup.low, found.speedup.high) == pytest.approx((3.0, 3.0)), "3 in both replicates: nothing scatters"
+    assert found.gb_per_s == pytest.approx(8 * 4096 / 2e-6 / 1e9)
+    assert (found.kernels, found.host_us, found.extra_memory_bytes) == (2, 7.5, 4096)
+    assert (found.replicates, found.rounds) == (2, 2)
+
+
+def test_the_interval_is_over_replicates(collection: Collection, case: Case) -> None:
+    """Logs of 1 and 4 us lie ln 4 apart: half-width t(1 degree, 95 %) x ln 4 / 2."""
+    time = figures(collection, case, SPANS).measurement(GOOD).time_us
+    half = 12.7062 * math.log(4) / 2
+    assert (time.low, time.high) == pytest.approx((2.0 * math.exp(-half), 2.0 * math.exp(half)), rel=1e-3)
+
+
+@pytest.mark.parametrize(("copy", "stream", "sol"), [(1000, 800, 0.4), (600, 800, 0.3)])
+def test_the_speed_of_light_is_the_faster_yardsticks(collection: Collection, case: Case, copy: int, stream: int, sol: float) -> None:
+    spans = {**SPANS, "copy": [[copy] * 2] * 2, "stream": [[stream] * 2] * 2}
+    assert figures(collection, case, spans).measurement(GOOD).sol == pytest.approx(sol)
+
+
+def test_the_baseline_has_no_speedup_over_itself(collection: Collection, case: Case) -> None:
+    found = figures(collection, case, SPANS).measurement(BASELINE)
+    assert found.speedup is None
+    assert found.time_us.value == pytest.approx(6.0)
+    assert (found.host_us, found.extra_memory_bytes) == (None, None)
+
+
+def test_a_case_is_summed_up_by_its_yardsticks_and_its_control(collection: Collection, case: Case) -> None:
+    summary = figures(collection, case, SPANS).summary()
+    assert (summary.case, summary.shape, summary.baseline) == (case, "4096", BASELINE)
+    assert (summary.minimum_bytes, summary.flops) == (8 * 4096, 4096)
+    assert summary.copy_us is not None
+    assert summary.stream_us is not None
+    assert summary.control_ratio is not None
+    assert (summary.copy_us.value, summary.stream_us.value) == pytest.approx((1.0, 0.8))
+    assert summary.control_ratio.value == pytest.approx(1.0)
+
+
+def test_a_control_that_differs_shows_as_bias(collection: Collection, case: Case) -> None:
+    spans = {**SPANS, "control": [[6000, 6000], [24000, 24000]]}
+    ratio = figures(collection, case, spans).summary().control_ratio
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_the_plans_trim_is_used(collection: Collection, case: Case) -> None:
+    spans = {**SPANS, GOOD: [[1000, 1000, 1000, 90_000]] * 2, BASELINE: [[3000] * 4] * 2}
+    assert figures(collection, case, spans, trim=0.25).measurement(GOOD).time_us.value == pytest.approx(1.0)
+    assert figures(collection, case, spans, trim=0.0).measurement(GOOD).time_us.value == pytest.approx(23.25)

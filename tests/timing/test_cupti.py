@@ -1,0 +1,150 @@
+"""Attribution of device activities to the calls that issued them, on events that no profiler made."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from fusebench.errors import TimerError
+from fusebench.schema import ExitCode
+from fusebench.timing.arm import CallTiming
+from fusebench.timing.cupti import attribute
+
+NAMES = ["copy", "scale/split@1"]
+
+
+@dataclass
+class Event:
+    """As the profiler gives one; `number` counts ranges and operators in order of their start, `tag` names the innermost one."""
+
+    label: str
+    device: str = "DeviceType.CPU"
+    number: int = 0
+    tag: int = 0
+    start: int = 0
+    end: int = 0
+    annotation: bool = False
+
+    def name(self) -> str:
+        return self.label
+
+    def device_type(self) -> str:
+        return self.device
+
+    def is_user_annotation(self) -> bool:
+        return self.annotation
+
+    def correlation_id(self) -> int:
+        return self.number
+
+    def linked_correlation_id(self) -> int:
+        return self.tag
+
+    def start_ns(self) -> int:
+        return self.start
+
+    def end_ns(self) -> int:
+        return self.end
+
+
+def between(number: int) -> Event:
+    return Event("fusebench:between", number=number)
+
+
+def call(index: int, number: int) -> Event:
+    return Event(f"fusebench:call:{index}", number=number)
+
+
+def activity(tag: int, start: int, end: int, label: str = "kernel") -> Event:
+    return Event(label, device="DeviceType.CUDA", tag=tag, start=start, end=end)
+
+
+def ranges() -> list[Event]:
+    """Two calls, numbered 20 and 40, between ranges 10, 30 and 50."""
+    return [between(10), call(0, 20), between(30), call(1, 40), between(50)]
+
+
+def test_a_launch_belongs_to_the_range_that_issued_it() -> None:
+    events = [*ranges(), activity(20, 100, 150), activity(40, 300, 390)]
+    assert attribute(events, NAMES) == [CallTiming(50, 50, 1), CallTiming(90, 90, 1)]
+
+
+def test_a_launch_of_an_operator_inside_a_range_belongs_to_that_range() -> None:
+    events = [*ranges(), Event("aten::mul", number=21), Event("aten::add", number=22), Event("aten::neg", number=41)]
+    events += [activity(21, 100, 110), activity(22, 120, 130), activity(41, 300, 310)]
+    assert [timing.kernels for timing in attribute(events, NAMES)] == [2, 1]
+
+
+def test_no_timestamp_is_consulted_for_the_attribution() -> None:
+    """A launch of the first call that the device ran after the second call's."""
+    events = [*ranges(), activity(21, 900, 1000), activity(41, 300, 310)]
+    assert attribute(events, NAMES) == [CallTiming(100, 100, 1), CallTiming(10, 10, 1)]
+
+
+def test_copies_and_fills_count_as_activities() -> None:
+    events = [*ranges(), activity(20, 0, 10, "Memcpy DtoD"), activity(20, 20, 25, "Memset"), activity(20, 30, 40), activity(40, 50, 60)]
+    assert attribute(events, NAMES)[0] == CallTiming(span_ns=40, busy_ns=25, kernels=3)
+
+
+def test_what_happens_between_calls_is_not_counted() -> None:
+    restored_and_evicted = [activity(10, 0, 50), activity(11, 50, 99), activity(31, 160, 290), activity(55, 400, 500)]
+    events = [*ranges(), *restored_and_evicted, activity(20, 100, 150), activity(40, 300, 390)]
+    assert attribute(events, NAMES) == [CallTiming(50, 50, 1), CallTiming(90, 90, 1)]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "span", "busy"),
+    [
+        ([(100, 200), (150, 250)], 150, 150),
+        ([(100, 400), (150, 250)], 300, 300),
+        ([(100, 400), (150, 250), (500, 510)], 410, 310),
+        ([(100, 110), (110, 120)], 20, 20),
+    ],
+    ids=["overlapping", "one inside another", "and a gap", "touching"],
+)
+def test_busy_is_the_union_and_span_the_whole(intervals: list[tuple[int, int]], span: int, busy: int) -> None:
+    events = [*ranges(), *(activity(20, start, end) for start, end in intervals), activity(40, 900, 910)]
+    assert attribute(events, NAMES)[0] == CallTiming(span, busy, len(intervals))
+
+
+def test_the_order_of_events_does_not_matter() -> None:
+    events = [*ranges(), *(activity(tag, 10 * tag, 10 * tag + 7) for tag in (10, 20, 21, 22, 31, 40, 41, 50))]
+    due = attribute(events, NAMES)
+    for seed in range(10):
+        random.Random(seed).shuffle(events)
+        assert attribute(events, NAMES) == due
+
+
+def test_the_shadow_of_a_range_on_the_device_is_neither_an_activity_nor_a_range() -> None:
+    shadow = Event("fusebench:call:0", device="DeviceType.CUDA", number=20, tag=20, start=0, end=10_000, annotation=True)
+    assert attribute([*ranges(), shadow, activity(20, 100, 150), activity(40, 300, 390)], NAMES)[0] == CallTiming(50, 50, 1)
+
+
+@pytest.mark.parametrize("lost", [1, 3], ids=["first", "second"])
+def test_a_lost_call_range_is_an_error_that_names_its_arm(lost: int) -> None:
+    events = [*ranges(), activity(20, 100, 150), activity(40, 300, 390)]
+    del events[lost]
+    with pytest.raises(TimerError, match=rf"kept 4 ranges of 5, without call {lost // 2} of arm '{NAMES[lost // 2]}'"):
+        attribute(events, NAMES)
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_a_lost_range_between_calls_is_an_error(lost: int) -> None:
+    """Otherwise the next call's preparation would be counted as part of this call."""
+    events = [*ranges(), activity(20, 100, 150), activity(31, 160, 290), activity(40, 300, 390)]
+    del events[lost]
+    with pytest.raises(TimerError, match="kept 4 ranges of 5"):
+        attribute(events, NAMES)
+
+
+def test_an_activity_without_a_tag_is_an_error() -> None:
+    with pytest.raises(TimerError, match=r"'stray' carries no correlation .*another thread"):
+        attribute([*ranges(), activity(20, 100, 150), activity(40, 300, 390), activity(0, 500, 510, "stray")], NAMES)
+
+
+def test_a_call_without_an_activity_is_an_error_that_names_its_arm() -> None:
+    with pytest.raises(TimerError, match=r"call 1 of arm 'scale/split@1' left no device activity") as caught:
+        attribute([*ranges(), activity(20, 100, 150), activity(31, 160, 290)], NAMES)
+    assert caught.value.exit_code is ExitCode.DEVICE_UNFIT

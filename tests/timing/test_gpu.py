@@ -1,0 +1,115 @@
+"""The timers on a real GPU: what CUPTI counts, what events add, and a case against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from fusebench.registry import load_collection
+from fusebench.schema import CacheState, SamplingPlan
+from fusebench.stats.paired import ratio_estimate
+from fusebench.timing.arm import Arm
+from fusebench.timing.cache import make_evictor
+from fusebench.timing.cuda_events import CudaEventTimer
+from fusebench.timing.cupti import CuptiTimer
+from fusebench.timing.measure import measure_case
+from fusebench.timing.placement import CONTROL, arm_specs
+
+pytestmark = pytest.mark.gpu
+KERNELS = Path(__file__).parents[2] / "kernels"
+
+
+@pytest.fixture
+def cuda() -> Iterator[Any]:
+    import torch
+
+    yield torch.device("cuda")
+    torch.cuda.empty_cache()
+
+
+def chain(launches: int, device: Any, elements: int = 1 << 16) -> Arm:
+    """An arm of `launches` elementwise kernels."""
+    import torch
+
+    x = torch.ones(elements, device=device)
+
+    def call() -> None:
+        for _ in range(launches):
+            x.neg_()
+
+    return Arm(f"chain of {launches}", call, lambda: None)
+
+
+def test_every_launch_of_a_chain_is_counted_in_its_own_call(cuda: Any) -> None:
+    evict = make_evictor(cuda)
+    arms = [chain(launches, cuda) for launches in (1, 2, 5, 11)]
+    calls = arms * 5
+    timings = CuptiTimer().time_calls(calls, lambda arm: evict())
+    assert [timing.kernels for timing in timings] == [1, 2, 5, 11] * 5
+    assert all(timing.span_ns >= timing.busy_ns > 0 for timing in timings)
+
+
+def test_a_single_launch_spans_what_it_is_busy(cuda: Any) -> None:
+    assert all(timing.span_ns == timing.busy_ns for timing in CuptiTimer().time_calls([chain(1, cuda)] * 5, lambda arm: None))
+
+
+def test_events_read_more_than_the_activity_records(cuda: Any) -> None:
+    """The constant that events add is why they are a fallback; it is above 1 us on every GPU seen so far."""
+    import torch
+
+    arm = chain(1, cuda, elements=1 << 24)
+
+    def prepare(_: Arm) -> None:
+        torch.cuda._sleep(200_000)  # the host queues the whole call meanwhile
+
+    def typical(timer: CuptiTimer | CudaEventTimer) -> float:
+        return median(timing.span_ns for timing in timer.time_calls([arm] * 30, prepare))
+
+    for timer in (CuptiTimer(), CudaEventTimer()):
+        typical(timer)  # warm-up: clocks, the profiler's own start
+    assert typical(CudaEventTimer()) - typical(CuptiTimer()) > 1000
+
+
+def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
+    """The baseline and its control, on their own buffers: the rounds are not biased."""
+    collection = load_collection([KERNELS], entry_points=False)
+    op = collection.op("qknorm_rope")
+    baseline = collection.kernel("qknorm_rope/split_triton@1")
+    params = op.parse_params({"tokens": 256, "heads": 8, "head_dim": 128, "layout": "interleaved"})
+    others = [collection.kernel(f"qknorm_rope/{name}") for name in ("fused_triton@2", "fused_cuda@1")]
+    runnable = [kernel for kernel in others if kernel.reason_unsupported(params) is None]
+    plan = SamplingPlan(replicates=8, rounds=20, cache=CacheState.COLD, trim=0.1)
+
+    def settle(work: Callable[[], None]) -> None:
+        for _ in range(200):
+            work()
+
+    timings = measure_case(
+        "smoke:interleaved_256",
+        op,
+        params,
+        arm_specs(runnable, baseline),
+        device=cuda,
+        plan=plan,
+        timer=CuptiTimer(),
+        seed=1,
+        settle=settle,
+    )
+
+    def spans(arm: str) -> list[list[float]]:
+        return [
+            [float(sample.span_ns) for sample in timings.samples if (sample.arm, sample.replicate) == (arm, replicate)]
+            for replicate in range(plan.replicates)
+        ]
+
+    ratio = ratio_estimate(spans(str(baseline.id)), spans(CONTROL), plan.trim)
+    assert 0.95 < ratio.low <= ratio.high < 1.05, ratio
+    launches = {sample.arm: sample.kernels for sample in timings.samples}
+    assert launches[str(baseline.id)] == launches[CONTROL] == 2
+    assert all(launches[str(kernel.id)] == 1 for kernel in runnable)
+    assert all(cost > 0 for cost in timings.host_us.values())
+    assert set(timings.extra_memory_bytes) == set(launches)

@@ -1,0 +1,234 @@
+"""Replicates of balanced rounds on the toy op: what precedes a timed call, what is repeated, what a seed decides."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusebench.errors import TimerError
+from fusebench.registry import Collection, Kernel
+from fusebench.schema import CacheState, SamplingPlan
+from fusebench.timing import measure, placement
+from fusebench.timing.host import HostTimer
+from fusebench.timing.measure import RETRIES, CaseTimings, measure_case
+from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
+
+SIZE = 16
+Timed = Callable[..., CaseTimings]
+
+
+class Calls:
+    """What a kernel saw: (arm, address, values) of each of its calls."""
+
+    def __init__(self) -> None:
+        self.arm = ""
+        self.seen: list[tuple[str, int, torch.Tensor]] = []
+        self.buffers: dict[str, torch.Tensor] = {}
+
+    def announce(self, name: str) -> None:
+        self.arm = name
+
+    def kernel(self, x: torch.Tensor, *, factor: float) -> None:
+        self.seen.append((self.arm, x.data_ptr(), x.clone()))
+        self.buffers[self.arm] = x
+        x.mul_(factor)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def timed(
+    toy: Collection,
+    make_kernel: Callable[..., Kernel],
+    make_plan: Callable[..., SamplingPlan],
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Timed:
+    """`timed(timer, …)`: measure a spying in-place baseline and one other kernel, six arms in all."""
+    monkeypatch.setattr(placement, "PADDING_LIMIT", 4096)
+    baseline, other = make_kernel("baseline", calls.kernel), make_kernel("other", calls.kernel)
+
+    def run(timer: Any, plan: SamplingPlan | None = None, seed: int = 3, **options: Any) -> CaseTimings:
+        op = toy.ops["scale"]
+        return measure_case(
+            "suite:case", op, op.Params(size=SIZE), arm_specs([baseline, other], baseline), device=torch.device("cpu"),
+            plan=plan or make_plan(), timer=timer, seed=seed, on_call=calls.announce, **options,
+        )  # fmt: skip
+
+    return run
+
+
+ARMS = {COPY, STREAM, CONTROL, "scale/baseline@1", "scale/other@1"}
+
+
+def test_every_round_holds_every_arm_once_and_every_call_is_a_sample(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:
+    timings = timed(HostTimer(), make_plan(replicates=3, rounds=5))
+    rounds: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
+    for sample in timings.samples:
+        assert (sample.case, sample.kernels) == ("suite:case", 0)
+        assert sample.span_ns > 0
+        rounds[sample.replicate, sample.round][sample.position] = sample.arm
+    assert set(rounds) == {(replicate, number) for replicate in range(3) for number in range(5)}
+    assert all(set(order) == set(range(5)) and set(order.values()) == ARMS for order in rounds.values())
+
+
+def test_inputs_are_restored_before_every_call(timed: Timed, calls: Calls) -> None:
+    timed(HostTimer())
+    first = calls.seen[0][2]
+    assert len(calls.seen) > 20
+    assert all(torch.equal(values, first) for _, _, values in calls.seen)
+
+
+def test_a_timer_that_skips_the_preparation_would_show(timed: Timed, calls: Calls, scripted_timer: type) -> None:
+    """The planted defect of the test above: without `restore` an in-place kernel doubles its inputs again and again."""
+
+    class Careless(scripted_timer):  # type: ignore[misc]
+        def time_calls(self, arms: Any, prepare: Any) -> Any:
+            return super().time_calls(arms, lambda arm: None)
+
+    timed(Careless())
+    assert not all(torch.equal(values, calls.seen[0][2]) for _, _, values in calls.seen)
+
+
+def test_the_cache_is_emptied_after_the_inputs_are_restored_and_nothing_of_it_is_timed(
+    timed: Timed, calls: Calls, scripted_timer: type, make_plan: Callable[..., SamplingPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = scripted_timer()
+
+    def evict() -> None:
+        buffer = calls.buffers.get(calls.arm)
+        assert buffer is None or torch.equal(buffer, calls.seen[0][2]), "evicted before its inputs were restored"
+        timer.log.append("evict")
+
+    monkeypatch.setattr(measure, "make_evictor", lambda device: evict)
+    timed(timer, make_plan(cache=CacheState.COLD))
+    steps = [line.split()[0] for line in timer.log]
+    assert steps == ["prepare", "evict", "begin", "end"] * (len(steps) // 4)
+    assert len(steps) == 4 * 2 * 4 * len(ARMS)
+
+
+def test_warm_means_that_nothing_is_evicted(timed: Timed, scripted_timer: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "make_evictor", lambda device: pytest.fail("an evictor was made for a warm plan"))
+    assert timed(scripted_timer()).samples
+
+
+def test_each_call_is_announced_by_the_name_of_its_arm(timed: Timed, calls: Calls, scripted_timer: type) -> None:
+    """So that a kernel which takes its process down while it is timed can be named."""
+    timer = scripted_timer()
+    timed(timer)
+    assert {arm for arm, _, _ in calls.seen} == {"scale/baseline@1", CONTROL, "scale/other@1"}
+    in_order = [line.removeprefix("begin ") for line in timer.log if line.startswith("begin")]
+    spied = [arm for arm in in_order if arm in ("scale/baseline@1", CONTROL, "scale/other@1")]
+    warm_up = 2 * 3  # first calls, and one round of work to settle
+    assert [arm for arm, _, _ in calls.seen[warm_up : warm_up + 12]] == spied[:12]
+
+
+def test_first_calls_are_announced_once_before_anything_is_timed(timed: Timed, scripted_timer: type) -> None:
+    timer = scripted_timer()
+    timed(timer, on_arm=lambda name: timer.log.append(f"first {name}"))
+    assert {line.removeprefix("first ") for line in timer.log[:5]} == ARMS
+    assert sum(line.startswith("first") for line in timer.log) == 5
+
+
+def test_a_replicate_that_lost_records_is_repeated_and_counted(timed: Timed, scripted_timer: type) -> None:
+    timer = scripted_timer(lambda attempt, index: 2 if (attempt, index) == (0, 7) else 1)
+    timings = timed(timer)
+    assert timings.retried_replicates == 1
+    assert timer.attempts == 3, "one replicate twice, one once"
+    assert {sample.kernels for sample in timings.samples} == {1}
+    assert Counter(sample.replicate for sample in timings.samples) == {0: 20, 1: 20}
+
+
+def test_a_replicate_whose_timer_raises_is_repeated_too(timed: Timed, scripted_timer: type) -> None:
+    class Unlucky(scripted_timer):  # type: ignore[misc]
+        def time_calls(self, arms: Any, prepare: Any) -> Any:
+            timings = super().time_calls(arms, prepare)
+            if self.attempts in (1, 2):
+                raise TimerError("records were dropped")
+            return timings
+
+    assert timed(Unlucky()).retried_replicates == 2
+
+
+def test_records_that_are_lost_every_time_end_the_measurement(timed: Timed, scripted_timer: type) -> None:
+    timer = scripted_timer(lambda attempt, index: index % 2)
+    with pytest.raises(TimerError, match=r"arm '\S+' left 0 activities in \d+ calls, 1 activities in \d+ calls: records were dropped"):
+        timed(timer)
+    assert timer.attempts == RETRIES + 1
+
+
+def test_a_deadline_ends_the_replicates_but_not_before_two(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:
+    plan = make_plan(replicates=5)
+    cut = timed(HostTimer(), plan, deadline=time.monotonic() - 1)
+    assert {sample.replicate for sample in cut.samples} == {0, 1}
+    assert cut.cut_short
+    whole = timed(HostTimer(), plan, deadline=time.monotonic() + 1000)
+    assert {sample.replicate for sample in whole.samples} == {0, 1, 2, 3, 4}
+    assert not whole.cut_short
+
+
+def test_a_seed_reproduces_inputs_and_orders(timed: Timed, calls: Calls) -> None:
+    def run(seed: int) -> tuple[list[tuple[int, int, int, str]], torch.Tensor]:
+        calls.seen.clear()
+        calls.buffers.clear()
+        timings = timed(HostTimer(), seed=seed)
+        return [(one.replicate, one.round, one.position, one.arm) for one in timings.samples], calls.seen[0][2]
+
+    (orders, inputs), (orders_again, inputs_again), (other_orders, other_inputs) = run(3), run(3), run(4)
+    assert orders == orders_again
+    assert torch.equal(inputs, inputs_again)
+    assert orders != other_orders
+    assert not torch.equal(inputs, other_inputs)
+
+
+def test_every_arm_has_buffers_of_its_own_and_every_replicate_a_new_placement(timed: Timed, calls: Calls) -> None:
+    boundaries: list[int] = []
+    timed(HostTimer(), on_replicate=lambda done: boundaries.append(len(calls.seen)))
+    replicates = [calls.seen[: boundaries[0]], calls.seen[boundaries[0] :]]
+    addresses = [{arm: {address for name, address, _ in seen if name == arm} for arm, _, _ in seen} for seen in replicates]
+    for placed in addresses:
+        assert len(placed) == 3
+        assert all(len(found) == 1 for found in placed.values()), "within a replicate an arm stays where it is"
+        assert len(set.union(*placed.values())) == 3, "no two arms share memory"
+    assert set.union(*addresses[0].values()).isdisjoint(set.union(*addresses[1].values()))
+
+
+def test_the_control_is_the_baseline_again(
+    toy: Collection, make_kernel: Callable[..., Kernel], make_plan: Callable[..., SamplingPlan]
+) -> None:
+    counts: Counter[str] = Counter()
+    baseline = make_kernel("baseline", lambda x, *, factor: counts.update(["baseline"]))
+    other = make_kernel("other", lambda x, *, factor: counts.update(["other"]))
+    op = toy.ops["scale"]
+    measure_case(
+        "suite:case", op, op.Params(size=SIZE), arm_specs([other], baseline), device=torch.device("cpu"), plan=make_plan(),
+        timer=HostTimer(), seed=1,
+    )  # fmt: skip
+    assert counts["baseline"] == 2 * counts["other"] > 0
+
+
+def test_progress_counts_replicates(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:
+    done: list[int] = []
+    timed(HostTimer(), make_plan(replicates=3), on_replicate=done.append)
+    assert done == [1, 2, 3]
+
+
+def test_settling_works_on_every_arm_before_anything_is_timed(timed: Timed, calls: Calls, scripted_timer: type) -> None:
+    timer, counted = scripted_timer(), []
+
+    def settle(work: Callable[[], None]) -> None:
+        before = len(calls.seen)
+        for _ in range(3):
+            work()
+        counted.append((len(calls.seen) - before, len(timer.log)))
+
+    timed(timer, settle=settle)
+    assert counted == [(9, 0)], "three rounds of three spying arms, once, with nothing timed yet"
