@@ -93,6 +93,7 @@ def make_run(
                 flops=10**8,
                 baseline=baseline,
                 copy_us=near(scattered(copy_us), half) if copy else None,
+                stream_us=near(copy_us + 2.0, half) if copy else None,
                 control_ratio=near(1.001, half),
             )
         )

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable, tracing
+from fusebench.registry.torch_operator import launchable
 
 from ._arguments import check_device
 
@@ -219,6 +219,6 @@ def launch(
         AFFINE=q_weight is not None,
         num_warps=num_warps,
         # Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split and the fused
-        # launch: without it both round alike.  Under torch.compile the option cannot be passed, so results there may differ by an ulp.
-        **({} if tracing() else {"enable_fp_fusion": False}),
+        # launch: without it both round alike.
+        enable_fp_fusion=False,
     )

@@ -38,5 +38,10 @@ def fused_triton(
 
 @fused_triton.promises
 def _(params: Params) -> Contract:
-    """With the norm rounded, both launches of the split chain are reproduced bit for bit: same tile, same reduction order."""
-    return Bitwise("qknorm_rope/split_triton@1") if params.mode == "round_norm" else Close()
+    """With the norm rounded, both launches of the split chain are reproduced bit for bit, where rows are summed in the same order.
+
+    Partly rotated neox heads are read as three tiles, the halves so narrow that the two launches spread them over lanes differently.
+    Rows must start on 16 bytes, as those of every case do: narrower loads let the tile decide how a row lies on lanes and warps.
+    """
+    same_order = params.layout == "interleaved" or params.rotary == params.head_dim
+    return Bitwise("qknorm_rope/split_triton@1") if params.mode == "round_norm" and same_order else Close()

@@ -84,6 +84,12 @@ def test_blocks_of_any_shape_keep_it() -> None:
         assert got.dtype == np.uint16
 
 
+def test_every_bfloat16_value_is_widened_exactly_subnormals_included() -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    got = InterpreterBuilder().cast_impl(TensorHandle(bits, tl.bfloat16), tl.float32).data
+    np.testing.assert_array_equal(got.view(np.uint32), bits.astype(np.uint32) << 16)
+
+
 def test_casts_between_other_dtypes_are_left_alone() -> None:
     builder = InterpreterBuilder()
     bits = np.arange(1 << 16, dtype=np.uint16)

@@ -178,6 +178,10 @@ def test_kernels_are_found_by_id_name_and_glob(make_root: MakeRoot) -> None:
     collection.require_match("spl*")
     with pytest.raises(UnknownNameError, match=r"unknown kernel 'scale/fats@1'; did you mean 'scale/fast@1'\?"):
         collection.require_match("scale/fats@1")
+    with pytest.raises(UnknownNameError, match=r"unknown kernel 'spilt'; did you mean 'split'\?"):
+        collection.require_match("spilt")
+    with pytest.raises(UnknownNameError, match=r"unknown kernel 'fsat@2'; did you mean 'fast@2'\?"):
+        collection.require_match("fsat@2")
     with pytest.raises(UnknownNameError, match=r"unknown kernel 'scale/splt@1'; did you mean 'scale/split@1'\?"):
         collection.kernel("scale/splt@1")
     with pytest.raises(UnknownNameError, match=r"unknown op 'scal'; did you mean 'scale'\?"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ import pytest
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection, Kernel
-from fusebench.runner.checking import INTERPRETER_ROWS, Workers, check
+from fusebench.runner.checking import INTERPRETER_ROWS, Workers, check, check_all
 from fusebench.runner.contenders import contenders
-from fusebench.runner.messages import Checked, CheckTask, Failure
+from fusebench.runner.messages import Checked, CheckTask, Failure, WorkerSetup
+from fusebench.runner.process import WorkerProcess
 from fusebench.schema import Accuracy, Case, Language, Status
 
 RIGHT = Accuracy(
@@ -34,6 +37,9 @@ class Answering:
 
     def stop(self) -> None:
         self.stopped += 1
+
+    def interrupt(self) -> None:
+        pytest.fail("nothing went wrong")
 
 
 @pytest.fixture
@@ -96,3 +102,69 @@ def test_leaving_ends_both_workers(cpu: Device) -> None:
     with pytest.raises(KeyboardInterrupt), workers:
         raise KeyboardInterrupt
     assert (native.stopped, interpreter.stopped) == (1, 1)
+
+
+class Meeting(Answering):
+    """A worker that answers only once the other one has been asked too, or when it is interrupted."""
+
+    def __init__(self, answer: Checked | Failure, asked: threading.Event, awaited: threading.Event) -> None:
+        super().__init__(answer)
+        self.asked, self.awaited = asked, awaited
+        self.waited_in_vain = False
+        self.interrupted = False
+
+    def ask(self, task: CheckTask, on_progress: Any) -> Checked | Failure:
+        self.asked.set()
+        self.waited_in_vain |= not self.awaited.wait(20)
+        return super().ask(task, on_progress)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self.awaited.set()
+
+
+@pytest.fixture
+def both(collection: Collection, case: Case, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`both(native, interpreter)`: the results of `scale/good@1` (called Triton here), `wrong` and `split`, checked by these two."""
+
+    def run(native: Any, interpreter: Any) -> Any:
+        monkeypatch.setattr(collection.kernels["scale/good@1"], "language", Language.TRITON)
+        workers = Workers(cpu, collection.roots)
+        workers.native, workers.interpreter = native, interpreter
+        return check_all(workers, contenders(collection, case, "cpu", "[gw]*"))
+
+    return run
+
+
+def test_both_workers_work_at_the_same_time_and_results_keep_the_kernels_order(both: Any) -> None:
+    first, second = threading.Event(), threading.Event()
+    native, interpreter = Meeting(Checked(accuracy=RIGHT), first, second), Meeting(Checked(accuracy=RIGHT), second, first)
+    assert [result.kernel for result in both(native, interpreter)] == ["scale/good@1", "scale/split@1", "scale/wrong@1"]
+    assert [worker.waited_in_vain for worker in (native, interpreter)] == [False, False]
+    assert ({task.kernel for task in native.tasks}, {task.kernel for task in interpreter.tasks}) == (
+        {"scale/split@1", "scale/wrong@1"},
+        {"scale/good@1"},
+    )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceUnfitError("planted")], ids=lambda error: type(error).__name__)
+def test_what_ends_one_workers_checks_does_not_wait_for_the_others(both: Any, error: BaseException) -> None:
+    class Ending(Meeting):
+        def ask(self, task: CheckTask, on_progress: Any) -> Checked | Failure:
+            super().ask(task, on_progress)
+            raise error
+
+    never, asked = threading.Event(), threading.Event()
+    native, interpreter = Ending(Checked(accuracy=RIGHT), threading.Event(), asked), Meeting(Checked(accuracy=RIGHT), asked, never)
+    with pytest.raises(type(error)):
+        both(native, interpreter)
+    assert interpreter.interrupted
+    assert not interpreter.waited_in_vain, "it was waited for"
+
+
+def test_an_interrupted_worker_is_never_started_again(root: Path, case: Case) -> None:
+    process = WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=1.0)
+    process.interrupt()
+    with pytest.raises(InterruptedError):
+        process.ask(CheckTask(case=case, kernel="scale/good@1"))
+    assert process.pid is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def varied(kernels: Path) -> Collection:
 def sort(varied: Collection) -> Callable[..., Contenders]:
     """`sort(size, device, pattern)`: the contenders of a case of that size."""
 
-    def run(size: int = 8, device: str = "cpu", pattern: str | None = None) -> Contenders:
-        return contenders(varied, Case(suite="s", name="c", op="scale", params={"size": size}), device, pattern)
+    def run(size: int = 8, device: str = "cpu", pattern: str | None = None, **options: Any) -> Contenders:
+        return contenders(varied, Case(suite="s", name="c", op="scale", params={"size": size}), device, pattern, **options)
 
     return run
 
@@ -104,6 +105,7 @@ def test_a_pattern_keeps_the_baseline(sort: Callable[..., Contenders]) -> None:
     assert entry.baseline_id == "scale/split@1"
     declining = sort(7, pattern="picky@*")
     assert listed(declining) == {"scale/picky@1", "scale/split@1"}
+    assert listed(sort(pattern="plain", with_baseline=False)) == {"scale/plain@1"}, "what is only checked needs no baseline"
 
 
 def test_the_baseline_is_the_first_that_can_be_timed_on_the_device(

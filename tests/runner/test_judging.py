@@ -87,6 +87,16 @@ def test_the_margin_decides(results: Path, synthetic: ModuleType) -> None:
     assert judged(run, results, MarginRule(0.1)).exit_code == ExitCode.PASS
 
 
+def test_a_kernel_that_is_only_checked_is_judged_by_its_accuracy(tmp_path: Path, synthetic: ModuleType) -> None:
+    checked = {"status": {WHERE: (Status.CHECKED, "needs a GPU to be timed")}}
+    base = synthetic.make_run(run_id="base", **checked)
+    promote(write_run(tmp_path / "runs", base, synthetic.make_samples(base)), tmp_path)
+    assert verdict(judged(synthetic.make_run(run_id="same", **checked), tmp_path, MarginRule())).kind is VerdictKind.PASS
+    worse = judged(synthetic.make_run(run_id="worse", errors={WHERE: 1.4}, **checked), tmp_path, MarginRule())
+    assert verdict(worse).kind is VerdictKind.REGRESSION
+    assert worse.exit_code == ExitCode.REGRESSION
+
+
 def test_what_the_run_found_already_stays_in_the_exit_code(results: Path, synthetic: ModuleType) -> None:
     failed = synthetic.make_run(run_id="new", slow={WHERE: 1.2}, exit_code=5)
     assert judged(failed, results, MarginRule()).exit_code == ExitCode.KERNEL_FAILED, "a failed kernel outranks a regression"

@@ -76,6 +76,8 @@ class FakeWorker:
 
     def stop(self) -> None: ...
 
+    def interrupt(self) -> None: ...
+
     @property
     def timed(self) -> list[tuple[str, ...]]:
         return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
@@ -308,7 +310,7 @@ def test_an_interruption_leaves_an_incomplete_record(bench: Bench, cases: list[C
 def test_a_kernel_file_that_does_not_load_fails_the_run_of_its_op_only(bench: Bench, case: Case, root: Path) -> None:
     broken = Problem(root / "scale" / "broken.py", "line 3: ImportError: planted", op="scale")
     bench.collection = with_problems(bench.collection, [broken])
-    run = bench.judge(bench.run([case]))
+    run = bench.judge(bench.run([case], kernel="good"))
     assert run.exit_code == ExitCode.KERNEL_FAILED
     assert [warning for warning in run.warnings if "not loaded" in warning and "broken.py" in warning and "planted" in warning]
     bench.collection = with_problems(bench.collection, [Problem(root / "other" / "broken.py", "planted", op="other")])

@@ -145,6 +145,14 @@ def test_errors_are_compared_relative_to_the_split_chain_of_the_same_draws(synth
     assert accuracy_growth(accuracy, exact) == math.inf
 
 
+def test_the_place_of_outlier_channels_is_not_growth_and_growth_within_channels_is(synthetic: ModuleType) -> None:
+    accuracy = msgspec.structs.replace(synthetic.make_run().results[0].accuracy, channel_rms_error=1.0e-3, split_channel_rms_error=2.0e-3)
+    other_draws = msgspec.structs.replace(accuracy, rms_error=accuracy.rms_error * 1.3)
+    worse = msgspec.structs.replace(accuracy, channel_rms_error=1.2e-3)
+    assert accuracy_growth(other_draws, accuracy) == pytest.approx(1.0)
+    assert accuracy_growth(worse, accuracy) == pytest.approx(1.2)
+
+
 @pytest.mark.parametrize("status", [Status.WRONG, Status.COMPILE_ERROR, Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY])
 def test_a_kernel_that_fails_now_is_an_error(synthetic: ModuleType, status: Status) -> None:
     place = ("flux_1024", synthetic.FUSED)

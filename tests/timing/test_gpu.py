@@ -75,11 +75,15 @@ def test_events_read_more_than_the_activity_records(cuda: Any) -> None:
 
 
 def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
-    """The baseline and its control, on their own buffers: the rounds are not biased."""
+    """The baseline and its control, on their own buffers: the rounds are not biased.
+
+    The shape is FLUX.1's at 1024 x 1024.  A smoke case will not do: at 5 us on an H200, cold, the ratio scatters by 5 % between
+    placements, and eight of them gave an interval of 7 % to either side.
+    """
     collection = load_collection([KERNELS], entry_points=False)
     op = collection.op("qknorm_rope")
     baseline = collection.kernel("qknorm_rope/split_triton@1")
-    params = op.parse_params({"tokens": 256, "heads": 8, "head_dim": 128, "layout": "interleaved"})
+    params = op.parse_params({"tokens": 4096, "heads": 24, "head_dim": 128, "layout": "interleaved"})
     others = [collection.kernel(f"qknorm_rope/{name}") for name in ("fused_triton@2", "fused_cuda@1")]
     runnable = [kernel for kernel in others if kernel.reason_unsupported(params) is None]
     plan = SamplingPlan(replicates=8, rounds=20, cache=CacheState.COLD, trim=0.1)
@@ -89,7 +93,7 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
             work()
 
     timings = measure_case(
-        "smoke:interleaved_256",
+        "suite:flux_1024",
         op,
         params,
         arm_specs(runnable, baseline),

@@ -264,12 +264,22 @@ class _Check:
         elements = max(merge(parts).elements for parts in pool.kernel.values())
         return elements < _CONFIRM_BELOW and max(self._use_of_bound(pool, name) for name in self.op.outputs) < _GROSS
 
+    def _channel_errors(self) -> tuple[float, float]:
+        """Channel-relative RMS errors of kernel and split chain over all draws, of the output where the kernel compares worst."""
+        pairs = []
+        for name in self.op.outputs:
+            kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
+            split = merge(part for pool in self.pools.values() for part in pool.split[name])
+            pairs.append((kernel.channel_rms, split.channel_rms))
+        return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0], default=(0.0, 0.0))
+
     def result(self, reason: str, *, tokens: int | None) -> Accuracy:
         judged = [(pool, name) for pool in self.pools.values() for name in self.op.outputs if pool.kernel[name]]
         kernel = split = ErrorMetrics()
         if judged:
             pool, name = max(judged, key=lambda at: self._use_of_bound(*at))
             kernel, split = pool.merged(name)
+        own_channels, split_channels = self._channel_errors()
         return Accuracy(
             passed=not reason,
             contract=str(self.contract),
@@ -278,6 +288,8 @@ class _Check:
             mean_error=_storable(kernel.mean),
             split_rms_error=_storable(split.rms),
             split_max_error=_storable(split.max),
+            channel_rms_error=_storable(own_channels),
+            split_channel_rms_error=_storable(split_channels),
             equal_to_split=self.equal_to_split / self.compared if self.compared else 0.0,
             within_loose_tolerance=self.loose and bool(self.compared),
             draws=self.draws,

@@ -58,7 +58,7 @@ def check(
     try:
         with Workers(target, selection.collection.roots, kernel_timeout) as workers:
             for number, one in enumerate(selection.cases):
-                entry = contenders(selection.collection, one, target.kind, kernel)
+                entry = contenders(selection.collection, one, target.kind, kernel, with_baseline=False)
                 split_reference(selection.collection, entry.op)
                 reporter.case(number + 1, len(selection.cases), one, entry.shape)
                 found = [*entry.declined, *check_all(workers, entry, seed=seed, on_progress=show)]

@@ -72,14 +72,20 @@ class Collection:
         """Raise UnknownNameError when no kernel matches the glob `pattern`."""
         if not any(matches(kernel, pattern) for kernel in self.kernels.values()):
             broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
-            raise UnknownNameError(f"kernel{broken}", pattern, self.kernels)
+            # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
+            spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
+            raise UnknownNameError(f"kernel{broken}", pattern, {spellings(kernel)[spelling] for kernel in self.kernels.values()})
 
 
 def matches(kernel: Kernel, pattern: str) -> bool:
     """Whether the glob `pattern` means this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
+    return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in spellings(kernel))
+
+
+def spellings(kernel: Kernel) -> tuple[str, str, str]:
+    """The names that a kernel answers to, from the fullest: `op/name@2`, `name@2`, `name`."""
     identity = kernel.id
-    spellings = (str(identity), f"{identity.name}@{identity.version}", identity.name)
-    return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in spellings)
+    return str(identity), f"{identity.name}@{identity.version}", identity.name
 
 
 def load_collection(roots: Sequence[Path], *, kernels: bool = True, entry_points: bool = True) -> Collection:

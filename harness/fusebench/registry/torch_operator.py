@@ -1,8 +1,8 @@
 """Fused kernels as torch operators, so that `torch.compile(fullgraph=True)` traces them and `opcheck` can test them.
 
-Each root has a private operator namespace: two versions of a folder coexist in one process.  A Triton kernel becomes a
-`triton_op`, whose launch the compiler can see; under Triton's interpreter, and for CUDA C++, it becomes an opaque
-`custom_op`.  Eager calls do not pass through here (see `Kernel.__call__`).
+Each root has a private operator namespace: two versions of a folder coexist in one process.  A Triton kernel that returns new
+tensors becomes a `triton_op`, whose launch the compiler can see; one that overwrites its arguments, under Triton's interpreter,
+and CUDA C++ become an opaque `custom_op`.  Eager calls do not pass through here (see `Kernel.__call__`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,6 @@ def launchable(jit_function: Any) -> Any:
     return torch.library.wrap_triton(jit_function)
 
 
-def tracing() -> bool:
-    """Whether a fused kernel's operator is being traced right now: torch then accepts `num_warps` and `num_stages` alone as options."""
-    return _tracing.get()
-
-
 @contextmanager
 def _trace() -> Iterator[None]:
     token = _tracing.set(True)
@@ -64,7 +59,9 @@ def register(kernel: Kernel, namespace: str) -> None:
     assert op is not None, "the loader binds the op before it registers"
     name = f"{namespace}::{op.name}__{kernel.id.name}_v{kernel.id.version}"
     mutated = op.outputs if op.in_place else ()
-    if kernel.language is Language.TRITON and not interpreting():
+    # Up to torch 2.13 at least, Inductor copies what a visible launch overwrites into a compact buffer and keeps the strides that the
+    # launch was traced with: a kernel that overwrites views of a packed projection then runs past the copy (pytorch issue 161115).
+    if kernel.language is Language.TRITON and not op.in_place and not interpreting():
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             with _trace():

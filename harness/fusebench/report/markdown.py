@@ -23,6 +23,7 @@ from .wording import (
     status_text,
     verdict_notes,
     with_spread,
+    yardsticks,
 )
 
 
@@ -34,7 +35,7 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     for name in dict.fromkeys(summary.case.suite for summary in run.cases):
         parts += _suite(run, name)
     if plot and any(result.status is Status.MEASURED for result in run.results):
-        parts += [f"![Speedup and share of copy speed]({plot})", ""]
+        parts += [f"![Speedup and share of the speed of light]({plot})", ""]
     parts += [*_left_out(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
@@ -85,6 +86,7 @@ def _suite(run: Run, name: str) -> list[str]:
     header = (
         "case",
         "shape",
+        "copy, stream us",
         "split us",
         f"{challenger} us",
         "kernel",
@@ -113,11 +115,12 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
     )
     if best is None or best.measurement is None:
-        return [summary.case.name, summary.shape, split, DASH, DASH, DASH, DASH, DASH, DASH, DASH]
+        return [summary.case.name, summary.shape, yardsticks(summary), split, *[DASH] * 7]
     timing = best.measurement
     return [
         summary.case.name,
         summary.shape,
+        yardsticks(summary),
         split,
         with_spread(timing.time_us),
         f"`{short_kernel(best.kernel)}`",
@@ -167,7 +170,8 @@ def _method(run: Run) -> list[str]:
         f"* timer: {run.timer}" + (f", a fallback: {run.timer_fallback}" if run.timer_fallback else ""),
         f"* cache: {run.plan.cache} when a timed call starts",
         f"* {sampling(run)}; speedups are paired within a replicate",
-        "* SOL: time of a copy of the case's minimum bytes, in the same rounds and cache state, over the kernel's time",
+        "* copy, stream: the device's own copy of the case's minimum bytes; one elementwise launch over as many (in place if the op is)",
+        "* SOL: time of the faster of these two, in the same rounds and cache state, over the kernel's time",
         "* errors are against a float64 reference, worst output and input draw, beside the split chain's own error on the same inputs",
     ]
     if control := control_line(run):

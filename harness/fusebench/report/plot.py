@@ -1,4 +1,4 @@
-"""speedup.png: speedup over the baseline above, share of copy speed below, per case and kernel.
+"""speedup.png: speedup over the baseline above, share of the speed of light below, per case and kernel.
 
 Up to `MOST_BARS_CASES` cases are drawn as grouped bars; more become rows of markers, which stay readable at forty cases.
 """
@@ -74,7 +74,7 @@ def _bars(run: Run, measured: list[Result]) -> Figure:
         axes.grid(axis="y", color="#e4e4e4", zorder=0)
         axes.margins(y=0.1)
     top.set_ylabel(_speedup_label(run))
-    bottom.set_ylabel("share of copy speed")
+    bottom.set_ylabel("share of the speed of light")
     bottom.yaxis.set_major_formatter(_percent())
     bottom.set_xticks(range(len(cases)), [_case_label(run, case) for case in cases], fontsize=8)
     bottom.set_xlim(-0.6, len(cases) - 0.4)
@@ -114,7 +114,7 @@ def _rows(run: Run, measured: list[Result]) -> Figure:
         axes.set_xlim(left=0.0)
     left.set_yticks(range(len(cases)), [_case_label(run, case, sep="  ") for case in cases], fontsize=8)
     left.set_xlabel(_speedup_label(run))
-    right.set_xlabel("share of copy speed")
+    right.set_xlabel("share of the speed of light")
     right.xaxis.set_major_formatter(_percent())
     _finish(run, figure, (left, right), kernels, colours)
     return figure

@@ -27,6 +27,7 @@ from .wording import (
     status_text,
     verdict_notes,
     with_spread,
+    yardsticks,
 )
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ def _aligned(column: _Column, text: str, width: int) -> str:
 
 
 def _case_line(summary: CaseSummary) -> str:
-    copy = f" · copy {microseconds(summary.copy_us.value)} us" if summary.copy_us is not None else ""
-    return f"{summary.case.name} · {summary.shape}{copy}"
+    measured = f" · copy, stream {yardsticks(summary)} us" if summary.copy_us is not None else ""
+    return f"{summary.case.name} · {summary.shape}{measured}"
 
 
 def _style(column: _Column, row: Result) -> str:

@@ -42,6 +42,11 @@ def with_spread(estimate: Estimate) -> str:
     return f"{value} ± {spread:.{len(value.partition('.')[2])}f}" if math.isfinite(spread) else f"{value} ± ?"
 
 
+def yardsticks(summary: CaseSummary) -> str:
+    """`26.15, 23.53`: the copy and the elementwise launch that the share of SOL is taken against, in microseconds."""
+    return ", ".join(microseconds(None if one is None else one.value) for one in (summary.copy_us, summary.stream_us))
+
+
 def speedup(estimate: Estimate | None) -> str:
     """`1.74x [1.72, 1.76]`."""
     if estimate is None:

@@ -33,16 +33,20 @@ class Contenders(msgspec.Struct, frozen=True):
         return self.op.shape(self.params)
 
 
-def contenders(collection: Collection, case: Case, device: str, pattern: str | None = None) -> Contenders:
-    """Sort the kernels of the case's op.  The baseline takes part even where `pattern` does not ask for it.
+def contenders(collection: Collection, case: Case, device: str, pattern: str | None = None, *, with_baseline: bool = True) -> Contenders:
+    """Sort the kernels of the case's op.
 
     Args:
         device: `cpu` or `cuda`.  On a CPU, Triton kernels can be checked (in the interpreter) but not timed.
+        pattern: glob that kernels must match.
+        with_baseline: let the baseline take part even where `pattern` does not ask for it, since times are relative to it.
     """
     op = collection.op(case.op, where=f"case {case.key}")
     params = op.parse_params(case.params)
     baseline = _baseline(collection, op, params, device)
-    asked = {kernel.id for kernel in collection.kernels_of(op.name, pattern)} | ({baseline.id} if baseline is not None else set())
+    asked = {kernel.id for kernel in collection.kernels_of(op.name, pattern)}
+    if with_baseline and baseline is not None:
+        asked.add(baseline.id)
     runnable, declined = [], []
     for kernel in collection.kernels_of(op.name):
         if kernel.id not in asked:

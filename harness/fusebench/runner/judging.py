@@ -41,6 +41,7 @@ def _verdict(result: Result, verdicts: dict[tuple[str, str], Verdict], missing: 
         return Verdict(kind=VerdictKind.ERROR, reason=result.reason)
     if result.status is Status.NOT_MEASURED:
         return Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason)
-    if result.status is not Status.MEASURED:
-        return None
-    return verdicts.get((result.case_key, result.kernel), missing)
+    judgement = verdicts.get((result.case_key, result.kernel))
+    if result.status is Status.CHECKED:
+        return judgement  # of its accuracy alone, where the baseline has one
+    return (judgement or missing) if result.status is Status.MEASURED else None

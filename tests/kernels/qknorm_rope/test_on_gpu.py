@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fusebench.accuracy import check_kernel
+from fusebench.accuracy import check_kernel, compare, judge_bitwise, judge_close
+from fusebench.accuracy.contracts import floor_ulps
 from fusebench.registry import Collection, dispatch
 
 pytestmark = pytest.mark.gpu
@@ -62,8 +63,21 @@ def test_torch_compile_takes_a_full_graph_to_the_same_result(bench: Any, parse: 
     sources = (buffers["qkv"], buffers["qkv"]) if packed else (buffers["q"], buffers["k"])
     eager, compiled = block(*sources), torch.compile(block, fullgraph=True)(*sources)
     for due, got in zip(eager, compiled, strict=True):
-        step = torch.finfo(due.dtype).eps  # a traced Triton launch cannot forbid contraction, and adding 1 rounds once more
-        torch.testing.assert_close(got, due, rtol=2 * step, atol=2 * step)
+        assert torch.equal(got, due)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "neox"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_the_rounded_norm_is_the_split_chains_bit_for_bit_on_many_rows(
+    bench: Any, parse: Any, layout: str, dtype: str, head_dim: int
+) -> None:
+    """Another order of summation changes one bfloat16 output of some ten thousands, so small cases cannot show it."""
+    params = parse(layout=layout, dtype=dtype, head_dim=head_dim, tokens=2048, heads=9, mode="round_norm")
+    buffers = bench.buffers(params)
+    fused, split = (bench.run(kernel, params, buffers) for kernel in ("fused_triton@2", "split_triton@1"))
+    for name, value in fused.items():
+        assert judge_bitwise(value, split[name]).equal == value.numel(), name
 
 
 def test_dispatch_picks_the_tuned_triton_kernel(bench: Any, parse: Any, one_rounding: Any) -> None:
@@ -94,6 +108,11 @@ def test_dispatch_falls_back_with_the_reason_where_no_kernel_takes_the_shape(ben
     assert "qknorm_rope/fused_cuda@1: rope_dim 66: in the neox layout half of it must be a multiple of 8" in fallback.reason
 
 
+def as_exact(output: torch.Tensor, aligned: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether `output` is as near to the reference as the aligned result.  Narrower loads add up a row in another order, so bits differ."""
+    return judge_close(compare(output, reference), compare(aligned, reference), 1.1, floor_ulps(output.dtype)) is None
+
+
 def unaligned(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` as a contiguous view that starts one element into its memory."""
     return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view(tensor.shape)
@@ -102,21 +121,22 @@ def unaligned(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kernel", [*FUSED, "split_triton@1"])
 @pytest.mark.parametrize("layout", ["interleaved", "neox"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_views_that_start_anywhere_give_the_aligned_result(bench: Any, parse: Any, kernel: str, layout: str, dtype: str) -> None:
+def test_views_that_start_anywhere_give_the_right_result(bench: Any, parse: Any, kernel: str, layout: str, dtype: str) -> None:
     params = parse(layout=layout, dtype=dtype, heads=5, kv_heads=1, tokens=9, position_dtype="int32")
     buffers = bench.buffers(params)
     due = bench.run(kernel, params, buffers)
+    reference = bench.reference(params, buffers)
     # One at a time, then all: each has a vector width of its own.
     for moved in [*((name,) for name in buffers), tuple(buffers)]:
         mixed = {name: unaligned(buffer) if name in moved else buffer.clone() for name, buffer in buffers.items()}
         arguments = bench.op.arguments(params, mixed)
         bench.kernel(kernel)(**arguments)
         for name, value in due.items():
-            assert torch.equal(arguments[name], value), f"{name} with {', '.join(moved)} unaligned"
+            assert as_exact(arguments[name], value, reference[name]), f"{name} with {', '.join(moved)} unaligned"
 
 
 @pytest.mark.parametrize("kernel", [*FUSED, "split_triton@1"])
-def test_a_token_stride_of_an_odd_number_of_elements_gives_the_same_result(bench: Any, parse: Any, kernel: str) -> None:
+def test_a_token_stride_of_an_odd_number_of_elements_gives_the_right_result(bench: Any, parse: Any, kernel: str) -> None:
     params = parse(heads=5, tokens=9)
     buffers = bench.buffers(params)
     due = bench.run(kernel, params, buffers)
@@ -127,8 +147,9 @@ def test_a_token_stride_of_an_odd_number_of_elements_gives_the_same_result(bench
         arguments[name] = wide[:, :-1].unflatten(1, (5, 128))
         assert arguments[name].stride(0) == 641
     bench.kernel(kernel)(**arguments)
+    reference = bench.reference(params, buffers)
     for name, value in due.items():
-        assert torch.equal(arguments[name], value), name
+        assert as_exact(arguments[name], value, reference[name]), name
         assert arguments[name]._base[:, -1].eq(7).all(), "the gap between tokens is left alone"
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fusebench.accuracy import check_kernel, compare, judge_bitwise, judge_close, merge
 from fusebench.accuracy.contracts import floor_ulps
+from fusebench.registry.torch_operator import interpreting
 
 NEOX = {"layout": "neox"}
 ROUND = {"mode": "round_norm"}
@@ -51,7 +52,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def case(parse: Any, name: str, **changes: Any) -> Any:
-    return parse(**({"tokens": 2, "heads": 8} | CASES[name] | changes))
+    # The offset is there because position 0 turns by nothing.
+    return parse(**({"tokens": 2, "heads": 8, "position_offset": 3} | CASES[name] | changes))
 
 
 @pytest.mark.parametrize(
@@ -72,17 +74,26 @@ def test_the_tuned_kernel_passes_the_gate(bench: Any, parse: Any, name: str) -> 
 @pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_fused_kernel_rounds_once(bench: Any, parse: Any, one_rounding: Any, kernel: str, name: str) -> None:
-    params = case(parse, name, tokens=1)
+    # A token is enough for all but the strides, which differ where the heads do.
+    params = case(parse, name, tokens=2 if "kv_heads" in CASES[name] else 1)
     buffers = bench.buffers(params)
     reference = bench.reference(params, buffers)
     for output, value in bench.run(kernel, params, buffers).items():
         assert one_rounding(value, reference[output]) <= 1, output
 
 
+def promises_bits(bench: Any, params: Any) -> bool:
+    return str(bench.kernel("fused_triton@2").contract_for(params)) == "bitwise(qknorm_rope/split_triton@1)"
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_rounding_the_norm_gives_the_split_chain_bit_for_bit(bench: Any, parse: Any, name: str) -> None:
+def test_rounding_the_norm_gives_the_split_chain_bit_for_bit_where_promised(bench: Any, parse: Any, name: str) -> None:
     params = case(parse, name, mode="round_norm")
-    assert str(bench.kernel("fused_triton@2").contract_for(params)) == "bitwise(qknorm_rope/split_triton@1)"
+    # Not promised, and not so on a GPU: partly rotated neox heads.
+    assert promises_bits(bench, params) == (params.layout == "interleaved" or params.rotary == params.head_dim)
+    assert not promises_bits(bench, case(parse, name))
+    if not promises_bits(bench, params) and not interpreting():
+        return
     for magnitude in (1.0, 1e-3, 1e3):
         buffers = bench.buffers(params, magnitude=magnitude)
         fused, split = (bench.run(kernel, params, buffers) for kernel in ("fused_triton@2", "split_triton@1"))
@@ -136,9 +147,10 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+# On a GPU every shape is four compilations.
+@settings(max_examples=25 if interpreting() else 8, deadline=None, derandomize=True, database=None)
 @given(shape=shapes(), seed=st.integers(0, 2**16))
-def test_any_shape_is_rounded_once_and_its_rounded_norm_is_the_split_chains(
+def test_any_shape_is_rounded_once_and_its_rounded_norm_is_as_promised(
     bench: Any, parse: Any, one_rounding: Any, shape: dict[str, Any], seed: int
 ) -> None:
     params = parse(**shape)
@@ -148,7 +160,8 @@ def test_any_shape_is_rounded_once_and_its_rounded_norm_is_the_split_chains(
         assert one_rounding(value, reference[output]) <= 1, output
     rounded = parse(**shape, mode="round_norm")
     fused, split = (bench.run(kernel, rounded, buffers) for kernel in ("fused_triton@2", "split_triton@1"))
-    assert all(torch.equal(fused[output], split[output]) for output in fused)
+    for output, value in fused.items():
+        assert torch.equal(value, split[output]) or not promises_bits(bench, rounded), output
 
 
 def test_more_than_one_rounding_is_seen(bench: Any, parse: Any, one_rounding: Any) -> None:

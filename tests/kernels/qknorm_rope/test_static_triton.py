@@ -26,13 +26,20 @@ EDGES: dict[str, dict[str, Any]] = {
 }
 
 
+NEOX: dict[str, dict[str, Any]] = {"neox": {}, "neox, R 64": {"rope_dim": 64}}
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     wanted = [{"kernel": kernel, "case": "flux", "params": FLUX, "capabilities": ARCHITECTURES} for kernel in TRITON]
     wanted += [
         {"kernel": "fused_triton@2", "case": name, "params": FLUX | changes, "capabilities": [90]} for name, changes in EDGES.items()
     ]
-    wanted += [{"kernel": "fused_triton@2", "case": "neox", "params": FLUX | {"layout": "neox"}, "capabilities": [90]}]
+    wanted += [
+        {"kernel": kernel, "case": name, "params": FLUX | {"layout": "neox"} | changes, "capabilities": [90]}
+        for kernel in ("fused_triton@2", "split_triton@1")
+        for name, changes in NEOX.items()
+    ]
     defect = {"maxnreg": 32, "enable_fp_fusion": True}
     wanted += [{"kernel": "fused_triton@2", "case": "planted", "params": FLUX, "capabilities": [90], "planted": defect}]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -81,6 +88,26 @@ def test_products_and_sums_are_not_contracted(compiled: list[dict[str, Any]]) ->
     for kernel in ("fused_triton@2", "split_triton@1"):
         for launch in of(compiled, kernel, "flux", 90):
             assert launch["fused"] == 0, kernel
+
+
+def order_of_sums(compiled: list[dict[str, Any]], kernel: str, case: str) -> list[Any]:
+    (reductions,) = [launch["reductions"] for launch in of(compiled, kernel, case, 90) if launch["reductions"]]
+    return reductions
+
+
+@pytest.mark.parametrize("case", ["flux", "neox"])
+def test_the_fused_launch_adds_up_a_row_in_the_order_of_the_split_norm(compiled: list[dict[str, Any]], case: str) -> None:
+    """The other half of what the bitwise contract rests on, which the interpreter cannot show: NumPy sums in one order."""
+    assert order_of_sums(compiled, "fused_triton@2", case) == order_of_sums(compiled, "split_triton@1", case)
+
+
+def test_partly_rotated_neox_rows_are_added_up_in_another_order_and_promise_no_bits(
+    compiled: list[dict[str, Any]], collection: Any, op: Any
+) -> None:
+    """Should the two orders become one, the promise can be widened."""
+    assert order_of_sums(compiled, "fused_triton@2", "neox, R 64") != order_of_sums(compiled, "split_triton@1", "neox, R 64")
+    params = op.parse_params(FLUX | {"layout": "neox", "rope_dim": 64, "mode": "round_norm"})
+    assert str(collection.kernel("qknorm_rope/fused_triton@2").contract_for(params)) == "close(1.5x split)"
 
 
 def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: list[dict[str, Any]]) -> None:

@@ -1,0 +1,63 @@
+"""README and guides tell the truth: their commands run, their links lead somewhere, and the README's figures are the stored baseline's."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fusebench.cli.main import app
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+# docs/suites.md has its own test, which also runs its errors.
+COMMANDS = [
+    (page.name, command)
+    for page in PAGES
+    if page.name != "suites.md"
+    for command in re.findall(r"^\$ fusebench (.*)$", page.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_every_command_shown_with_a_prompt_runs(monkeypatch: pytest.MonkeyPatch, page: str, command: str) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, f"{page}: fusebench {command}\n{result.output}"
+    assert result.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_subcommand_and_option_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`fusebench ([a-z]+)([^`]*)`", page.read_text())
+    for command, rest in named:
+        shown = CliRunner().invoke(app, [command, "--help"], terminal_width=200)
+        assert shown.exit_code == 0, f"{page.name} names `fusebench {command}`"
+        for option in re.findall(r"--[a-z-]+", rest):
+            known = shown.output + "".join(
+                CliRunner().invoke(app, [command, sub, "--help"], terminal_width=200).output
+                for sub in ("promote", "show")
+                if command == "baseline"
+            )
+            assert option in known, f"{page.name}: `fusebench {command}` has no {option}"
+
+
+def test_the_readmes_table_is_the_stored_baselines() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    source, table = re.search(r"<!-- table: (\S+) -->\n(.*?)<!-- end of table -->", readme, re.DOTALL).groups()  # type: ignore[union-attr]
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 5, "a header, its rule and the five published cases"
+    report = (REPOSITORY / source).read_text().splitlines()
+    assert [row for row in rows if row not in report] == []
+    speedup = next(line for line in report if line.startswith("**Weighted speedup of qknorm_rope"))
+    assert speedup in table
