@@ -123,7 +123,9 @@ def test_a_run_is_shown_as_a_table_and_its_folder_is_named_last(fusebench: Fuseb
 def test_out_is_where_the_run_goes(fusebench: Fusebench, project: Path, tmp_path: Path) -> None:
     fusebench(*QUICK, "--out", str(tmp_path / "elsewhere"))
     (folder,) = (tmp_path / "elsewhere").iterdir()
-    assert read_run(folder).complete
+    run = read_run(folder)
+    assert run.complete
+    assert all(kernel.file.startswith("kernels/") for kernel in run.kernels), "a record is read on other machines"
     assert not (project / "results").exists()
 
 

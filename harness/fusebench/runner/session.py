@@ -18,13 +18,14 @@ import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import DeviceUnfitError
-from ..registry import Collection
+from ..registry import Collection, Kernel
 from ..schema import (
     SCHEMA_VERSION,
     CacheState,
     Case,
     CaseSummary,
     ExitCode,
+    KernelInfo,
     Result,
     Run,
     Sample,
@@ -72,6 +73,7 @@ class Session:
         self.device = device
         self.options = options
         self.reporter = reporter
+        self._project_root = project_root
         self.samples: list[Sample] = []
         self._results: list[Result] = []
         self._cases: list[CaseSummary] = []
@@ -121,12 +123,18 @@ class Session:
             environment=msgspec.structs.replace(self._environment, state=state),
             suites=suite_summaries(self._cases, self._results),
             cases=list(self._cases),
-            kernels=[kernel.info for key, kernel in self.collection.kernels.items() if key in kernels],
+            kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
             results=list(self._results),
             warnings=list(dict.fromkeys(self._warnings)),
             complete=self._complete,
             exit_code=self._exit_code,
         )
+
+    def _info(self, kernel: Kernel) -> KernelInfo:
+        """The kernel's declaration, its file named from the project's root: a record is read on other machines."""
+        file = Path(kernel.file)
+        shown = file.relative_to(self._project_root) if file.is_relative_to(self._project_root) else file
+        return msgspec.structs.replace(kernel.info, file=shown.as_posix())
 
     def warn(self, text: str) -> None:
         """Keep a warning for the record and say it now."""
