@@ -1,5 +1,7 @@
 # `make run` and `make test` need Python 3.11 or 3.12, pip and a C compiler; everything else they set up themselves, in .venv.
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python that runs and is of a supported version (a name may exist and not run, as version managers' shims do).
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+PYTHON ?= $(shell for name in python3 python3.12 python3.11; do $$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -29,7 +31,7 @@ contract: $(READY)
 
 # torch first, alone and pinned: any other package that asks for torch would otherwise choose its version.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else f"fusebench needs Python 3.11 or 3.12, this is {sys.version.split()[0]}; pass PYTHON=python3.12")'
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { echo "fusebench needs Python 3.11 or 3.12, and found none; pass PYTHON=/path/to/python3.12" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRITON)"
