@@ -32,9 +32,10 @@ def test_every_command_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, comman
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose one suite is the guide's example."""
+    """A project with one op, whose one suite is the guide's example."""
     (tmp_path / "pyproject.toml").write_text("[tool.fusebench]\n")
-    shutil.copytree(REPOSITORY / "kernels", tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    op = Path("kernels") / "qknorm_rope"
+    shutil.copytree(REPOSITORY / op, tmp_path / op, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "my_model.toml").write_text(EXAMPLE)
     monkeypatch.chdir(tmp_path)

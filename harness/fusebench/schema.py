@@ -172,7 +172,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One named shape of one op, as a suite file gives it.
 
     `params` are the op's own keys, already validated against its Params type.  `weight` is the number of launches per
-    denoise step.
+    denoise step.  A case with a `variant` (`tp2`: tensor parallelism over two GPUs) replaces other cases of its suite in a step
+    that is run differently: it is measured and shown, and left out of the suite's sums.
     """
 
     suite: str
@@ -181,6 +182,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any]
     weight: float = 1.0
     source: str = ""
+    variant: str = ""
 
     @property
     def key(self) -> str:
@@ -189,12 +191,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed suite file."""
+    """A parsed suite file, with the cases of the suites that it includes."""
 
     name: str
     description: str
     path: str
     cases: tuple[Case, ...]
+    """Its own, then those of each included suite, which keep that suite's name."""
+    included: dict[str, str] = {}
+    """Name and path of every included suite, directly or through another."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,14 +325,23 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The weighted view of a suite: sum(weight x baseline time) / sum(weight x kernel time), best fused kernel per case."""
+    """The weighted view of a suite, over its cases without a variant: sum(weight x baseline time) / sum(weight x kernel time).
+
+    The dictionaries are by kernel name (without the op) and `best_fused`, which is the best fused kernel of each case.  Each figure
+    covers the cases where both the kernel and the baseline were measured.
+    """
 
     name: str
     cases: int
     weighted_speedup: dict[str, float]
-    """Per kernel name (without the op), over the cases where both it and the baseline were measured; and `best_fused`."""
     covered_cases: dict[str, int]
-    """Cases that each of those figures covers."""
+    """Cases that each of those figures covers, of `cases`."""
+    covered_weight: dict[str, float] = {}
+    """Share of the suite's weight, which is of its launches per denoise step, that each figure covers."""
+    baseline_us_per_step: dict[str, float] = {}
+    """sum(weight x baseline time) over the covered cases: what a denoise step spends on them today."""
+    saved_us_per_step: dict[str, float] = {}
+    """sum(weight x (baseline time - kernel time)) over the covered cases; negative where the kernel is slower."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

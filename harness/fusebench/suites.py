@@ -1,6 +1,7 @@
 """Suites: TOML files of named cases, read strictly.
 
 A suite is found by name under the project's suites folders (`models/flux1_dev` is `models/flux1_dev.toml`) or given as a path.
+It may include others by name; their cases stay theirs (`models/flux1_dev:qk_joint`).
 Whatever is wrong with a file is one `SuiteError` with file, line and key path; a name that nothing answers to is an
 `UnknownNameError` with the nearest one.  Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
 """
@@ -39,6 +40,7 @@ class SuiteListing(msgspec.Struct, frozen=True, kw_only=True):
 class _SuiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     description: str = ""
+    include: list[str] = []
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +54,7 @@ class _CaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any]
     weight: float = 1.0
     source: str = ""
+    variant: str = ""
 
 
 def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Suite:
@@ -60,10 +63,11 @@ def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Su
     A name wins over a path of the same spelling unless it ends in `.toml`.
 
     Raises:
-        UnknownNameError: neither a suite nor a file answers to it.
-        SuiteError: the file is refused, or two suites folders hold a suite of that name.
+        UnknownNameError: neither a suite nor a file answers to it, or a suite that it includes does not exist.
+        SuiteError: the file or one that it includes is refused, or two suites folders hold a suite of that name.
     """
-    return _parse(_resolve(name_or_path, project), project, ops)
+    reader = _Reader(project, ops)
+    return reader.read(_resolve(name_or_path, reader.files))
 
 
 def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[SuiteListing]:
@@ -71,12 +75,12 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
 
     Without `ops`, cases are counted and their own keys checked, but op names and params are not.
     """
-    listings = []
-    for name, paths in _suite_files(project).items():
+    listings, reader = [], _Reader(project, ops)
+    for name, paths in reader.files.items():
         for path in paths:
             shown = _stored_path(path, project)
             try:
-                suite = _parse(path, project, ops)
+                suite = reader.read(path)
                 if len(paths) > 1:
                     raise _ambiguous(name, paths)
             except UsageError as error:
@@ -89,10 +93,12 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
 def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str | None = None) -> list[Case]:
     """Cases of `suites`, in file order, of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
 
+    A case of a suite that several of `suites` include is there once.
+
     Raises:
         UnknownNameError: no case is of that op, or none of its cases matches.
     """
-    cases = [case for suite in suites for case in suite.cases]
+    cases = list({case.key: case for suite in suites for case in suite.cases}.values())
     where = f"suite {', '.join(suite.name for suite in suites)}"
     if op is not None:
         known = {case.op for case in cases}
@@ -116,8 +122,7 @@ def _suite_files(project: Project) -> dict[str, list[Path]]:
     return dict(sorted(files.items()))
 
 
-def _resolve(name_or_path: str, project: Project) -> Path:
-    files = _suite_files(project)
+def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]]) -> Path:
     paths = files.get(name_or_path, [])
     if len(paths) > 1:
         raise _ambiguous(name_or_path, paths)
@@ -143,18 +148,68 @@ def _stored_path(path: Path, project: Project) -> str:
     return resolved.relative_to(project.root).as_posix() if resolved.is_relative_to(project.root) else str(resolved)
 
 
-def _parse(path: Path, project: Project, ops: Mapping[str, Op] | None) -> Suite:
-    resolved, here = path.resolve(), Path.cwd()
-    file = TomlFile.read(path, str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved))
-    document = file.convert(file.document, _Document)
-    name = document.suite.name
-    _check_suite_name(file, name, path, project)
-    if not document.case:
-        raise file.error(("suite",), "found no [[case]], expected at least one; add one")
+class _Reader:
+    """Reads a project's suite files, each once, and follows what they include."""
+
+    def __init__(self, project: Project, ops: Mapping[str, Op] | None) -> None:
+        self.files = _suite_files(project)
+        self._project, self._ops = project, ops
+        self._read: dict[Path, Suite] = {}
+
+    def read(self, path: Path, trail: tuple[Path, ...] = ()) -> Suite:
+        """The suite at `path`, which the files of `trail` include, each the next; they may not come again below it."""
+        resolved = path.resolve()
+        if resolved not in self._read:
+            self._read[resolved] = self._parse(path, (*trail, resolved))
+        return self._read[resolved]
+
+    def _parse(self, path: Path, trail: tuple[Path, ...]) -> Suite:
+        resolved, here = path.resolve(), Path.cwd()
+        file = TomlFile.read(path, str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved))
+        document = file.convert(file.document, _Document)
+        table = document.suite
+        _check_suite_name(file, table.name, path, self._project)
+        if not document.case and not table.include:
+            raise file.error(("suite",), "found no [[case]], expected at least one; add one")
+        cases = _parse_cases(file, document, self._ops)
+        included: dict[str, str] = {}
+        through = {table.name: table.name}  # by which entry of the list a suite comes along
+        for index, name in enumerate(table.include):
+            child = self._include(file, ("suite", "include", index), name, trail)
+            for found, its_path in {child.name: child.path, **child.included}.items():
+                if found in through:
+                    what = repr(name) if found == name else f"{name!r}, which brings {found!r}"
+                    again = " a second time" if through[found] == found else f"; {through[found]!r} brings it already"
+                    raise file.error(("suite", "include", index), f"found {what}{again}, expected each suite once; remove one")
+                through[found] = name
+                included[found] = its_path
+            cases += child.cases
+        return Suite(
+            name=table.name,
+            description=table.description,
+            path=_stored_path(path, self._project),
+            cases=tuple(cases),
+            included=included,
+        )
+
+    def _include(self, file: TomlFile, keys: Keys, name: str, trail: tuple[Path, ...]) -> Suite:
+        paths = self.files.get(name, [])
+        if not paths:
+            raise UnknownNameError("suite", name, self.files, file.where(keys))
+        if len(paths) > 1:
+            raise file.error(keys, str(_ambiguous(name, paths)))
+        if paths[0].resolve() in trail:
+            chain = [_stored_path(one, self._project) for one in trail[trail.index(paths[0].resolve()) :]]
+            way = f" by way of {' and '.join(chain[1:])}" if chain[1:] else ""
+            raise file.error(keys, f"found {name!r}, which includes itself{way}, expected no cycle; remove it")
+        return self.read(paths[0], trail)
+
+
+def _parse_cases(file: TomlFile, document: _Document, ops: Mapping[str, Op] | None) -> list[Case]:
     cases: dict[str, Case] = {}
     for index, raw in enumerate(document.case):
         keys: Keys = ("case", index)
-        case = _parse_case(file, keys, raw, name, ops)
+        case = _parse_case(file, keys, raw, document.suite.name, ops)
         if case.name in cases:
             first = next(i for i, other in enumerate(document.case) if other["name"] == case.name)
             line = file.line_of(("case", first, "name"))
@@ -162,7 +217,7 @@ def _parse(path: Path, project: Project, ops: Mapping[str, Op] | None) -> Suite:
                 (*keys, "name"), f"found a second case {case.name!r}, expected unique names; rename it or the one on line {line}"
             )
         cases[case.name] = case
-    return Suite(name=name, description=document.suite.description, path=_stored_path(path, project), cases=tuple(cases.values()))
+    return list(cases.values())
 
 
 def _check_suite_name(file: TomlFile, name: str, path: Path, project: Project) -> None:
@@ -182,6 +237,8 @@ def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops
     table = file.convert(raw, _CaseTable, keys)
     if not _NAME.fullmatch(table.name):
         raise file.error((*keys, "name"), f"found {table.name!r}, expected letters, digits, '_', '-' and '.'; rename the case")
+    if table.variant and not _NAME.fullmatch(table.variant):
+        raise file.error((*keys, "variant"), f"found {table.variant!r}, expected letters, digits, '_', '-' and '.'; rename the variant")
     if not (math.isfinite(table.weight) and table.weight > 0):
         message = f"found {table.weight:g}, expected launches per denoise step, more than 0; use 1 where no weights are published"
         raise file.error((*keys, "weight"), message)
@@ -193,4 +250,12 @@ def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops
             op.parse_params(table.params)
         except ValueError as error:
             raise file.explain(error, op.Params, (*keys, "params")) from error
-    return Case(suite=suite, name=table.name, op=table.op, params=dict(table.params), weight=table.weight, source=table.source)
+    return Case(
+        suite=suite,
+        name=table.name,
+        op=table.op,
+        params=dict(table.params),
+        weight=table.weight,
+        source=table.source,
+        variant=table.variant,
+    )

@@ -1,4 +1,4 @@
-"""Device code of qknorm_rope in Triton: one tile function, from which every launch of this op is made.
+"""Device code of qknorm_rope in Triton: one tile function, from which every launch of this op (and of rotary_embedding) is made.
 
 The fused launches run both stages of `process_heads`, the split yardstick's two launches run one stage each.  So the split chain is
 as well tuned as the fused kernel, and in `round_norm` mode the two agree bit for bit: same tile, same reduction order, same
@@ -33,7 +33,8 @@ def normalise(x, scale, weight, AFFINE: tl.constexpr, ROUND: tl.constexpr, DTYPE
 def process_heads(
     base,
     weight_ptr,
-    cache_row,
+    cos_row,
+    sin_row,
     first_head,
     eps,
     HEADS: tl.constexpr,
@@ -48,7 +49,7 @@ def process_heads(
 ):
     """Norm and/or rotate heads `first_head … + BLOCK_H` of one token, in place.
 
-    base: pointer to the token's `[HEADS, D]` block; cache_row: pointer to its `[R]` row of cosines and sines.
+    base: pointer to the token's `[HEADS, D]` block; cos_row, sin_row: pointers to its R/2 cosines and R/2 sines.
     """
     DTYPE: tl.constexpr = base.dtype.element_ty
     HALF: tl.constexpr = R // 2
@@ -71,8 +72,8 @@ def process_heads(
             y = normalise(y, scale, weight, AFFINE, ROUND and ROPE, DTYPE)
         if ROPE:
             pairs = tl.arange(0, BLOCK_D // 2)[None, :]
-            cos = tl.load(cache_row + pairs, mask=pairs < HALF, other=1.0).to(tl.float32)
-            sin = tl.load(cache_row + HALF + pairs, mask=pairs < HALF, other=0.0).to(tl.float32)
+            cos = tl.load(cos_row + pairs, mask=pairs < HALF, other=1.0).to(tl.float32)
+            sin = tl.load(sin_row + pairs, mask=pairs < HALF, other=0.0).to(tl.float32)
             a, b = tl.split(tl.reshape(y, (BLOCK_H, BLOCK_D // 2, 2)))
             turned_a = a * cos - b * sin
             turned_b = b * cos + a * sin
@@ -117,8 +118,8 @@ def process_heads(
                 rest = normalise(rest, scale, rest_weight, AFFINE, False, DTYPE)
                 tl.store(rest_pointers, rest.to(DTYPE), mask=rest_mask)
         if ROPE:
-            cos = tl.load(cache_row + columns, mask=inside, other=1.0).to(tl.float32)
-            sin = tl.load(cache_row + HALF + columns, mask=inside, other=0.0).to(tl.float32)
+            cos = tl.load(cos_row + columns, mask=inside, other=1.0).to(tl.float32)
+            sin = tl.load(sin_row + columns, mask=inside, other=0.0).to(tl.float32)
             turned_a = a * cos - b * sin
             b = b * cos + a * sin
             a = turned_a
@@ -161,12 +162,12 @@ def _qk_kernel(
         cache_row = cache_ptr + (tl.load(positions_ptr + token).to(tl.int64) + position_offset) * R
     if block < Q_BLOCKS:
         process_heads(
-            q_ptr + token * q_stride, q_weight_ptr, cache_row, block * BLOCK_H, eps,
+            q_ptr + token * q_stride, q_weight_ptr, cache_row, cache_row + R // 2, block * BLOCK_H, eps,
             Q_HEADS, D, R, BLOCK_H, INTERLEAVED, NORM, ROPE, ROUND, AFFINE,
         )  # fmt: skip
     else:
         process_heads(
-            k_ptr + token * k_stride, k_weight_ptr, cache_row, (block - Q_BLOCKS) * BLOCK_H, eps,
+            k_ptr + token * k_stride, k_weight_ptr, cache_row, cache_row + R // 2, (block - Q_BLOCKS) * BLOCK_H, eps,
             K_HEADS, D, R, BLOCK_H, INTERLEAVED, NORM, ROPE, ROUND, AFFINE,
         )  # fmt: skip
 

@@ -124,7 +124,7 @@ class QkNormRope(Op):
             for name in ("q_weight", "k_weight"):
                 made[name] = norm_weight(params.head_dim, dtype=dtype, device=device, generator=generator)
         cache_dtype = torch.float32 if params.cache_dtype == "float32" else dtype
-        made["cos_sin_cache"] = _cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
+        made["cos_sin_cache"] = cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
         positions = torch.arange(params.tokens, device=device, dtype=getattr(torch, params.position_dtype))
         made["positions"] = positions.repeat(params.batch)
         return made
@@ -223,7 +223,7 @@ class QkNormRope(Op):
         return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
 
 
-def _cos_sin_cache(rows: int, rotary: int, device: torch.device) -> torch.Tensor:
+def cos_sin_cache(rows: int, rotary: int, device: torch.device) -> torch.Tensor:
     """`[rows, rotary]` float64: cosines then sines of row * theta^(-2i/R), the rotary embedding's definition."""
     import torch
 
@@ -241,6 +241,13 @@ def _reference(
     y = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     if weight is not None:
         y = y * weight.double()
+    return reference_rotation(y, cos, sin, layout)
+
+
+def reference_rotation(y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The rotation's definition on the first `2 * cos.shape[-1]` dimensions of y; cos and sin broadcast over y's other dimensions."""
+    import torch
+
     half = cos.shape[-1]
     rotated, rest = y[..., : 2 * half], y[..., 2 * half :]
     a, b = (rotated[..., 0::2], rotated[..., 1::2]) if layout == "interleaved" else rotated.chunk(2, dim=-1)

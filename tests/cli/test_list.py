@@ -71,6 +71,7 @@ def test_cases_show_shape_weight_and_source(fusebench: Run) -> None:
         "op": "scale",
         "shape": "8",
         "weight": 19.0,
+        "variant": "",
         "source": "made up, [brackets] and all",
         "params": {"size": 8},
     }
@@ -130,7 +131,7 @@ def test_a_refused_suite_is_one_line_on_stderr_and_exit_code_2_while_the_rest_is
     result = fusebench("list", *what, "--json")
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
-        "error: suites/bad.toml:3: suite.extra: found an unknown key, expected one of name, description; remove it"
+        "error: suites/bad.toml:3: suite.extra: found an unknown key, expected one of name, description, include; remove it"
     ]
     assert "models/toy" in result.stdout
     json.loads(result.stdout)

@@ -50,6 +50,15 @@ def test_two_files_of_one_suite_name_cannot_be_selected_together(toy_project: Pa
         resolve_selection(suite=["scale", "scale.toml"], load_kernels=False)
 
 
+def test_a_file_called_like_an_included_suite_cannot_be_selected_beside_it(toy_project: Path) -> None:
+    (toy_project / "scale.toml").write_text((toy_project / "suites" / "scale.toml").read_text())
+    (toy_project / "suites" / "night.toml").write_text('[suite]\nname = "night"\ninclude = ["scale"]\n')
+    with pytest.raises(UsageError, match="both called 'scale'"):
+        resolve_selection(suite=["night", "scale.toml"], load_kernels=False)
+    chosen = resolve_selection(suite=["scale", "night"], load_kernels=False)
+    assert [case.key for case in chosen.cases] == ["scale:even", "scale:odd"]
+
+
 def test_a_kernel_pattern_must_match_something() -> None:
     assert resolve_selection(suite=["scale"], kernel="fa*").kernel == "fa*"
     with pytest.raises(UnknownNameError, match="unknown kernel 'fa'"):

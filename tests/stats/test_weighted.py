@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import msgspec
 import pytest
 
-from fusebench.schema import Status
+from fusebench.schema import Run, Status
 from fusebench.stats.weighted import BEST_FUSED, best_fused, suite_summaries, weighted_speedup
 
 
@@ -50,3 +51,49 @@ def test_the_baseline_itself_and_unmeasured_kernels_are_no_fused_best(synthetic:
     run = synthetic.make_run(kernels=[synthetic.BASELINE])
     assert best_fused(run.results) is None
     assert suite_summaries(run.cases, run.results)[0].weighted_speedup == {}
+
+
+def with_variant(run: Run, case: str) -> Run:
+    """`run` with that case made a variant, its summaries made anew."""
+    cases = [
+        msgspec.structs.replace(summary, case=msgspec.structs.replace(summary.case, variant="tp2"))
+        if summary.case.name == case
+        else summary
+        for summary in run.cases
+    ]
+    return msgspec.structs.replace(run, cases=cases, suites=suite_summaries(cases, run.results))
+
+
+def test_a_step_saves_the_weighted_difference_of_the_times(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 1.5})
+    (summary,) = suite_summaries(run.cases, run.results)
+    copies = [26.0, 28.0, 30.0, 32.0, 34.0]
+    # flux_1024's fused_triton@2 is slow, so fused_cuda@1 is that case's best; weights are 1 to 5.
+    baseline = sum(weight * copy * 2.05 for weight, copy in enumerate(copies, 1))
+    best = sum(weight * copy * (1.11 if weight == 1 else 1.08) for weight, copy in enumerate(copies, 1))
+    assert summary.baseline_us_per_step[BEST_FUSED] == pytest.approx(baseline)
+    assert summary.saved_us_per_step[BEST_FUSED] == pytest.approx(baseline - best)
+    assert summary.saved_us_per_step["split_torch@1"] == pytest.approx(sum(w * c * (2.05 - 9.0) for w, c in enumerate(copies, 1)))
+    assert summary.covered_weight[BEST_FUSED] == 1
+
+
+def test_savings_cover_only_what_was_measured_and_say_how_much(synthetic: ModuleType) -> None:
+    lost = {("batch2_medium", kernel): (Status.UNSUPPORTED, "declines") for kernel in synthetic.KERNELS if "fused" in kernel}
+    run = synthetic.make_run(status=lost)
+    (summary,) = suite_summaries(run.cases, run.results)
+    whole = suite_summaries(run.cases, synthetic.make_run().results)[0]
+    assert (summary.covered_cases[BEST_FUSED], summary.cases) == (4, 5)
+    assert summary.covered_weight[BEST_FUSED] == pytest.approx(10 / 15)
+    assert summary.saved_us_per_step[BEST_FUSED] == pytest.approx(whole.saved_us_per_step[BEST_FUSED] - 5 * 34 * (2.05 - 1.08))
+    assert summary.covered_weight["compiled@1"] == 1
+
+
+def test_a_variant_is_in_no_sum(synthetic: ModuleType) -> None:
+    (summary,) = with_variant(synthetic.make_run(), "batch2_medium").suites
+    others = synthetic.make_run(cases=synthetic.CASES[:4])
+    assert summary == others.suites[0]
+
+
+def test_a_suite_of_variants_alone_has_no_figure(synthetic: ModuleType) -> None:
+    (summary,) = with_variant(synthetic.make_run(cases=("flux_1024",)), "flux_1024").suites
+    assert (summary.cases, summary.weighted_speedup, summary.saved_us_per_step) == (0, {}, {})

@@ -66,7 +66,8 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
         )
     placed.snapshot()
     execution, early = Execution(), list[str]()
-    targets = tuple(arguments[name] for name in op.outputs) if op.in_place else ()
+    names = op.outputs_of(params)
+    targets = tuple(arguments[name] for name in names) if op.in_place else ()
 
     def call(**keywords: Any) -> tuple[torch.Tensor, ...] | None:
         poison = poisoned(expected, intercept=intercept and kernel.role is not Role.COMPILED)
@@ -77,7 +78,7 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
         if op.in_place and returned is None:
             return None
         outputs = _as_tuple(returned)
-        _require_form(op, outputs, expected)
+        _require_form(names, outputs, expected)
         if op.in_place:
             # A kernel that returns new tensors has no business writing to its arguments; one that returns an argument
             # has overwritten it, which the op allows.
@@ -93,7 +94,7 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
     execution.outputs = outputs
     execution.faults = list(dict.fromkeys([*early, *placed.violations(targets)]))
     if not op.in_place:
-        execution.faults += _memory_faults(op, outputs, placed)
+        execution.faults += _memory_faults(names, outputs, placed)
     return execution
 
 
@@ -115,12 +116,12 @@ def _as_tuple(returned: Any) -> tuple[torch.Tensor, ...]:
     raise _MalformedError(f"returned {type(returned).__name__}, expected one tensor per output")
 
 
-def _require_form(op: Op, outputs: tuple[torch.Tensor, ...], expected: Sequence[torch.Tensor]) -> None:
-    if len(outputs) != len(op.outputs):
-        raise _MalformedError(f"returned {len(outputs)} tensors, expected {len(op.outputs)}: {', '.join(op.outputs)}")
+def _require_form(names: Sequence[str], outputs: tuple[torch.Tensor, ...], expected: Sequence[torch.Tensor]) -> None:
+    if len(outputs) != len(names):
+        raise _MalformedError(f"returned {len(outputs)} tensors, expected {len(names)}: {', '.join(names)}")
     problems = [
         f"output {name!r} has {what} {found}, expected {due}"
-        for name, output, like in zip(op.outputs, outputs, expected, strict=True)
+        for name, output, like in zip(names, outputs, expected, strict=True)
         for what, found, due in (
             ("shape", tuple(output.shape), tuple(like.shape)),
             ("dtype", output.dtype, like.dtype),
@@ -136,9 +137,9 @@ def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.data_ptr() == second.data_ptr() and first.stride() == second.stride() and first.shape == second.shape
 
 
-def _memory_faults(op: Op, outputs: tuple[torch.Tensor, ...], placed: Placed) -> list[str]:
+def _memory_faults(names: Sequence[str], outputs: tuple[torch.Tensor, ...], placed: Placed) -> list[str]:
     faults = []
-    for name, output in zip(op.outputs, outputs, strict=True):
+    for name, output in zip(names, outputs, strict=True):
         owner = placed.owner(output)
         if owner is not None:
             faults.append(f"output {name!r} is memory of input buffer {owner!r}; the op returns new tensors")

@@ -111,13 +111,14 @@ class _Check:
         self.rng = random.Random(self.seed)
         self.generator = torch.Generator(device=self.device).manual_seed(self.seed)
         self.contract = self.kernel.contract_for(self.params)
+        self.names = self.op.outputs_of(self.params)
         self.target = self._bitwise_target()
 
     def run(self) -> str:
         """The reason for failing, or an empty string."""
         self.planned = len(MAGNITUDES)
         for magnitude in MAGNITUDES:
-            pool = self.pools[magnitude] = _Pool({name: [] for name in self.op.outputs}, {name: [] for name in self.op.outputs})
+            pool = self.pools[magnitude] = _Pool({name: [] for name in self.names}, {name: [] for name in self.names})
             buffers = self._inputs(magnitude)
             reason = self._draw_unit(pool, buffers) if magnitude == 1.0 else self._draw(pool, magnitude, buffers)
             if not reason:
@@ -195,7 +196,7 @@ class _Check:
         reasons = self._compare_runs(first.outputs, second.outputs)
         if self.target is not None:
             reasons += self._compare_with_target(first.outputs, split, buffers)
-        for name, output, due in zip(self.op.outputs, first.outputs, split, strict=True):
+        for name, output, due in zip(self.names, first.outputs, split, strict=True):
             self.dtypes[name] = output.dtype
             errors = compare(output, reference[name], tolerated=due)
             pool.kernel[name].append(errors)
@@ -214,7 +215,7 @@ class _Check:
 
     def _compare_runs(self, first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> list[str]:
         reasons = []
-        for name, one, other in zip(self.op.outputs, first, second, strict=True):
+        for name, one, other in zip(self.names, first, second, strict=True):
             if shares_memory(one, other):
                 reasons.append(
                     f"output {name!r} of the second call is the memory that the first call returned, which the caller still holds"
@@ -229,7 +230,7 @@ class _Check:
         assert self.target is not None
         due = split if self.target is self.split else run_plain(self.target, self.op, self.params, buffers)
         reasons = []
-        for name, output, other in zip(self.op.outputs, outputs, due, strict=True):
+        for name, output, other in zip(self.names, outputs, due, strict=True):
             agreement = judge_bitwise(output, other)
             if agreement.first_difference:
                 reasons.append(
@@ -241,7 +242,7 @@ class _Check:
     def _judge(self, pool: _Pool) -> str:
         if not isinstance(self.contract, Close):
             return ""
-        for name in self.op.outputs:
+        for name in self.names:
             kernel, split = pool.merged(name)
             if reason := judge_close(kernel, split, self.contract.factor, floor_ulps(self.dtypes[name])):
                 return f"output {name!r}: {reason}"
@@ -262,19 +263,19 @@ class _Check:
 
     def _may_be_luck(self, pool: _Pool) -> bool:
         elements = max(merge(parts).elements for parts in pool.kernel.values())
-        return elements < _CONFIRM_BELOW and max(self._use_of_bound(pool, name) for name in self.op.outputs) < _GROSS
+        return elements < _CONFIRM_BELOW and max(self._use_of_bound(pool, name) for name in self.names) < _GROSS
 
     def _channel_errors(self) -> tuple[float, float]:
         """Channel-relative RMS errors of kernel and split chain over all draws, of the output where the kernel compares worst."""
         pairs = []
-        for name in self.op.outputs:
+        for name in self.names:
             kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
             split = merge(part for pool in self.pools.values() for part in pool.split[name])
             pairs.append((kernel.channel_rms, split.channel_rms))
         return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0], default=(0.0, 0.0))
 
     def result(self, reason: str, *, tokens: int | None) -> Accuracy:
-        judged = [(pool, name) for pool in self.pools.values() for name in self.op.outputs if pool.kernel[name]]
+        judged = [(pool, name) for pool in self.pools.values() for name in self.names if pool.kernel[name]]
         kernel = split = ErrorMetrics()
         if judged:
             pool, name = max(judged, key=lambda at: self._use_of_bound(*at))

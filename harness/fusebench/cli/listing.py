@@ -53,6 +53,7 @@ def case_rows(selection: Selection) -> list[Row]:
                 "op": case.op,
                 "shape": op.shape(op.parse_params(case.params)),
                 "weight": case.weight,
+                "variant": case.variant,
                 "source": case.source,
                 "params": case.params,
             }

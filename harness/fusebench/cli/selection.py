@@ -101,10 +101,13 @@ def _choose_suites(
 
 
 def _distinct(suites: Sequence[Suite]) -> tuple[Suite, ...]:
-    """`suites` without repetitions; UsageError for two files that give their suite the same name."""
+    """`suites` without repetitions; UsageError for two files that give their suite, or one they include, the same name."""
     found: dict[str, Suite] = {}
+    paths: dict[str, str] = {}
     for suite in suites:
-        other = found.setdefault(suite.name, suite)
-        if other.path != suite.path:
-            raise UsageError(f"--suite: {other.path} and {suite.path} are both called {suite.name!r}; select one, or rename one")
+        for name, path in {suite.name: suite.path, **suite.included}.items():
+            other = paths.setdefault(name, path)
+            if other != path:
+                raise UsageError(f"--suite: {other} and {path} are both called {name!r}; select one, or rename one")
+        found.setdefault(suite.name, suite)
     return tuple(found.values())

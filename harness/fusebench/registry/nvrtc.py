@@ -30,11 +30,18 @@ def kernel_source(file: Path, entry: str, macros: Mapping[str, int | bool]) -> K
 def compile_cubin(source: KernelSource, arch: str) -> Any:
     """Compile for `arch` (such as `sm_90`), on any machine with cuda-core and NVRTC; returns cuda-core's ObjectCode.
 
+    `#include "..."` finds what lies beside the source.
+
     Raises:
         cuda-core's NVRTC error, with the compiler's log in its message.
     """
     core = _core()
-    options = core.ProgramOptions(std="c++17", arch=arch, define_macro=[(name, str(value)) for name, value in source.macros])
+    options = core.ProgramOptions(
+        std="c++17",
+        arch=arch,
+        define_macro=[(name, str(value)) for name, value in source.macros],
+        include_path=[str(source.file.parent)],
+    )
     return core.Program(source.file.read_text(), "c++", options).compile("cubin")
 
 

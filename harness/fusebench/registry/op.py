@@ -39,7 +39,8 @@ class Op(ABC):
     `-> ()` for an in-place op."""
 
     outputs: ClassVar[tuple[str, ...]]
-    """Names of the outputs.  For an in-place op they are the names of the arguments that are overwritten."""
+    """Names of the outputs.  For an in-place op they are the names of the arguments that are overwritten; an optional one that is not
+    given is no output of that call (see `outputs_of`)."""
 
     in_place: ClassVar[bool] = False
 
@@ -84,6 +85,10 @@ class Op(ABC):
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""
 
+    def outputs_of(self, params: Any) -> tuple[str, ...]:
+        """Names of the outputs of a case: all of `outputs`, unless an in-place op's optional argument is left out."""
+        return self.outputs
+
     def device_of(self, *args: Any, **kwargs: Any) -> str:
         """`cpu` or `cuda`: where the call's first tensor lives."""
         tensor = args[0] if args else next(iter(kwargs.values()))
@@ -97,13 +102,13 @@ class Op(ABC):
     def apply(self, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run `kernel` with the op's own semantics: whatever a kernel of an in-place op returns is copied into its arguments.
 
-        Returns the outputs as a tuple (of the overwritten arguments, for an in-place op).
+        Returns the outputs as a tuple (of the overwritten arguments that are given, for an in-place op).
         """
         returned = kernel(*args, **kwargs)
         if not self.in_place:
             return returned
         named = dict(zip(argument_names(self.schema), args, strict=False)) | dict(kwargs)
-        targets = tuple(named[name] for name in self.outputs)
+        targets = tuple(named[name] for name in self.outputs if named[name] is not None)
         if returned is not None:
             values = returned if isinstance(returned, tuple | list) else (returned,)
             for target, value in zip(targets, values, strict=True):

@@ -40,6 +40,11 @@ def launchable(jit_function: Any) -> Any:
     return torch.library.wrap_triton(jit_function)
 
 
+def tracing() -> bool:
+    """Whether a fused kernel's operator is being traced right now: torch then accepts `num_warps` and `num_stages` alone as options."""
+    return _tracing.get()
+
+
 @contextmanager
 def _trace() -> Iterator[None]:
     token = _tracing.set(True)

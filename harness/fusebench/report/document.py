@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..schema import Estimate, Result, Run
+from ..schema import Estimate, Result, Run, SuiteSummary
 
 
 def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
@@ -23,9 +23,15 @@ def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
         "weighted_speedup": {
             suite.name: {kernel: finite(value) for kernel, value in suite.weighted_speedup.items()} for suite in run.suites
         },
+        "suites": [_suite(suite) for suite in run.suites],
         "warnings": list(run.warnings),
         "results": [_result(result) for result in run.results],
     }
+
+
+def _suite(suite: SuiteSummary) -> dict[str, Any]:
+    figures = {key: value for key, value in msgspec.to_builtins(suite).items() if isinstance(value, dict)}
+    return {"name": suite.name, "cases": suite.cases} | {key: _plain(value) for key, value in figures.items()}
 
 
 def finite(value: float | None) -> float | None:

@@ -7,6 +7,7 @@ import base64
 from ..schema import Run, Status
 from .plot import speedup_png
 from .rows import FULL_HEADER, suite_rows
+from .savings import saving_lines
 from .table import weighted_lines
 from .wording import control_line, excuses, headline, named_cases, sampling, status_text
 
@@ -24,7 +25,7 @@ def html_report(run: Run) -> str:
         headline=headline(run),
         sampling=sampling(run),
         control=control_line(run),
-        weighted=weighted_lines(run),
+        weighted=[*weighted_lines(run), *saving_lines(run)],
         header=FULL_HEADER,
         suites=suite_rows(run),
         excuses=[(excuse, named_cases(excuse, len(run.cases)), status_text(excuse.status)) for excuse in listed],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
+from .savings import SAVING_HEADER, saving_rows
 from .table import weighted_lines
 from .wording import (
     DASH,
@@ -31,7 +32,7 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     """The report as GitHub-flavoured Markdown.  `plot` is the picture's path relative to the report; empty for none."""
     parts = [f"# {headline(run)}", ""]
     parts += [f"> {notice}" for notice in _notices(run)]
-    parts += ["", *_environment(run), ""]
+    parts += ["", *_environment(run), "", *_savings(run)]
     for name in dict.fromkeys(summary.case.suite for summary in run.cases):
         parts += _suite(run, name)
     if plot and any(result.status is Status.MEASURED for result in run.results):
@@ -77,6 +78,18 @@ def _environment(run: Run) -> list[str]:
         ("run", f"{run.id}, {run.created}"),
     )
     return markdown_table(("environment", ""), [(name, value) for name, value in facts if value], right_from=2)
+
+
+def _savings(run: Run) -> list[str]:
+    rows = saving_rows(run)
+    if not rows:
+        return []
+    meaning = (
+        "Sums of weight x time over the cases where both the baseline and the kernel were measured, weight being launches per denoise "
+        "step. Variants (tensor parallelism) are not in them."
+    )
+    star = ["\\* covers other cases than the best fused kernels do.", ""] if any("*" in cell for row in rows for cell in row) else []
+    return ["## Microseconds saved per denoise step", "", *markdown_table(SAVING_HEADER, rows), "", meaning, "", *star]
 
 
 def _suite(run: Run, name: str) -> list[str]:

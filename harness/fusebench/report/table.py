@@ -9,6 +9,7 @@ import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
 from .rows import bandwidth, launches, outcome
+from .savings import saving_lines
 from .wording import (
     DASH,
     cases_with_results,
@@ -66,7 +67,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     if run.timer_fallback:
         parts.append(Text(f"timer fallback: {run.timer_fallback}", style="yellow"))
     parts += _lines(run, console.width)
-    parts += [Text(line) for line in weighted_lines(run)]
+    parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run))]
     if line := control_line(run):
         parts.append(Text(line))
     for excuse in excuses(run):

@@ -1,14 +1,16 @@
-"""The weighted view of a suite: sum(weight x baseline time) / sum(weight x kernel time).
+"""The weighted view of a suite: sum(weight x baseline time) / sum(weight x kernel time), and their difference.
 
-Weights are launches per denoise step, so the figure is the speedup of a step's whole time in these launches.  Each figure
-covers only the cases where both the kernel and the baseline were measured, and says how many those are: a kernel that declines the
-case it is worst at must not look better for it unseen.
+Weights are launches per denoise step, so the quotient is the speedup of a step's whole time in these launches, and the difference is
+what a step saves.  Each figure covers only the cases where both the kernel and the baseline were measured, and says how many those are
+and how much of the weight: a kernel that declines the case it is worst at must not look better for it unseen.  Cases with a variant
+stand for another way to run the step, and are no part of the sums.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 
 from ..schema import CaseSummary, Result, Role, Status, SuiteSummary
 
@@ -16,8 +18,12 @@ BEST_FUSED = "best_fused"
 """Key of the figure that takes, per case, the fastest measured fused kernel."""
 
 
-def weighted_speedup(terms: Iterable[tuple[float, float, float]]) -> float:
-    """`terms` are (weight, baseline time, kernel time), times in one unit, weights positive.
+Term = tuple[float, float, float]
+"""(weight, baseline time, kernel time), times in one unit, weights positive."""
+
+
+def weighted_speedup(terms: Iterable[Term]) -> float:
+    """sum(weight x baseline time) / sum(weight x kernel time).
 
     Raises:
         ValueError: no terms.
@@ -29,6 +35,11 @@ def weighted_speedup(terms: Iterable[tuple[float, float, float]]) -> float:
     if below <= 0.0:
         raise ValueError("a weighted speedup needs at least one case with a positive weight and time")
     return above / below
+
+
+def saved(terms: Iterable[Term]) -> float:
+    """sum(weight x (baseline time - kernel time)), in the terms' unit; 0 for no terms."""
+    return fsum(weight * (baseline - kernel) for weight, baseline, kernel in terms)
 
 
 def best_fused(results: Iterable[Result]) -> Result | None:
@@ -45,11 +56,14 @@ def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> 
     by_case: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_case[result.case_key].append(result)
-    counts: dict[str, int] = {}
-    terms: dict[str, dict[str, list[tuple[float, float, float]]]] = defaultdict(lambda: defaultdict(list))
+    weights: dict[str, list[float]] = {}
+    terms: dict[str, dict[str, list[Term]]] = defaultdict(lambda: defaultdict(list))
     for summary in cases:
         case = summary.case
-        counts[case.suite] = counts.get(case.suite, 0) + 1
+        counted = weights.setdefault(case.suite, [])
+        if case.variant:
+            continue
+        counted.append(case.weight)
         rows = by_case[case.key]
         baseline = next((time for row in rows if row.kernel == summary.baseline and (time := _time(row)) is not None), None)
         if baseline is None:
@@ -61,15 +75,19 @@ def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> 
         best = best_fused(rows)
         if best is not None:
             terms[case.suite][BEST_FUSED].append((case.weight, baseline, _time(best) or 0.0))
-    return [
-        SuiteSummary(
-            name=name,
-            cases=count,
-            weighted_speedup={kernel: weighted_speedup(found) for kernel, found in terms[name].items()},
-            covered_cases={kernel: len(found) for kernel, found in terms[name].items()},
-        )
-        for name, count in counts.items()
-    ]
+    return [_summary(name, counted, terms[name]) for name, counted in weights.items()]
+
+
+def _summary(name: str, weights: Sequence[float], terms: Mapping[str, Sequence[Term]]) -> SuiteSummary:
+    return SuiteSummary(
+        name=name,
+        cases=len(weights),
+        weighted_speedup={kernel: weighted_speedup(found) for kernel, found in terms.items()},
+        covered_cases={kernel: len(found) for kernel, found in terms.items()},
+        covered_weight={kernel: fsum(weight for weight, _, _ in found) / fsum(weights) for kernel, found in terms.items()},
+        baseline_us_per_step={kernel: fsum(weight * above for weight, above, _ in found) for kernel, found in terms.items()},
+        saved_us_per_step={kernel: saved(found) for kernel, found in terms.items()},
+    )
 
 
 def _time(result: Result) -> float | None:

@@ -99,7 +99,8 @@ class Placement:
         placed = {key: self._empty(tuple(value.shape), value.dtype).copy_(value) for key, value in self._values.items()}
         arguments = dict(self._op.arguments(self._params, placed))
         originals = self._op.arguments(self._params, self._values)
-        overwritten = [(arguments[output], originals[output]) for output in self._op.outputs] if self._op.in_place else []
+        outputs = self._op.outputs_of(self._params) if self._op.in_place else ()
+        overwritten = [(arguments[output], originals[output]) for output in outputs]
 
         def restore() -> None:
             for target, original in overwritten:

@@ -1,0 +1,83 @@
+"""What a kernel may know of a tensor without reading it, as a value that can be remembered: shape, strides, dtype, device.
+
+Argument checks and launch plans are functions of layouts, so a call whose layouts were seen before costs a look-up.  Owns the
+wording of refusals too; which layouts an op accepts is said elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
+from fusebench.errors import KernelArgumentError
+from fusebench.registry.torch_operator import interpreting, tracing
+
+if TYPE_CHECKING:
+    import torch
+
+ACTIVATION_DTYPES = ("bfloat16", "float16", "float32")
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
+
+
+class Layout(NamedTuple):
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def dtype_name(self) -> str:
+        """`bfloat16`, as cases spell it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def is_contiguous(self) -> bool:
+        if 0 in self.shape:
+            return True
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def __str__(self) -> str:
+        strided = "" if self.is_contiguous else f" with strides {tuple(self.strides)}"
+        return f"{list(self.shape)} in {self.dtype}{strided}"
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    return Layout(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def optional_layout(tensor: torch.Tensor | None) -> Layout | None:
+    return None if tensor is None else layout_of(tensor)
+
+
+def remembered(function: FunctionT) -> FunctionT:
+    """`function` of hashable arguments, its recent results kept; not while an operator is traced, whose sizes may be symbols."""
+    cached = functools.lru_cache(maxsize=512)(function)
+
+    @functools.wraps(function)
+    def call(*args: object) -> object:
+        return function(*args) if tracing() else cached(*args)
+
+    return call  # type: ignore[return-value]
+
+
+def refuse(op: str, name: str, found: str, accepted: str) -> NoReturn:
+    """Raise KernelArgumentError naming the argument, what came and what is accepted."""
+    raise KernelArgumentError(f"{op}: argument {name}: found {found}; accepted is {accepted}")
+
+
+def check_device(op: str, name: str, tensor: torch.Tensor, *, interpreted: bool) -> None:
+    """Raise KernelArgumentError unless the tensor is on a GPU: a kernel given host memory would fault and take the CUDA context with it.
+
+    Args:
+        interpreted: whether this kernel also runs on host memory while Triton's interpreter is on.
+    """
+    if not tensor.is_cuda and not (interpreted and interpreting()):
+        refuse(op, name, f"device {tensor.device}", "a CUDA device")

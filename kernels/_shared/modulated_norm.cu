@@ -1,0 +1,96 @@
+// norm_scale_shift and residual_gate_norm_scale_shift in CUDA C++: WARPS warps per row, the row in registers, persistent grid.
+//
+// Macros beside those of row_norm.cuh:
+//
+//   RESIDUAL                          1: v = residual + gate * x first
+//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 a row per sample or token); GATE -1: none
+//   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
+//   ALIGNED                           1: every row of x and residual starts on 16 bytes
+//   MODULATION_ALIGNED                1: every row of the modulations, the weight and the bias do
+//   MIN_BLOCKS                        blocks resident per multiprocessor
+
+#include "row_norm.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
+               const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ scale,
+               const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 rows, i64 tokens, i64 x_batch_stride,
+               i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride, i64 gate_group_stride,
+               i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride, i64 scale_rows, i64 shift_batch_stride,
+               i64 shift_group_stride, i64 shift_rows, float eps) {
+    __shared__ Exchange exchange;  // takes no space while WARPS is 1, as nothing reads it
+    const int group = threadIdx.x / LANES;
+    const int member = threadIdx.x % LANES;
+    int turn = 0;
+    for (i64 row = (i64)blockIdx.x * GROUPS + group; row < rows; row += (i64)gridDim.x * GROUPS, ++turn) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+
+        Vector own[PER_LANE];  // x, or the rounded v
+        const char* source = x + (batch * x_batch_stride + token * x_row_stride) * ITEM;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i)
+            if (holds(i, member)) own[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+        if constexpr (RESIDUAL) {
+            Vector other[PER_LANE];
+            source = residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (holds(i, member)) other[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+            const char* gates = gate;
+            if constexpr (GATE >= 0)
+                gates = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (!holds(i, member)) continue;
+                const int vector = member + i * LANES;
+                float values[VEC], sums[VEC];
+                unpack(own[i], values);
+                unpack(other[i], sums);
+                if constexpr (GATE >= 0) {
+                    float factors[VEC];
+                    load_modulation<GATE_DTYPE, GATE, MODULATION_ALIGNED>(gates, vector * VEC, factors);
+                    // Not contracted, so that v rounds as torch's float32 chain does.
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], factors[e]);
+                }
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
+                own[i] = pack(sums);
+                store_vector(v + row * (D * ITEM) + vector * 16, own[i]);
+            }
+        }
+
+        const Statistics found =
+            row_statistics([&](int i, float (&values)[VEC]) { unpack(own[i], values); }, member, group, turn, eps, exchange);
+
+        const char* scales = modulation_row<SCALE_DTYPE, SCALE>(scale, {scale_batch_stride, scale_group_stride, scale_rows}, batch, token);
+        const char* shifts = modulation_row<SHIFT_DTYPE, SHIFT>(shift, {shift_batch_stride, shift_group_stride, shift_rows}, batch, token);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (!holds(i, member)) continue;
+            const int vector = member + i * LANES;
+            float values[VEC], factors[VEC], terms[VEC];
+            load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
+            load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts, vector * VEC, terms);
+            unpack(own[i], values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) values[e] = (values[e] - found.mean) * found.inverse;
+            if constexpr (WEIGHT_DTYPE >= 0) {
+                float weights[VEC];
+                load_shared_values<WEIGHT_DTYPE, MODULATION_ALIGNED>(weight, vector * VEC, weights);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) values[e] *= weights[e];
+            }
+            if constexpr (BIAS_DTYPE >= 0) {
+                float offsets[VEC];
+                load_shared_values<BIAS_DTYPE, MODULATION_ALIGNED>(bias, vector * VEC, offsets);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) values[e] += offsets[e];
+            }
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) values[e] = values[e] * (1.0f + factors[e]) + terms[e];
+            store_vector(y + row * (D * ITEM) + vector * 16, pack(values));
+        }
+    }
+}

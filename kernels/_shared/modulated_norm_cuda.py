@@ -1,0 +1,129 @@
+"""Launches modulated_norm.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind norm_scale_shift and its residual form."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import torch
+
+from fusebench.registry import nvrtc
+
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from .norm_arguments import Plan
+
+SOURCE = Path(__file__).with_name("modulated_norm.cu")
+
+
+class Dtypes(NamedTuple):
+    """Codes of DTYPE_CODES, or NO_TENSOR."""
+
+    x: int
+    gate: int
+    weight: int
+    bias: int
+    scale: int
+    shift: int
+
+
+def launch(
+    plan: Plan,
+    x: torch.Tensor,
+    *,
+    y: torch.Tensor,
+    norm: str,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+) -> None:
+    """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only."""
+    if plan.rows == 0:
+        return
+    other = x if residual is None else residual
+    x_strides, other_strides, item = x.stride(), other.stride(), x.element_size()
+    tensors = (x, gate, weight, bias, scale, shift)
+    pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    rows_start = pointers[0] | other.data_ptr() | item * (x_strides[0] | x_strides[1] | other_strides[0] | other_strides[1])
+    shared_start = functools.reduce(int.__or__, pointers[1:])
+    device_index = x.device.index
+    specialisation = _specialise_call(
+        plan,
+        Dtypes(*(NO_TENSOR if tensor is None else DTYPE_CODES[tensor.dtype] for tensor in tensors)),
+        norm == "layer",
+        residual is not None,
+        rows_start % 16 == 0,
+        shared_start % 16 == 0,
+        eps,
+        device_index,
+    )
+    nvrtc.launch(
+        specialisation.source,
+        grid=specialisation.grid,
+        block=THREADS,
+        device_index=device_index,
+        arguments=(
+            pointers[0], other.data_ptr(), *pointers[1:], y.data_ptr(), 0 if v is None else v.data_ptr(),
+            plan.rows, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
+            *specialisation.broadcasts, specialisation.eps,
+        ),
+    )  # fmt: skip
+
+
+class _Specialisation(NamedTuple):
+    source: nvrtc.KernelSource
+    grid: int
+    broadcasts: tuple[int, ...]
+    eps: numpy.float32
+
+
+@functools.lru_cache(maxsize=512)
+def _specialise_call(
+    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
+) -> _Specialisation:
+    """All that does not change between calls of one shape on one device."""
+    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    item_size = 4 if dtypes.x == DTYPE_CODES[torch.float32] else 2
+    narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
+    split = split_row(plan.hidden, item_size, 2 if residual else 1, plan.rows, multiprocessors, narrow=narrow)
+    return _Specialisation(
+        specialise(plan, dtypes, layer, residual, aligned, starts_aligned and _strides_aligned(plan, dtypes), split),
+        grid(plan.rows, split, multiprocessors),
+        tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3]),
+        numpy.float32(eps),
+    )
+
+
+def specialise(
+    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit
+) -> nvrtc.KernelSource:
+    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
+    return nvrtc.kernel_source(
+        SOURCE,
+        "modulated_norm",
+        {
+            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": layer, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks,
+            "RESIDUAL": residual, "GATE": NO_TENSOR if plan.gate is None else plan.gate.addressing,
+            "SCALE": plan.scale.addressing, "SHIFT": plan.shift.addressing,
+            # A dtype that nothing reads still has to be one.
+            "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
+            "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
+            "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned,
+        },
+    )  # fmt: skip
+
+
+def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:
+    """Whether every row of a modulation starts on 16 bytes where the first does."""
+    broadcasts = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
+    return all(
+        (broadcast.batch_stride | broadcast.group_stride) * (4 if code == DTYPE_CODES[torch.float32] else 2) % 16 == 0
+        for broadcast, code in broadcasts
+        if broadcast is not None and broadcast.channel_stride
+    )

@@ -1,0 +1,235 @@
+"""The Triton kernel behind norm_scale_shift and its residual form: residual + gate, norm, modulation, each a stage that can be left out.
+
+The fused launches run all stages of their op; the split yardstick's launches run one stage each, so that it is as well tuned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fusebench.registry.torch_operator import launchable, tracing
+
+from .modulation import ROW, SCALAR, Broadcast
+from .norm_arguments import Plan
+from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
+from .row_tiles import RowTile
+
+ABSENT = -1
+"""In the place of an addressing: no such modulation."""
+
+
+@triton.jit
+def residual_gate(x, residual, gate, GATE: tl.constexpr, DTYPE: tl.constexpr):
+    """residual + gate * x of one tile, rounded through DTYPE."""
+    if GATE >= 0:
+        x = x * gate.to(tl.float32)
+    return (residual + x).to(DTYPE)
+
+
+@triton.jit
+def _modulated_norm(
+    x_ptr,
+    residual_ptr,
+    gate_ptr,
+    weight_ptr,
+    bias_ptr,
+    scale_ptr,
+    shift_ptr,
+    y_ptr,
+    v_ptr,
+    row_count,
+    tokens,
+    x_batch_stride,
+    x_row_stride,
+    residual_batch_stride,
+    residual_row_stride,
+    gate_batch_stride,
+    gate_group_stride,
+    gate_rows,
+    scale_batch_stride,
+    scale_group_stride,
+    scale_rows,
+    shift_batch_stride,
+    shift_group_stride,
+    shift_rows,
+    eps,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD: tl.constexpr,
+    TAIL: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    NORM: tl.constexpr,
+    LAYER: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATE: tl.constexpr,
+    SCALE: tl.constexpr,
+    SHIFT: tl.constexpr,
+    PER_ROW: tl.constexpr,
+):
+    """One program: ROWS rows.  GATE, SCALE and SHIFT are addressings, or negative where there is none; PER_ROW: rows of a program
+    may take different modulations."""
+    first = tl.program_id(0) * ROWS
+    rows = first + tl.arange(0, ROWS)[:, None]
+    batch = rows // tokens
+    token = rows - batch * tokens
+    head_columns = tl.arange(0, HEAD)[None, :]
+    head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
+    # 64-bit: rows x D passes 2^31 elements on long videos.
+    source = x_ptr + batch.to(tl.int64) * x_batch_stride + token.to(tl.int64) * x_row_stride
+    head = tl.load(source + head_columns, mask=head_mask, other=0.0).to(tl.float32)
+    tail_columns = head_columns
+    tail_mask = head_mask
+    tail = head
+    if TAIL:
+        tail_columns = HEAD + tl.arange(0, TAIL)[None, :]
+        tail_mask = tile_mask(rows, tail_columns, row_count, D, ROWS)
+        tail = tl.load(source + tail_columns, mask=tail_mask, other=0.0).to(tl.float32)
+
+    group_batch = batch
+    group_token = token
+    if not PER_ROW:
+        group_batch = first // tokens
+        group_token = first - group_batch * tokens
+    target = rows.to(tl.int64) * D
+
+    if RESIDUAL:
+        residual_source = residual_ptr + batch.to(tl.int64) * residual_batch_stride + token.to(tl.int64) * residual_row_stride
+        gate_row = modulation_row(gate_ptr, group_batch, group_token, gate_batch_stride, gate_group_stride, gate_rows, GATE)
+        residual = tl.load(residual_source + head_columns, mask=head_mask, other=0.0).to(tl.float32)
+        gate = 1.0
+        if GATE >= 0:
+            gate = load_modulation(gate_row, head_columns, head_mask, GATE, PER_ROW, D)
+        rounded = residual_gate(head, residual, gate, GATE, v_ptr.dtype.element_ty)
+        tl.store(v_ptr + target + head_columns, rounded, mask=head_mask)
+        head = tl.where(head_mask, rounded.to(tl.float32), 0.0)  # a scalar gate may be Inf, which times the padding is NaN
+        if TAIL:
+            residual = tl.load(residual_source + tail_columns, mask=tail_mask, other=0.0).to(tl.float32)
+            if GATE >= 0:
+                gate = load_modulation(gate_row, tail_columns, tail_mask, GATE, PER_ROW, D)
+            rounded = residual_gate(tail, residual, gate, GATE, v_ptr.dtype.element_ty)
+            tl.store(v_ptr + target + tail_columns, rounded, mask=tail_mask)
+            tail = tl.where(tail_mask, rounded.to(tl.float32), 0.0)
+
+    if NORM or SCALE >= 0:
+        # The modulations are asked for before the reduction waits for the row.
+        scale_row = modulation_row(scale_ptr, group_batch, group_token, scale_batch_stride, scale_group_stride, scale_rows, SCALE)
+        shift_row = modulation_row(shift_ptr, group_batch, group_token, shift_batch_stride, shift_group_stride, shift_rows, SHIFT)
+        head_scale = 0.0
+        head_shift = 0.0
+        tail_scale = 0.0
+        tail_shift = 0.0
+        if SCALE >= 0:
+            head_scale = load_modulation(scale_row, head_columns, head_mask, SCALE, PER_ROW, D)
+            head_shift = load_modulation(shift_row, head_columns, head_mask, SHIFT, PER_ROW, D)
+            if TAIL:
+                tail_scale = load_modulation(scale_row, tail_columns, tail_mask, SCALE, PER_ROW, D)
+                tail_shift = load_modulation(shift_row, tail_columns, tail_mask, SHIFT, PER_ROW, D)
+        if NORM:
+            mean, inverse = row_statistics(head, tail, head_columns, tail_columns, eps, D, TAIL, LAYER)
+            weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
+            bias = load_parameter(bias_ptr, head_columns, BIAS, D)
+            head = normalise(head, mean, inverse, weight, bias, LAYER, WEIGHT, BIAS)
+            if TAIL:
+                tail_weight = load_parameter(weight_ptr, tail_columns, WEIGHT, D)
+                tail_bias = load_parameter(bias_ptr, tail_columns, BIAS, D)
+                tail = normalise(tail, mean, inverse, tail_weight, tail_bias, LAYER, WEIGHT, BIAS)
+        if SCALE >= 0:
+            head = head * (1.0 + head_scale.to(tl.float32)) + head_shift.to(tl.float32)
+            if TAIL:
+                tail = tail * (1.0 + tail_scale.to(tl.float32)) + tail_shift.to(tl.float32)
+        tl.store(y_ptr + target + head_columns, head.to(y_ptr.dtype.element_ty), mask=head_mask)
+        if TAIL:
+            tl.store(y_ptr + target + tail_columns, tail.to(y_ptr.dtype.element_ty), mask=tail_mask)
+
+
+def launch(
+    plan: Plan,
+    tile: RowTile,
+    x: torch.Tensor,
+    *,
+    y: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    norm: str | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 0.0,
+    scale: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+) -> None:
+    """One launch over x `[B, S, D]` of the stages whose arguments are given.
+
+    Args:
+        y, v: contiguous outputs `[B, S, D]` of the norm or modulation, and of the residual stage.
+        residual: `v = residual + gate * x`, rounded to v's dtype; later stages take the rounded v.
+        norm: `layer`, `rms`, or None to leave that stage out.
+        scale, shift: the modulation stage; both or neither.
+    """
+    if plan.rows == 0:
+        return
+    used = [
+        broadcast for given, broadcast in ((gate, plan.gate), (scale, plan.scale), (shift, plan.shift)) if given is not None and broadcast
+    ]
+    per_row = tile.rows > 1 and any(one.addressing == ROW and one.rows_per_group % tile.rows for one in used)
+    kernel: Any = launchable(_modulated_norm)
+    other = x if residual is None else residual
+    kernel[(triton.cdiv(plan.rows, tile.rows),)](
+        x,
+        other,  # pointers of stages that are left out are never read
+        x if gate is None else gate,
+        x if weight is None else weight,
+        x if bias is None else bias,
+        x if scale is None else scale,
+        x if shift is None else shift,
+        x if y is None else y,
+        x if v is None else v,
+        plan.rows,
+        plan.tokens,
+        x.stride(0),
+        x.stride(1),
+        other.stride(0),
+        other.stride(1),
+        *_address(plan.gate, gate),
+        *_address(plan.scale, scale),
+        *_address(plan.shift, shift),
+        eps,
+        D=plan.hidden,
+        ROWS=tile.rows,
+        HEAD=tile.head,
+        TAIL=tile.tail,
+        RESIDUAL=residual is not None,
+        NORM=norm is not None,
+        LAYER=norm == "layer",
+        WEIGHT=weight is not None,
+        BIAS=bias is not None,
+        GATE=_addressing(plan.gate, gate),
+        SCALE=_addressing(plan.scale, scale),
+        SHIFT=_addressing(plan.shift, shift),
+        PER_ROW=per_row,
+        num_warps=tile.num_warps,
+        # Uncontracted, gate * x + residual rounds as torch's float32 chain does, so that v is the model's.  Under torch.compile the
+        # option cannot be passed, and v may differ from the eager call's where a rounding is close.
+        **({} if tracing() else {"enable_fp_fusion": False}),
+    )
+
+
+def intermediate_dtype(x: torch.Tensor, *beside: torch.Tensor | None) -> torch.dtype:
+    """The dtype in which models keep the norm before they modulate it: x's, or float32 where anything beside x is float32."""
+    return x.dtype if all(tensor is None or tensor.dtype == x.dtype for tensor in beside) else torch.float32
+
+
+def _address(broadcast: Broadcast | None, given: torch.Tensor | None) -> tuple[int, int, int]:
+    return (0, 0, 1) if given is None or broadcast is None else broadcast[:3]
+
+
+def _addressing(broadcast: Broadcast | None, given: torch.Tensor | None) -> int:
+    return ABSENT if given is None or broadcast is None else broadcast.addressing
+
+
+assert SCALAR > ABSENT, "device code tells an absent modulation by its sign"

@@ -1,0 +1,181 @@
+"""What the cases of all modulated norms have in common: sizes, inputs, labels.  Imports torch inside its functions only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from .modulation import Form, shape_of
+
+if TYPE_CHECKING:
+    import torch
+
+LARGEST_HIDDEN = 8192
+"""Widest row that the kernels keep in registers."""
+ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
+SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+MODULATION_SPREAD = 0.5
+"""Standard deviation of drawn scales, shifts and gates: their values have no effect on cost and little on error."""
+
+
+class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case: x is `[batch, tokens, hidden]`."""
+
+    batch: int = 1
+    tokens: int
+    hidden: int
+    frames: int = 1
+    """Frames F of a per-frame modulation; divides tokens."""
+    norm: Literal["layer", "rms"] = "layer"
+    affine: bool = False
+    """Whether the norm has a weight (and, a layer norm, a bias), in the dtype of the modulation."""
+    eps: float = 1e-6
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    modulation: Form = "batch"
+    """Form of scale and shift."""
+    modulation_dtype: Literal["activation", "float32"] = "activation"
+    strided: bool = False
+    """Whether the activations are column slices of wider rows and the modulations chunk views of one tensor, as models have them."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "tokens", "frames"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        if not 8 <= self.hidden <= LARGEST_HIDDEN or self.hidden % 8:
+            raise ValueError(f"hidden is {self.hidden}; it must be a multiple of 8 from 8 to {LARGEST_HIDDEN}")
+        if self.frames > 1 and "frame" not in self.forms:
+            raise ValueError(f"frames is {self.frames}; it must be 1 unless a modulation has the form 'frame'")
+        if self.tokens % self.frames:
+            raise ValueError(f"frames is {self.frames}; it must divide tokens ({self.tokens})")
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"eps is {self.eps}; it must be positive and finite")
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The form of every modulation."""
+        return (self.modulation, self.modulation)
+
+    @property
+    def rows(self) -> int:
+        """Rows that one launch normalises."""
+        return self.batch * self.tokens
+
+    @property
+    def modulation_item_size(self) -> int:
+        return 4 if self.modulation_dtype == "float32" else ITEM_SIZES[self.dtype]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the norm's affine parameters."""
+        if not self.affine:
+            return ()
+        return ("weight", "bias") if self.norm == "layer" else ("weight",)
+
+    def modulation_shape(self, form: Form) -> tuple[int, ...]:
+        return shape_of(form, batch=self.batch, tokens=self.tokens, frames=self.frames, hidden=self.hidden)
+
+
+ParamsT = TypeVar("ParamsT", bound=ModulatedParams)
+
+
+def draw_rows(params: ModulatedParams, *, device: torch.device, generator: torch.Generator, magnitude: float) -> torch.Tensor:
+    """Buffer of one activation: `[batch, tokens, hidden]`, twice as wide where the case is strided (see `view_rows`)."""
+    import torch
+
+    from fusebench.accuracy.inputs import normal_with_outliers
+
+    width = 2 * params.hidden if params.strided else params.hidden
+    shape = (params.batch, params.tokens, width)
+    return normal_with_outliers(shape, dtype=getattr(torch, params.dtype), device=device, generator=generator, magnitude=magnitude)
+
+
+def view_rows(params: ModulatedParams, buffer: torch.Tensor) -> torch.Tensor:
+    """The activation in its buffer: the last `hidden` columns."""
+    return buffer[..., -params.hidden :]
+
+
+def draw_parameters(params: ModulatedParams, *, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Buffers of the norm's weight and bias, as far as the case has them."""
+    import torch
+
+    from fusebench.accuracy.inputs import norm_weight
+
+    dtype = torch.float32 if params.modulation_dtype == "float32" else getattr(torch, params.dtype)
+    made = {name: norm_weight(params.hidden, dtype=dtype, device=device, generator=generator) for name in params.parameters}
+    if "bias" in made:
+        made["bias"] -= 1.0
+    return made
+
+
+def draw_modulations(
+    params: ModulatedParams, forms: Mapping[str, Form], *, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Buffers of the modulations called `forms`' keys; those of one form share a tensor where the case is strided (not scalars)."""
+    import torch
+
+    dtype = torch.float32 if params.modulation_dtype == "float32" else getattr(torch, params.dtype)
+    made = {}
+    for names, form in _packs(params, forms):
+        *leading, width = params.modulation_shape(form)
+        values = torch.randn((*leading, len(names) * width), generator=generator, device=device, dtype=torch.float32)
+        made["_".join(names)] = values.mul_(MODULATION_SPREAD).to(dtype)
+    return made
+
+
+def view_modulations(params: ModulatedParams, forms: Mapping[str, Form], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The modulations in their buffers, by name."""
+    views = {}
+    for names, _ in _packs(params, forms):
+        views |= dict(zip(names, buffers["_".join(names)].chunk(len(names), dim=-1), strict=True))
+    return views
+
+
+def _packs(params: ModulatedParams, forms: Mapping[str, Form]) -> list[tuple[Sequence[str], Form]]:
+    """Names that share a buffer, with their form."""
+    packs: dict[Form, list[str]] = {}
+    alone: list[tuple[Sequence[str], Form]] = []
+    for name, form in forms.items():
+        if params.strided and form != "scalar":
+            packs.setdefault(form, []).append(name)
+        else:
+            alone.append(((name,), form))
+    return alone + [(tuple(names), form) for form, names in packs.items()]
+
+
+def modulation_bytes(params: ModulatedParams, forms: Sequence[Form]) -> int:
+    """Bytes of the modulations and of the norm's parameters, each read once."""
+    elements = sum(math.prod(params.modulation_shape(form)) for form in forms) + len(params.parameters) * params.hidden
+    return elements * params.modulation_item_size
+
+
+def norm_flops(params: ModulatedParams) -> int:
+    """Operations of the norm and of `* (1 + scale) + shift`, for all rows."""
+    norm = 5 if params.norm == "layer" else 3  # mean's sum, difference, square and its sum, product; an RMS norm has the last three
+    per_row = 4 if params.norm == "layer" else 3  # means, eps, reciprocal root
+    rows = params.rows * ((norm + len(params.parameters) + 2) * params.hidden + per_row)
+    return rows + math.prod(params.modulation_shape(params.modulation))
+
+
+def label(params: ModulatedParams, *extras: str) -> str:
+    """Such as `4096x3072 bf16` with what is not usual of norm and modulation."""
+    batch = f"{params.batch}x" if params.batch > 1 else ""
+    named: dict[str, Any] = {
+        params.norm: params.norm != "layer",
+        "affine": params.affine,
+        f"F{params.frames}" if params.modulation == "frame" else params.modulation: params.modulation != "batch",
+        "fp32 modulation": params.modulation_dtype == "float32",
+        "strided": params.strided,
+    }
+    words = [name for name, wanted in named.items() if wanted]
+    return " ".join((f"{batch}{params.tokens}x{params.hidden} {SHORT_DTYPES[params.dtype]}", *words, *(extra for extra in extras if extra)))
+
+
+def shrunk(params: ParamsT, rows: int) -> ParamsT:
+    """The same case with at most `rows` rows; as many frames as are left room for."""
+    batch = min(params.batch, max(1, rows))
+    tokens = min(params.tokens, max(1, rows // batch))
+    frames = min(params.frames, tokens)
+    return msgspec.structs.replace(params, batch=batch, tokens=tokens - tokens % frames, frames=frames)

@@ -1,0 +1,217 @@
+// Device code of norms over whole rows in CUDA C++: a row in the registers of WARPS warps, 16-byte vectors, statistics by shuffles.
+//
+// Compiled by NVRTC; needs no other header.  The including file is compiled with these macros defined:
+//
+//   D                elements of a row, a multiple of 8
+//   DTYPE            0 bfloat16, 1 float16, 2 float32 (activations)
+//   LAYER            1: layer norm; 0: RMS norm
+//   WARPS, THREADS   warps that share a row (1, 2, 4, 8; 32 * (WARPS - 1) < vectors of a row), threads of a block
+//
+// Lane `member` of a row's 32 * WARPS lanes holds vectors member, member + 32 * WARPS, ... of the row: consecutive lanes, consecutive
+// addresses.
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i64 = long long;
+
+constexpr u32 ALL = 0xffffffffu;
+constexpr int BFLOAT16 = 0, FLOAT16 = 1, FLOAT32 = 2;
+constexpr int ITEM = DTYPE == FLOAT32 ? 4 : 2;
+constexpr int VEC = 16 / ITEM;                             // elements per vector
+constexpr int VECTORS = D / VEC;                           // vectors per row
+constexpr int LANES = 32 * WARPS;                          // lanes that share a row
+constexpr int PER_LANE = (VECTORS + LANES - 1) / LANES;    // vectors per lane
+constexpr int GROUPS = THREADS / LANES;                    // rows that a block works on at once
+
+static_assert(D % 8 == 0, "a row must be whole vectors in every dtype");
+static_assert(32 * (WARPS - 1) < VECTORS, "every warp must hold elements of the row");
+
+// Whether lane `member` has an i-th vector; true at compile time for all but the last of a row.
+__device__ __forceinline__ bool holds(int i, int member) { return (i + 1) * LANES <= VECTORS || member + i * LANES < VECTORS; }
+
+template <int KIND> __device__ __forceinline__ float widen(u32 bits) {
+    if constexpr (KIND == BFLOAT16) return __uint_as_float(bits << 16);
+    else if constexpr (KIND == FLOAT16) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((u16)bits)); return f; }
+    else return __uint_as_float(bits);
+}
+
+template <int KIND> __device__ __forceinline__ u32 narrow(float f) {  // round to nearest even
+    if constexpr (KIND == BFLOAT16) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+    else if constexpr (KIND == FLOAT16) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+    else return __float_as_uint(f);
+}
+
+struct Vector { u32 word[4]; };  // 16 bytes
+
+// 16 bytes that are read once.  They pass the L1, so that modulations, which many rows share, stay in it.
+template <int KIND, bool WHOLE> __device__ __forceinline__ Vector load_once(const char* p) {
+    Vector v;
+    if constexpr (WHOLE) {
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
+    } else if constexpr (KIND == FLOAT32) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v.word[i] = __ldg((const u32*)p + i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v.word[i] = __ldg((const u16*)p + 2 * i) | ((u32)__ldg((const u16*)p + 2 * i + 1) << 16);
+    }
+    return v;
+}
+
+__device__ __forceinline__ void store_vector(char* p, const Vector& v) {  // outputs are allocations of their own, so aligned
+    *(uint4*)p = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+}
+
+__device__ __forceinline__ void unpack(const Vector& v, float (&x)[VEC]) {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        if constexpr (ITEM == 4) x[i] = __uint_as_float(v.word[i]);
+        else x[i] = widen<DTYPE>((v.word[i / 2] >> (16 * (i % 2))) & 0xffffu);
+    }
+}
+
+__device__ __forceinline__ u32 narrow_two(float low, float high) {  // two 16-bit values in one word
+    u32 both;
+    if constexpr (DTYPE == BFLOAT16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+__device__ __forceinline__ Vector pack(const float (&x)[VEC]) {
+    Vector v;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if constexpr (ITEM == 4) v.word[i] = __float_as_uint(x[i]);
+        else v.word[i] = narrow_two(x[2 * i], x[2 * i + 1]);
+    }
+    return v;
+}
+
+// VEC values of KIND from element `index` of `base` that many rows share (weights, modulations), widened.  WHOLE: 16-byte alignment.
+template <int KIND, bool WHOLE> __device__ __forceinline__ void load_shared_values(const char* base, int index, float (&out)[VEC]) {
+    constexpr int SIZE = KIND == FLOAT32 ? 4 : 2;
+    const char* p = base + (i64)index * SIZE;
+    if constexpr (WHOLE && KIND == FLOAT32) {
+#pragma unroll
+        for (int i = 0; i < VEC; i += 4) {
+            float4 f = __ldg((const float4*)p + i / 4);
+            out[i] = f.x; out[i + 1] = f.y; out[i + 2] = f.z; out[i + 3] = f.w;
+        }
+    } else if constexpr (WHOLE && VEC == 8) {
+        uint4 raw = __ldg((const uint4*)p);
+        const u32 word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) out[i] = widen<KIND>((word[i / 2] >> (16 * (i % 2))) & 0xffffu);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) out[i] = KIND == FLOAT32 ? __ldg((const float*)p + i) : widen<KIND>(__ldg((const u16*)p + i));
+    }
+}
+
+// Modulations (see _shared/modulation.py) --------------------------------------------------------------------------------------------
+
+constexpr int SCALAR = 0, CHANNEL = 1, ROW = 2;
+
+struct Broadcast { i64 batch_stride, group_stride, rows_per_group; };  // in elements
+
+// Where the values for (batch, token) start.
+template <int KIND, int ADDRESSING>
+__device__ __forceinline__ const char* modulation_row(const char* base, const Broadcast& at, u32 batch, u32 token) {
+    if constexpr (ADDRESSING == ROW) {
+        const u32 group = token / (u32)at.rows_per_group;
+        base += (batch * at.batch_stride + group * at.group_stride) * (KIND == FLOAT32 ? 4 : 2);
+    }
+    return base;
+}
+
+template <int KIND, int ADDRESSING, bool WHOLE>
+__device__ __forceinline__ void load_modulation(const char* row, int index, float (&out)[VEC]) {
+    if constexpr (ADDRESSING == SCALAR) {
+        const float value = KIND == FLOAT32 ? __ldg((const float*)row) : widen<KIND>(__ldg((const u16*)row));
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) out[i] = value;
+    } else {
+        load_shared_values<KIND, WHOLE>(row, index, out);
+    }
+}
+
+// Statistics -------------------------------------------------------------------------------------------------------------------------
+
+struct Statistics { float mean, inverse; };  // mean is 0 for an RMS norm
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
+    return x;
+}
+
+// Where the warps of a row meet: two slots in turn, so that one barrier per row is enough.
+struct Exchange { float2 slot[2][THREADS / 32]; };
+
+__device__ __forceinline__ void row_barrier(int group) {
+    if constexpr (LANES == THREADS) __syncthreads();
+    else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(LANES) : "memory");
+}
+
+// Mean and reciprocal deviation of a row.  `value(i, x)` gives the float32 values of the lane's i-th vector; it is asked twice for a
+// layer norm (mean, then squared deviations), once for an RMS norm.  Each warp is two-pass on its share; shares are put together by
+// Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which cancels nothing.
+template <class Values>
+__device__ __forceinline__ Statistics row_statistics(const Values& value, int member, int group, int turn, float eps, Exchange& exchange) {
+    const int warp = member / 32;
+    // Vectors of this warp: a whole one per lane and pass, but for the row's last pass.
+    const int last = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * warp, 0), 32);
+    const float count = (float)VEC * (32 * (PER_LANE - 1) + last);
+    float mean = 0.0f;
+    if constexpr (LAYER) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (holds(i, member)) {
+                float x[VEC];
+                value(i, x);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sum += x[e];
+            }
+        }
+        mean = warp_sum(sum) / (WARPS == 1 ? (float)D : count);
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        if (holds(i, member)) {
+            float x[VEC];
+            value(i, x);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) squares += (x[e] - mean) * (x[e] - mean);
+        }
+    }
+    squares = warp_sum(squares);
+    if constexpr (WARPS > 1) {
+        float2* slots = exchange.slot[turn & 1] + group * WARPS;
+        if (member % 32 == 0) slots[warp] = make_float2(mean, squares);
+        row_barrier(group);
+        float total = 0.0f;
+        if constexpr (LAYER) {
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * w, 0), 32);
+                total += slots[w].x * (float)(VEC * (32 * (PER_LANE - 1) + tail));
+            }
+            total *= 1.0f / D;
+        }
+        squares = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            squares += slots[w].y;
+            if constexpr (LAYER) {
+                const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * w, 0), 32);
+                const float apart = slots[w].x - total;
+                squares += apart * apart * (float)(VEC * (32 * (PER_LANE - 1) + tail));
+            }
+        }
+        mean = total;
+    }
+    return {mean, rsqrtf(squares * (1.0f / D) + eps)};
+}

@@ -1,0 +1,89 @@
+"""Device functions in Triton for norms over whole rows: tiles of a row, their statistics, and where a row's modulation lies.
+
+A program holds `[ROWS, D]` as one or two tiles, `head` and `tail`, because a Triton tile's width is a power of two: D = 3072 is
+2048 + 1024, with no idle lane.  TAIL = 0 means that the head holds the whole row, masked where D is less.  Where there is no tail,
+callers pass the head in its place; it is not read.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .modulation import ROW as _ROW
+from .modulation import SCALAR as _SCALAR
+
+SCALAR = tl.constexpr(_SCALAR)
+ROW = tl.constexpr(_ROW)
+
+
+@triton.jit
+def tile_mask(rows, columns, row_count, D: tl.constexpr, ROWS: tl.constexpr):
+    """Which elements of a tile exist: rows `[ROWS, 1]` below row_count, columns `[1, BLOCK]` below D."""
+    mask = columns < D
+    if ROWS > 1:
+        mask = mask & (rows < row_count)
+    return mask
+
+
+@triton.jit
+def row_statistics(head, tail, head_columns, tail_columns, eps, D: tl.constexpr, TAIL: tl.constexpr, LAYER: tl.constexpr):
+    """Mean (0 for an RMS norm) and reciprocal deviation of each row, `[ROWS, 1]` each, in two passes over registers.
+
+    head, tail: float32, zero past D.
+    """
+    mean = tl.zeros([head.shape[0], 1], dtype=tl.float32)
+    if LAYER:
+        total = tl.sum(head, axis=1)
+        if TAIL:
+            total += tl.sum(tail, axis=1)
+        mean = (total / D)[:, None]
+        head = tl.where(head_columns < D, head - mean, 0.0)
+        if TAIL:
+            tail = tl.where(tail_columns < D, tail - mean, 0.0)
+    squares = tl.sum(head * head, axis=1)
+    if TAIL:
+        squares += tl.sum(tail * tail, axis=1)
+    return mean, tl.rsqrt(squares / D + eps)[:, None]
+
+
+@triton.jit
+def normalise(x, mean, inverse, weight, bias, LAYER: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr):
+    """One tile normalised in float32; weight and bias are tiles that broadcast against x."""
+    if LAYER:
+        x = x - mean
+    x = x * inverse
+    if WEIGHT:
+        x = x * weight
+    if BIAS:
+        x = x + bias
+    return x
+
+
+@triton.jit
+def modulation_row(pointer, batch, token, batch_stride, group_stride, rows_per_group, ADDRESSING: tl.constexpr):
+    """Pointer(s) to the values of a modulation for (batch, token), which are scalars or `[ROWS, 1]`; see _shared/modulation.py."""
+    if ADDRESSING == ROW:
+        pointer = pointer + batch.to(tl.int64) * batch_stride + (token // rows_per_group).to(tl.int64) * group_stride
+    return pointer
+
+
+@triton.jit
+def load_modulation(pointer, columns, mask, ADDRESSING: tl.constexpr, PER_ROW: tl.constexpr, D: tl.constexpr):
+    """Values for a tile in their own dtype: a scalar, `[1, BLOCK]` where the tile's rows share them, or `[ROWS, BLOCK]` with PER_ROW."""
+    if ADDRESSING == SCALAR:
+        values = tl.load(pointer)
+    elif PER_ROW:
+        values = tl.load(pointer + columns, mask=mask, other=0.0)
+    else:
+        values = tl.load(pointer + columns, mask=columns < D, other=0.0)
+    return values
+
+
+@triton.jit
+def load_parameter(pointer, columns, PRESENT: tl.constexpr, D: tl.constexpr):
+    """A norm's weight or bias for a tile, `[1, BLOCK]` in float32; a zero that is never used where there is none."""
+    values = 0.0
+    if PRESENT:
+        values = tl.load(pointer + columns, mask=columns < D, other=0.0).to(tl.float32)
+    return values

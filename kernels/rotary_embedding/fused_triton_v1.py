@@ -1,0 +1,34 @@
+"""The simplest right fusion: one program per token, over all its heads of q and k, which share its cosines and sines."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import Bitwise, kernel
+
+from . import _tiles, _triton
+from ._arguments import plan_call
+
+
+@kernel(
+    "rotary_embedding", "fused_triton", version=1, role="fused", language="triton",
+    contract=Bitwise("rotary_embedding/split_torch@1"), note="one program per token",
+)  # fmt: skip
+def fused_triton(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    cos_cache: torch.Tensor,
+    sin_cache: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    *,
+    layout: str = "interleaved",
+    head_dim: int = 0,
+    position_offset: int = 0,
+) -> None:
+    """Overwrites q and k.  A handful of tokens leaves most of the GPU idle: that is version 2's lesson."""
+    plan = plan_call(q, k, cos_cache, sin_cache, positions, layout, head_dim, position_offset)
+    rotated = [(q, plan.q)] if k is None or plan.k is None else [(q, plan.q), (k, plan.k)]
+    _triton.launch(
+        plan, _tiles.per_token(plan.rotary, *(heads for _, heads in rotated)), *rotated,
+        cos_cache=cos_cache, sin_cache=sin_cache, positions=positions, layout=layout, position_offset=position_offset, per_token=True,
+    )  # fmt: skip

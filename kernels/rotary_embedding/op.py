@@ -1,0 +1,261 @@
+"""rotary_embedding: the rotary position embedding of q, and of k where it is given, in place.
+
+For each token and head, on the first R of D dimensions, with the token's cosines and sines:
+
+    a' = a * cos - b * sin        b' = b * cos + a * sin
+
+over pairs (a, b): (2i, 2i+1) in the `interleaved` layout, (i, i + R/2) in `neox`.  Dimensions from R on are left alone.  q and k are
+`[N, heads * D]`, `[N, heads, D]` or `[B, T, heads, D]`; the cosines and sines are one joint cache `[P, R]` or two of `[P, R/2]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from fusebench import Op, define_op
+from fusebench.errors import KernelArgumentError
+
+from .._shared.layout import Layout, layout_of, optional_layout, remembered
+from ..qknorm_rope.op import ITEM_SIZES, cos_sin_cache, reference_rotation
+from ..qknorm_rope.op import Layout as PairLayout
+
+if TYPE_CHECKING:
+    import torch
+
+HEAD_DIMS = (64, 80, 96, 128, 256, 320)
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case: q has `batch * tokens` rows of `heads` heads of `head_dim`, k the same with `kv_heads` heads."""
+
+    batch: int = 1
+    tokens: int
+    """Tokens of one sample."""
+    heads: int
+    kv_heads: int | None = None
+    """Heads of k; equal to `heads` unless given (GQA, MQA); 0 for a call without k."""
+    head_dim: int
+    rope_dim: int | None = None
+    """Rotated dimensions R; all of `head_dim` unless given."""
+    layout: PairLayout
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    rank: Literal[2, 3, 4] = 3
+    """Dimensions of q and k."""
+    caches: Literal["joint", "separate"] = "joint"
+    """One cache of cosines then sines, or one of each."""
+    cache_dtype: Literal["float32", "activation"] = "float32"
+    positions: Literal["int64", "int32", "index"] = "int64"
+    """Dtype of the positions; `index` for a call without them, where a token's position is its index in its sample."""
+    position_offset: int = 0
+    packed: bool = False
+    """Whether q and k are strided views into one packed QKV projection."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "tokens", "heads"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        if self.kv_heads is not None and (self.kv_heads < 0 or (self.kv_heads and self.heads % self.kv_heads)):
+            raise ValueError(f"kv_heads is {self.kv_heads}; it must be 0 (no k) or divide heads ({self.heads})")
+        if self.head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim is {self.head_dim}; it must be one of {', '.join(map(str, HEAD_DIMS))}")
+        if self.rope_dim is not None and not (2 <= self.rope_dim <= self.head_dim and self.rope_dim % 2 == 0):
+            raise ValueError(f"rope_dim is {self.rope_dim}; it must be even, at least 2 and at most head_dim ({self.head_dim})")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset is {self.position_offset}; it must not be negative")
+        if self.positions == "index" and self.rank != 4 and self.batch > 1:
+            raise ValueError(
+                f"positions is index; it must be int32 or int64 for {self.batch} samples in rank {self.rank}, which has no samples"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Tokens that one launch sees."""
+        return self.batch * self.tokens
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of k, 0 where there is no k."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def rotary(self) -> int:
+        """R: rotated dimensions."""
+        return self.head_dim if self.rope_dim is None else self.rope_dim
+
+    @property
+    def cache_item_size(self) -> int:
+        return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
+
+
+@define_op
+class RotaryEmbedding(Op):
+    name = "rotary_embedding"
+    Params = Params
+    schema = (
+        "(Tensor(a!) q, Tensor(b!)? k, Tensor cos_cache, Tensor? sin_cache, Tensor? positions, *, "
+        "str layout='interleaved', int head_dim=0, int position_offset=0) -> ()"
+    )
+    outputs = ("q", "k")
+    in_place = True
+    split_reference = "split_torch@1"
+    baselines = ("split_triton@1", "split_torch@1")
+    dispatch_order = ("fused_triton",)
+
+    def outputs_of(self, params: Params) -> tuple[str, ...]:
+        return ("q", "k") if params.key_heads else ("q",)
+
+    def buffers(
+        self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
+    ) -> Mapping[str, torch.Tensor]:
+        import torch
+
+        from fusebench.accuracy.inputs import normal_with_outliers
+
+        dtype = getattr(torch, params.dtype)
+
+        def activation(heads: int) -> torch.Tensor:
+            shape = (params.rows, heads, params.head_dim)
+            return normal_with_outliers(shape, dtype=dtype, device=device, generator=generator, magnitude=magnitude)
+
+        if params.packed:
+            made = {"qkv": activation(params.heads + 2 * params.key_heads) if params.key_heads else activation(2 * params.heads)}
+        else:
+            made = {"q": activation(params.heads)}
+            if params.key_heads:
+                made["k"] = activation(params.key_heads)
+        cache_dtype = torch.float32 if params.cache_dtype == "float32" else dtype
+        cache = cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
+        if params.caches == "joint":
+            made["cos_cache"] = cache
+        else:
+            made["cos_cache"], made["sin_cache"] = (half.contiguous() for half in cache.chunk(2, dim=-1))
+        if params.positions != "index":
+            positions = torch.arange(params.tokens, device=device, dtype=getattr(torch, params.positions))
+            made["positions"] = positions.repeat(params.batch)
+        return made
+
+    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        if params.packed:
+            qkv, heads = buffers["qkv"], params.heads
+            q = _view(params, qkv, 0, heads)
+            k = _view(params, qkv, heads, params.key_heads) if params.key_heads else None
+        else:
+            q = _view(params, buffers["q"], 0, params.heads)
+            k = _view(params, buffers["k"], 0, params.key_heads) if params.key_heads else None
+        return {
+            "q": q,
+            "k": k,
+            "cos_cache": buffers["cos_cache"],
+            "sin_cache": buffers.get("sin_cache"),
+            "positions": buffers.get("positions"),
+            "layout": params.layout,
+            "head_dim": params.head_dim,
+            "position_offset": params.position_offset,
+        }
+
+    def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        import torch
+
+        device = arguments["cos_cache"].device
+        positions = arguments["positions"]
+        if positions is None:
+            positions = torch.arange(params.tokens, device=device).repeat(params.batch)
+        rows = positions.long() + params.position_offset
+        if arguments["sin_cache"] is None:
+            cos, sin = arguments["cos_cache"].double()[rows].chunk(2, dim=-1)
+        else:
+            cos, sin = arguments["cos_cache"].double()[rows], arguments["sin_cache"].double()[rows]
+        outputs = {}
+        for name in self.outputs_of(params):
+            heads = arguments[name].double().reshape(params.rows, -1, params.head_dim)
+            outputs[name] = reference_rotation(heads, cos.unsqueeze(1), sin.unsqueeze(1), params.layout).reshape(arguments[name].shape)
+        return outputs
+
+    def params_of(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        cos_cache: torch.Tensor,
+        sin_cache: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        *,
+        layout: PairLayout = "interleaved",
+        head_dim: int = 0,
+        position_offset: int = 0,
+    ) -> Params:
+        layouts = layout_of(q), optional_layout(k), layout_of(cos_cache), optional_layout(sin_cache), optional_layout(positions)
+        return _params_of(*layouts, layout, head_dim, position_offset)
+
+    def minimum_bytes(self, params: Params) -> int:
+        activations = 2 * params.rows * (params.heads + params.key_heads) * params.rotary * ITEM_SIZES[params.dtype]
+        cache = params.tokens * params.rotary * params.cache_item_size
+        positions = params.rows * {"int64": 8, "int32": 4, "index": 0}[params.positions]
+        return activations + cache + positions
+
+    def flops(self, params: Params) -> int:
+        return 3 * params.rows * (params.heads + params.key_heads) * params.rotary  # four products and two sums per pair
+
+    def shape(self, params: Params) -> str:
+        short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[params.dtype]
+        heads = str(params.heads) if params.key_heads == params.heads else f"{params.heads}/{params.key_heads}"
+        batch = f"{params.batch}x" if params.batch > 1 else ""
+        rope = f" R{params.rotary}" if params.rotary != params.head_dim else ""
+        extras = "".join(
+            (
+                " neox" if params.layout == "neox" else "",
+                f" {params.rank}-D" if params.rank != 3 else "",
+                " packed" if params.packed else "",
+            )
+        )
+        return f"{batch}{params.tokens}x{heads}x{params.head_dim}{rope} {short}{extras}"
+
+    def shrink(self, params: Params, rows: int) -> Params:
+        batch = min(params.batch, max(1, rows))
+        return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
+
+
+def _view(params: Params, buffer: torch.Tensor, first: int, heads: int) -> torch.Tensor:
+    """Heads `first … + heads` of a buffer `[rows, all heads, D]`, in the case's rank."""
+    if params.rank == 2:
+        return buffer.flatten(1)[:, first * params.head_dim : (first + heads) * params.head_dim]
+    part = buffer[:, first : first + heads]
+    return part if params.rank == 3 else part.unflatten(0, (params.batch, params.tokens))
+
+
+@remembered
+def _params_of(
+    q: Layout,
+    k: Layout | None,
+    cos_cache: Layout,
+    sin_cache: Layout | None,
+    positions: Layout | None,
+    layout: PairLayout,
+    head_dim: int,
+    position_offset: int,
+) -> Params:
+    """The case that a call amounts to.  An empty batch is a call like any other: no kernel's support depends on the counts."""
+    from ._arguments import plan
+
+    checked = plan(q, k, cos_cache, sin_cache, positions, layout, head_dim, position_offset)
+    try:
+        return Params(
+            batch=max(1, checked.batch),
+            tokens=max(1, checked.tokens),
+            heads=checked.q.heads,
+            kv_heads=checked.k.heads if checked.k is not None else 0,
+            head_dim=checked.head_dim,
+            rope_dim=checked.rotary,
+            layout=layout,
+            dtype=q.dtype_name,  # type: ignore[arg-type]
+            rank=len(q.shape),  # type: ignore[arg-type]
+            caches="joint" if sin_cache is None else "separate",
+            cache_dtype="float32" if cos_cache.dtype.itemsize == 4 else "activation",
+            positions="index" if positions is None else positions.dtype_name,  # type: ignore[arg-type]
+            position_offset=position_offset,
+            packed=not (q.is_contiguous and (k is None or k.is_contiguous)),
+        )
+    except ValueError as error:
+        raise KernelArgumentError(f"{RotaryEmbedding.name}: {error}") from error

@@ -1,0 +1,70 @@
+"""How rows are cut into tiles and warps: everything is covered, nothing is idle where it need not be, and the source accepts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ALL_HIDDEN = range(8, 8192 + 8, 8)
+MODELS_HIDDEN = (1536, 3072, 3840, 5120, 6144)
+H200_MULTIPROCESSORS = 132
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+@pytest.mark.parametrize("tile_of", ["whole_row", "tuned", "flat"])
+def test_tiles_are_powers_of_two_that_cover_the_row(shared: Any, tile_of: str) -> None:
+    for hidden in ALL_HIDDEN:
+        tile = getattr(shared("row_tiles"), tile_of)(hidden)
+        assert all(is_power_of_two(number) for number in (tile.rows, tile.head, tile.num_warps, tile.tail or 1)), hidden
+        assert tile.head + tile.tail >= hidden, hidden
+        # The tail alone is masked: a head that did not fit would need the mask of both.
+        assert tile.tail == 0 or tile.head < hidden, hidden
+        assert tile.num_warps <= 8, hidden
+
+
+def test_the_tuned_tile_has_work_for_every_thread_and_no_more_than_registers_hold(shared: Any) -> None:
+    for hidden in ALL_HIDDEN:
+        tile = shared("row_tiles").tuned(hidden)
+        each = tile.rows * (tile.head + tile.tail) / (32 * tile.num_warps)
+        assert 16 <= each <= 64, (hidden, tile)
+
+
+def test_models_rows_leave_no_lane_idle_where_two_powers_of_two_make_them(shared: Any) -> None:
+    idle = {hidden: sum(shared("row_tiles").tuned(hidden)[1:3]) - hidden for hidden in MODELS_HIDDEN}
+    assert idle == {1536: 0, 3072: 0, 3840: 256, 5120: 0, 6144: 0}
+    assert shared("row_tiles").whole_row(3072).head == 4096, "the simple tile idles a quarter"
+
+
+@pytest.mark.parametrize("rows", [1, 6, 512, 4096, 100_000])
+@pytest.mark.parametrize("item_size", [2, 4])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_every_row_has_warps_that_the_source_accepts(shared: Any, item_size: int, inputs: int, rows: int) -> None:
+    cuda_rows = shared("cuda_rows")
+    for hidden in ALL_HIDDEN:
+        split = cuda_rows.split_row(hidden, item_size, inputs, rows, H200_MULTIPROCESSORS, narrow=item_size == 2)
+        vectors = hidden * item_size // 16
+        assert split.warps in (1, 2, 4, 8)
+        assert 32 * (split.warps - 1) < vectors, "every warp holds elements"
+        assert split.warps == 8 or cuda_rows.words(vectors, split.warps) * inputs <= cuda_rows.MOST_WORDS
+        assert 1 <= cuda_rows.grid(rows, split, H200_MULTIPROCESSORS) <= H200_MULTIPROCESSORS * split.min_blocks
+
+
+def test_a_row_of_2048_has_one_warp_and_short_streams_have_more(shared: Any) -> None:
+    def warps(hidden: int, rows: int) -> int:
+        return int(shared("cuda_rows").split_row(hidden, 2, 1, rows, H200_MULTIPROCESSORS, narrow=True).warps)
+
+    assert [warps(hidden, 4096) for hidden in (64, 2048, 2056, 4096, 8192)] == [1, 1, 2, 2, 4]
+    assert warps(3072, 100_000) == 2
+    assert warps(3072, 6) == 8
+    assert warps(64, 6) == 1, "more warps than vectors would be idle"
+
+
+def test_the_grid_has_no_block_without_rows(shared: Any) -> None:
+    cuda_rows = shared("cuda_rows")
+    split = cuda_rows.RowSplit(warps=2, min_blocks=3)
+    assert cuda_rows.grid(5, split, 132) == 2
+    assert cuda_rows.grid(100_000, split, 132) == 3 * 132

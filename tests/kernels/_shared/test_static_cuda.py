@@ -1,0 +1,121 @@
+"""The CUDA source compiles for GPUs that this machine lacks, without spills where models run it, and moves 16 bytes at a time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.core")
+nvrtc_binding = pytest.importorskip("cuda.bindings.nvrtc")
+
+try:
+    nvrtc_binding.nvrtcVersion()
+except RuntimeError as error:  # the binding is there, the compiler is not
+    pytest.skip(f"NVRTC cannot be loaded: {error}", allow_module_level=True)
+
+from fusebench.registry import nvrtc  # noqa: E402 - only where NVRTC is
+
+BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
+SCALAR, CHANNEL, ROW = 0, 1, 2
+MULTIPROCESSORS = 132
+
+
+def source(shared: Any, *, hidden: int = 3072, dtype: int = BFLOAT16, modulation: int = BFLOAT16, rows: int = 4096, addressing: int = ROW,
+           affine: bool = False, layer: bool = True, residual: bool = False, gate: bool = True, aligned: bool = True,
+           split: tuple[int, int] | None = None) -> nvrtc.KernelSource:  # fmt: skip
+    """What the launch would compile for these arguments."""
+    cuda, cuda_rows, modulations = shared("modulated_norm_cuda"), shared("cuda_rows"), shared("modulation")
+    at = modulations.Broadcast(hidden if addressing == ROW else 0, 0, rows, 0 if addressing == SCALAR else 1)
+    assert at.addressing == addressing
+    plan = shared("norm_arguments").Plan(1, rows, hidden, at, at, at if residual and gate else None)
+    affine_dtype = modulation if affine else ABSENT
+    dtypes = cuda.Dtypes(
+        dtype, modulation if plan.gate else ABSENT, affine_dtype, affine_dtype if layer else ABSENT, modulation, modulation
+    )
+    narrow = FLOAT32 not in (dtype, modulation) and not affine
+    item_size, inputs = 4 if dtype == FLOAT32 else 2, 2 if residual else 1
+    chosen = cuda_rows.RowSplit(*split) if split else cuda_rows.split_row(hidden, item_size, inputs, rows, MULTIPROCESSORS, narrow=narrow)
+    return cuda.specialise(plan, dtypes, layer, residual, aligned, aligned, chosen)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "residual": {"residual": True},
+    "residual, no gate": {"residual": True, "gate": False},
+    "float32 modulation, affine": {"modulation": FLOAT32, "affine": True},
+    "residual, float32 modulation, affine": {"residual": True, "modulation": FLOAT32, "affine": True},
+    "float32": {"dtype": FLOAT32, "modulation": FLOAT32, "affine": True, "hidden": 8192},
+    "float16, rms, one value": {"dtype": FLOAT16, "modulation": FLOAT16, "layer": False, "affine": True, "addressing": SCALAR},
+    "channel": {"addressing": CHANNEL, "hidden": 5120, "residual": True},
+    "unaligned": {"aligned": False, "residual": True},
+    "short row": {"hidden": 8},
+    "odd row": {"hidden": 2056},
+    "few rows": {"rows": 6},
+}
+
+UNSPILLED = ("default", "residual", "residual, no gate", "float32 modulation, affine", "residual, float32 modulation, affine", "few rows")
+"""D = 3072, in every mixture that models run."""
+
+
+@pytest.fixture(scope="module")
+def cuobjdump() -> Path:
+    triton = pytest.importorskip("triton")
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not path.is_file():
+        pytest.skip("this Triton brings no cuobjdump")
+    return path
+
+
+def dump(cuobjdump: Path, compiled: nvrtc.KernelSource, option: str, folder: Path) -> str:
+    file = folder / "kernel.cubin"
+    file.write_bytes(bytes(nvrtc.compile_cubin(compiled, "sm_90").code))
+    return subprocess.run([cuobjdump, option, file], check=True, capture_output=True, text=True).stdout
+
+
+def resources(cuobjdump: Path, compiled: nvrtc.KernelSource, folder: Path) -> dict[str, int]:
+    found = re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", dump(cuobjdump, compiled, "--dump-resource-usage", folder))
+    return {name: int(value) for name, value in found}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_specialisation_compiles(shared: Any, name: str) -> None:
+    for arch in ("sm_80", "sm_90"):
+        assert bytes(nvrtc.compile_cubin(source(shared, **KINDS[name]), arch).code)
+
+
+@pytest.mark.parametrize("name", UNSPILLED)
+def test_what_models_run_spills_nothing(shared: Any, cuobjdump: Path, tmp_path: Path, name: str) -> None:
+    compiled = source(shared, **KINDS[name])
+    used = resources(cuobjdump, compiled, tmp_path)
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    blocks = dict(compiled.macros)["MIN_BLOCKS"]
+    assert used["REG"] * 256 * blocks <= 65536, "the blocks that the grid counts on are resident"
+
+
+def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_one_barrier(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
+    alone, together = source(shared, hidden=2048), source(shared)
+    assert resources(cuobjdump, alone, tmp_path)["SHARED"] == 0
+    assert "BAR.SYNC" not in dump(cuobjdump, alone, "-sass", tmp_path)
+    assert len(re.findall(r"BAR\.SYNC", dump(cuobjdump, together, "-sass", tmp_path))) == 1
+
+
+@pytest.mark.parametrize("name", ["default", "residual"])
+def test_all_global_accesses_are_16_bytes_and_activations_pass_the_l1(shared: Any, cuobjdump: Path, tmp_path: Path, name: str) -> None:
+    machine_code = dump(cuobjdump, source(shared, **KINDS[name]), "-sass", tmp_path)
+    assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
+    assert set(re.findall(r"LDG\.E\S*", machine_code)) == {"LDG.E.NA.128.CONSTANT", "LDG.E.128.CONSTANT"}
+
+
+def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
+    """The detectors above on planted defects: rows that start anywhere, and a whole row of 3072 on one warp."""
+    assert "LDG.E.U16" in dump(cuobjdump, source(shared, aligned=False), "-sass", tmp_path)
+    assert resources(cuobjdump, source(shared, split=(1, 3)), tmp_path)["STACK"] > 0
+
+
+def test_a_split_that_leaves_a_warp_without_elements_is_refused_by_the_source(shared: Any) -> None:
+    with pytest.raises(Exception, match="every warp must hold elements"):
+        nvrtc.compile_cubin(source(shared, hidden=256, split=(2, 4)), "sm_90")
