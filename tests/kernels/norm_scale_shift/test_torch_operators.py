@@ -57,11 +57,11 @@ def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, parse: Any
 
 
 @pytest.mark.parametrize("kernel", [*FUSED_TRITON, "fused_cuda@1"])
-def test_the_operator_has_the_ops_schema_and_a_fake(collection: Any, op: Any, kernel: str) -> None:
+def test_the_operator_has_the_ops_schema_and_a_fake(collection: Any, op: Any, device: torch.device, kernel: str) -> None:
     operator = collection.kernel(f"norm_scale_shift/{kernel}").torch_op
     assert str(operator._opoverload._schema).partition("(")[2] == str(torch._C.parse_schema(f"a::b{op.schema}")).partition("(")[2]
     with torch._subclasses.FakeTensorMode():
-        x, row = torch.empty(2, 6, 128, dtype=torch.bfloat16)[..., 64:], torch.empty(64)
+        x, row = torch.empty(2, 6, 128, dtype=torch.bfloat16, device=device)[..., 64:], torch.empty(64, device=device)
         returned = operator(x, None, None, row, row)
         for output in (returned,):
             assert (output.shape, output.dtype) == (x.shape, x.dtype)
