@@ -286,7 +286,14 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(finished: Finished
 def test_ctrl_c_keeps_an_incomplete_run_ends_every_process_and_exits_130(toy_project: Path) -> None:
     add_kernel(toy_project, "sleeps", "time.sleep(1000 if x.numel() == 7 else 0)")
     process = subprocess.Popen(
-        command(*QUICK), cwd=toy_project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(*QUICK),
+        cwd=toy_project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell starts background jobs with Ctrl-C ignored, children inherit that, and Python then leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no threads are started before it
     )
     assert process.stderr is not None
     try:
