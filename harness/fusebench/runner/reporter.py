@@ -27,19 +27,3 @@ class Reporter(Protocol):
 
     def end(self) -> None:
         """The run is over, whatever became of it."""
-
-
-class SilentReporter:
-    """Says nothing."""
-
-    def begin(self, cases: int) -> None: ...
-
-    def case(self, number: int, cases: int, case: Case, shape: str) -> None: ...
-
-    def step(self, text: str, done: int = 0, total: int = 0) -> None: ...
-
-    def result(self, result: Result) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
