@@ -15,8 +15,12 @@ from typing import Any
 
 import msgspec
 
-SCHEMA_VERSION = 1
-"""Version of the run record's format (see docs/schema.md)."""
+SCHEMA_VERSION = 2
+"""Version of the run record's format (see docs/schema.md).  Version 2 may hold kernels that cover a part of their op (`Result.covers`),
+which a reader of version 1 would take for whole ones."""
+
+COMPARABLE_VERSIONS = frozenset({1, 2})
+"""Versions whose figures mean the same, so that a run may be judged by a baseline of another one of them."""
 
 
 class ExitCode(IntEnum):
@@ -166,6 +170,12 @@ class KernelInfo(msgspec.Struct, frozen=True, kw_only=True):
     contract: str
     note: str = ""
     file: str = ""
+    covers: str = ""
+    """What it computes where that is less than the op; empty for the whole op."""
+    requires: tuple[str, ...] = ()
+    """Python modules without which it is not runnable."""
+    install: str = ""
+    """What `pip install` provides those modules from; empty where the declaration does not say."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,9 +286,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     host_us: float | None
     """Host time for one call to return, device work excluded; None where the host timer is the timer."""
     speedup: Estimate | None
-    """Baseline time over this kernel's; None for the baseline itself."""
+    """Baseline time over this kernel's; None for the baseline itself, and for a kernel that covers a part of the op."""
     sol: float | None
-    """Share of the speed of light: the faster yardstick's time (`copy_us` or `stream_us`) over this kernel's."""
+    """Share of the speed of light: the faster yardstick's time (`copy_us` or `stream_us`) over this kernel's; None for a kernel that
+    covers a part of the op."""
     gb_per_s: float
     """Minimum bytes over time, in 1e9 bytes per second."""
     extra_memory_bytes: int | None
@@ -301,10 +312,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Accuracy | None = None
     measurement: Measurement | None = None
     verdict: Verdict | None = None
+    covers: str = ""
+    """What the kernel computes where that is less than the op.  Its accuracy and its time are then the part's, it has no speedup, no share
+    of the speed of light and no verdict but of failure, and it is in no sum."""
 
     @property
     def case_key(self) -> str:
         return f"{self.suite}:{self.case}"
+
+    @property
+    def decides(self) -> bool:
+        """Whether this result has a say in the exit code: a peer is measured to compare with, and is another library's to mend."""
+        return self.role is not Role.PEER
 
 
 class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,6 +341,8 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One elementwise launch that reads and writes as many bytes, in place where the op works in place."""
     control_ratio: Estimate | None = None
     """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
+    same_as: str = ""
+    """Key of the case of the same op and parameters that was measured in this one's place; empty where this one was."""
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,6 +397,15 @@ class SamplingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Share of samples cut from each end before the mean of a replicate."""
 
 
+class Spending(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's wall-clock time went, in seconds, the most first."""
+
+    total_s: float
+    phases_s: dict[str, float] = {}
+    kernels_s: dict[str, float] = {}
+    """What single kernels took of the accuracy checks and of the first calls, which compile."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable record: environment, cases, results.  Raw samples lie beside it in `samples.parquet`."""
 
@@ -394,6 +424,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cases: list[CaseSummary]
     kernels: list[KernelInfo]
     results: list[Result]
+    spending: Spending | None = None
     warnings: list[str] = []
     complete: bool = True
     exit_code: int = 0

@@ -110,10 +110,16 @@ class PackedNorm(_ToyOp):
         return {name: reference_norm(arguments[name], arguments["weight"]) for name in ("q", "k")}
 
 
-def make_kernel(op: Op, name: str, function: Function, *, role: Role = Role.FUSED, contract: Contract | None = None) -> Kernel:
-    made = Kernel(
-        function, KernelId(op.name, name, 1), role=role, language=Language.TORCH, contract=contract or Close(), requires=(), note=""
-    )
+def make_kernel(
+    op: Op,
+    name: str,
+    function: Function,
+    *,
+    role: Role = Role.FUSED,
+    contract: Contract | None = None,
+    language: Language = Language.TORCH,
+) -> Kernel:
+    made = Kernel(function, KernelId(op.name, name, 1), role=role, language=language, contract=contract or Close(), requires=(), note="")
     made.op = op
     return made
 
@@ -155,7 +161,8 @@ class Toys:
         role = options.pop("role", Role.FUSED)
         split = options.pop("split", cls.rms_split if op is cls.rms_scale else cls.packed_split)
         device = torch.device(options.pop("device", "cpu"))
-        kernel = make_kernel(op, "candidate", function, role=role, contract=contract)
+        language = options.pop("language", Language.TORCH)
+        kernel = make_kernel(op, "candidate", function, role=role, contract=contract, language=language)
         return check_kernel(kernel, op, params or Params(), split=split, device=device, **options)
 
 

@@ -138,3 +138,16 @@ def test_end_to_end_a_wrong_kernel_is_found_out_and_its_seed_repeats_the_check(p
     assert results["scale/off@1"]["accuracy"]["seed"] == results["scale/plain@1"]["accuracy"]["seed"] == 11
     assert results["scale/off@1"]["reason"]
     assert "[1/1] scale:even" in outcome.stderr, "progress is not on stdout"
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_jobs_change_who_checks_and_not_what_is_said(fusebench: Fusebench, answers: Any, jobs: str) -> None:
+    answers(Status.CHECKED)
+    outcome = fusebench("check", "--suite", "scale", "--device", "cpu", "--jobs", jobs, "--json")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    results = json.loads(outcome.stdout)["results"]
+    assert [(result["case"], result["kernel"]) for result in results] == [
+        (case, f"scale/{kernel}") for case in ("even", "odd") for kernel in ("fast@2", "plain@1", "split@1")
+    ]
+    assert {"[1/2]", "[2/2]"} <= {line.partition(" ")[0] for line in outcome.stderr.splitlines()}, "cases are counted as they are done"

@@ -35,6 +35,10 @@ def test_kernels_as_json_are_objects_with_the_documented_keys(fusebench: Run) ->
         "file": "kernels/scale/fast.py",
         "runnable": False,
         "reason": "CUDA C++ needs a GPU",
+        "not_installed": [],
+        "requires": [],
+        "install": "",
+        "covers": "",
     }
     assert (split["id"], split["runnable"], split["reason"]) == ("scale/split@1", True, "")
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fusebench.report.bundle import write_views
-from fusebench.report.plot import speedup_png
+from fusebench.report.plot import _kernels, _palette, speedup_png
 from fusebench.schema import Estimate, Run, Status
 
 
@@ -54,3 +54,15 @@ def test_views_lie_beside_the_record_and_can_be_made_again(tmp_path: Path, synth
         paths = write_views(run, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md", "speedup.png"]
     assert "(speedup.png)" in paths[0].read_text()
+
+
+def test_kernels_of_one_name_share_a_colour_over_the_ops_of_a_suite(synthetic: ModuleType) -> None:
+    """A model's suite has several ops with a fused_triton@2 each: one entry of the legend, not four of the same name."""
+    run = synthetic.make_run(cases=("flux_1024",))
+    other = [
+        msgspec.structs.replace(result, op="norm", kernel=result.kernel.replace("qknorm_rope/", "norm/"), case="norm")
+        for result in run.results
+    ]
+    measured = [*run.results, *other]
+    assert _kernels(measured) == _kernels(run.results)
+    assert _palette(measured) == _palette(run.results)

@@ -71,6 +71,7 @@ def test_without_a_gpu_a_triton_kernel_is_checked_in_the_interpreter_on_few_toke
     assert native == []
     assert result.status is Status.CHECKED
     assert "needs a GPU to be timed" in result.reason, "what keeps it from being timed"
+    assert "on all tokens, bias at input magnitude 1 only, extra draws called once" in result.reason, "what is left out is said"
 
 
 def test_on_a_gpu_a_triton_kernel_is_checked_natively(ask: Any) -> None:

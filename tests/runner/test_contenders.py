@@ -84,7 +84,7 @@ def test_who_does_not_take_part_has_a_reason(sort: Callable[..., Contenders]) ->
     assert declined == {
         "scale/fast@2": (Status.NOT_RUNNABLE, "CUDA C++ needs a GPU"),
         "scale/picky@1": (Status.UNSUPPORTED, "size is odd"),
-        "scale/needy@1": (Status.NOT_RUNNABLE, "needs the Python module 'no_such_module_here', which is not installed"),
+        "scale/needy@1": (Status.NOT_RUNNABLE, "not installed: no_such_module_here"),
     }
     on_gpu = {result.kernel: result.status for result in sort(7, "cuda").declined}
     assert on_gpu["scale/fast@2"] is Status.UNSUPPORTED, "a GPU rules it out no longer, its own `supports` does"

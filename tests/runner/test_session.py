@@ -20,7 +20,20 @@ from fusebench.runner.judging import judged
 from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.session import Options, Session, default_plan
-from fusebench.schema import Accuracy, CacheState, Case, ExitCode, Result, Run, Sample, SamplingPlan, Status, VerdictKind
+from fusebench.schema import (
+    FAILED_STATUSES,
+    Accuracy,
+    CacheState,
+    Case,
+    ExitCode,
+    Result,
+    Role,
+    Run,
+    Sample,
+    SamplingPlan,
+    Status,
+    VerdictKind,
+)
 from fusebench.stats.rule import MarginRule
 
 PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
@@ -53,6 +66,7 @@ def measured(task: MeasureTask, **changes: Any) -> Measured:
     known: dict[str, Any] = {
         "samples": samples, "host_us": {}, "extra_memory_bytes": {}, "timer": "host", "timer_fallback": "", "warm_up": {},
         "seconds": 1.0, "cut_short": False, "retried_replicates": 0,
+        "phases_s": {"timed rounds": 3.0, "first calls": 2.0}, "first_call_s": dict.fromkeys(("copy", *task.kernels), 0.5),
     }  # fmt: skip
     return Measured(**(known | changes))
 
@@ -135,7 +149,9 @@ def bench(collection: Collection, cpu: Device, tmp_path: Path, reporter: Any) ->
 
 @pytest.fixture
 def cases(case: Case) -> list[Case]:
-    return [msgspec.structs.replace(case, name=name) for name in ("first", "second", "third")]
+    """Three cases of different work: the same work is measured once."""
+    sizes = {"first": 4096, "second": 5120, "third": 6144}
+    return [msgspec.structs.replace(case, name=name, params={"size": size}) for name, size in sizes.items()]
 
 
 def by_kernel(run: Run, case: str = "even") -> dict[str, Result]:
@@ -383,3 +399,53 @@ def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dro
     assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
     assert "exit status 9" in found["dies_when_timed@1"].reason
     assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT, GOOD}
+
+
+def test_a_case_of_the_same_work_as_an_earlier_one_takes_its_results_and_says_so(bench: Bench, case: Case) -> None:
+    """One shape stands in the suites of several models; a parameter that is written out where it equals its default is no difference."""
+    again = msgspec.structs.replace(case, suite="model", name="again", weight=7.0)
+    run = bench.run([case, again], kernel="[fg]*")
+    assert len(bench.worker.timed) == 1
+    first, second = run.cases
+    assert (first.same_as, second.same_as) == ("", case.key)
+    assert second.case == again
+    assert second.copy_us == first.copy_us
+    assert [result.kernel for result in run.results if result.case == "again"] == list(by_kernel(run))
+    for result in run.results:
+        if result.case == "again":
+            assert result.suite == "model"
+            assert result.measurement == by_kernel(run)[result.kernel].measurement
+    assert {suite.name for suite in run.suites} == {"scale", "model"}
+
+
+def test_a_case_that_the_budget_skipped_gives_no_results_to_others(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(session_module, "time", clock)
+    bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+    again = msgspec.structs.replace(cases[1], name="again")
+    run = bench.run([*cases[:2], again], budget_s=20.0, kernel="[fg]*")
+    assert by_kernel(run, "again")[GOOD].status is Status.NOT_MEASURED
+    assert [summary.same_as for summary in run.cases] == ["", "", ""]
+
+
+def test_a_run_says_where_its_time_went(bench: Bench, cases: list[Case]) -> None:
+    spending = bench.run(cases, kernel="[fg]*").spending
+    assert spending is not None
+    assert spending.phases_s["timed rounds"] == 9.0
+    assert spending.phases_s["first calls"] == 6.0
+    assert "accuracy checks" in spending.phases_s
+    assert spending.kernels_s["scale/good@1"] == 1.5
+    assert "copy" not in spending.kernels_s, "the yardstick is no kernel"
+
+
+def test_a_peer_that_fails_is_shown_and_has_no_say_in_the_exit_code(bench: Bench, case: Case) -> None:
+    """Another library's kernel is not ours to mend: it must not turn our nightly red.  The same failure of a kernel of ours does."""
+    run = bench.run([case], kernel="[fgw]*")
+    results = [msgspec.structs.replace(result, role=Role.PEER) if result.status in FAILED_STATUSES else result for result in run.results]
+    theirs = bench.judge(msgspec.structs.replace(run, results=results))
+    assert by_kernel(theirs)[WRONG].verdict is not None
+    assert theirs.exit_code == ExitCode.PASS
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED

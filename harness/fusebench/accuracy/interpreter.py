@@ -1,12 +1,16 @@
-"""Triton's interpreter made to round as the hardware does.
+"""Triton's interpreter made to round as the hardware does, and to spend its time on the kernel.
 
 The interpreter (triton 3.6 to 3.9) converts float32 to bfloat16 by dropping the low bits; the GPU rounds to nearest even.  An
 accuracy gate that ran on that would see a bias no kernel has, so the conversion is replaced by torch's, which rounds to nearest
 even, keeps NaN and overflows to infinity.  The way back goes wrong for subnormals and is replaced by what it is: a shift.
+
+At every launch, and at every call of a device function within one, the interpreter also looks through all of triton.language for
+the functions that it replaces: up to a quarter of a check's time.  Which they are never changes, so they are looked for once.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -31,3 +35,33 @@ def install_exact_casts() -> None:
 
     cast_impl.exact = True  # type: ignore[attr-defined]
     InterpreterBuilder.cast_impl = cast_impl
+
+
+def install_remembered_builtins() -> None:
+    """Have the interpreter remember what it replaces in triton.language; calling it again changes nothing.
+
+    To be called before the first launch, while nothing is replaced.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_builtin
+    if getattr(original, "remembers", False):
+        return
+    is_builtin = tl.core.is_builtin
+    names = {
+        namespace: [name for name, member in inspect.getmembers(namespace) if is_builtin(member)]
+        for namespace in (tl, tl.core, tl.tensor, tl.math, tl.core.tensor_descriptor_base)
+    }
+
+    def patch_builtin(namespace: Any, builder: Any, scope: Any) -> None:
+        if namespace not in names:
+            original(namespace, builder, scope)
+            return
+        for name in names[namespace]:
+            member = getattr(namespace, name)
+            if is_builtin(member):  # not so within a launch, which has replaced it already
+                interpreter._patch_attr(namespace, name, member, builder, scope)
+
+    patch_builtin.remembers = True  # type: ignore[attr-defined]
+    interpreter._patch_builtin = patch_builtin

@@ -18,6 +18,16 @@ _COLUMNS = ("case", "shape", "kernel", "status", "contract", "rms (x split)", "m
 SeedOption = Annotated[
     int | None, typer.Option("--seed", help="Repeat the input draws of an earlier check (see its JSON).", show_default=False)
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Checks at a time, each in processes of its own: the cores without a GPU, one with it, unless given.",
+        show_default=False,
+    ),
+]
 
 
 def check(
@@ -29,18 +39,20 @@ def check(
     device: DeviceOption = "auto",
     kernels: KernelsOption = None,
     seed: SeedOption = None,
+    jobs: JobsOption = None,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
     """Check kernels against float64 by their contracts; nothing is timed.
 
     Every kernel runs on fresh random inputs with outliers, at several magnitudes, between guard bytes.  Without a GPU, Triton kernels
-    run in Triton's interpreter on the case with fewer tokens.  Exit code 0: all right; 5: a kernel is wrong or failed.
+    run in Triton's interpreter on the case with fewer tokens, and several cases are checked at a time.  Exit code 0: all right; 5: a
+    kernel is wrong or failed.
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.checking import Workers, check_all
-    from ..runner.contenders import contenders, split_reference
+    from ..runner.checking import check_cases, default_jobs
+    from ..runner.contenders import Contenders, contenders, split_reference
     from .output import print_json, print_table
     from .progress import make_reporter
     from .selection import resolve_selection
@@ -48,27 +60,39 @@ def check(
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     target = resolve_device(device)
     require_torch_for(target)
+    entries = [contenders(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
+    for entry in entries:
+        split_reference(selection.collection, entry.op)
     reporter = make_reporter()
-    results: list[Result] = []
+    found: dict[int, list[Result]] = {}
 
-    def show(progress: Progress) -> None:
-        reporter.step(f"check {progress.kernel}", progress.done, progress.total)
+    def show(entry: Contenders, progress: Progress) -> None:
+        reporter.step(f"check {progress.kernel} on {entry.case.name}", progress.done, progress.total)
 
-    reporter.begin(len(selection.cases))
+    def show_results(place: int, results: list[Result]) -> None:
+        entry = entries[place]
+        found[place] = [*entry.declined, *results]
+        reporter.case(len(found), len(entries), entry.case, entry.shape)
+        for result in found[place]:
+            reporter.result(result)
+
+    reporter.begin(len(entries))
     try:
-        with Workers(target, selection.collection.roots, kernel_timeout) as workers:
-            for number, one in enumerate(selection.cases):
-                entry = contenders(selection.collection, one, target.kind, kernel, with_baseline=False)
-                split_reference(selection.collection, entry.op)
-                reporter.case(number + 1, len(selection.cases), one, entry.shape)
-                found = [*entry.declined, *check_all(workers, entry, seed=seed, on_progress=show)]
-                for result in found:
-                    reporter.result(result)
-                results += found
+        check_cases(
+            target,
+            selection.collection.roots,
+            entries,
+            jobs=jobs if jobs is not None else default_jobs(target),
+            silence_s=kernel_timeout,
+            seed=seed,
+            on_progress=show,
+            on_case=show_results,
+        )
     finally:
         reporter.end()
+    results = [result for place in range(len(entries)) for result in found[place]]
     unloaded = _unloaded(selection.collection, {one.op for one in selection.cases})
-    failed = unloaded or any(result.status in FAILED_STATUSES for result in results)
+    failed = unloaded or any(result.status in FAILED_STATUSES and result.decides for result in results)
     code = ExitCode.KERNEL_FAILED if failed else ExitCode.PASS
     if json:
         print_json({"device": target.name, "exit_code": int(code), "not_loaded": unloaded, "results": results})
@@ -94,7 +118,9 @@ def _row(result: Result) -> tuple[str, ...]:
             f"{100 * accuracy.equal_to_split:.2f} %",
         )
         if accuracy.interpreted:
-            remark = f"interpreted on {accuracy.tokens} tokens" if accuracy.passed and accuracy.tokens else remark or "interpreted"
+            remark = f"interpreted on {accuracy.tokens} tokens, bias at magnitude 1 only" if accuracy.passed and accuracy.tokens else remark
+    if result.covers:
+        remark = "; ".join(part for part in (f"covers: {result.covers}", remark) if part)
     return (f"{result.suite}:{result.case}", result.shape, result.kernel, result.status.value, *figures, remark)
 
 

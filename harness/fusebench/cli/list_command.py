@@ -125,7 +125,8 @@ def _kernels(request: _Request) -> Answer:
     chosen = [kernel for op in ops for kernel in collection.kernels_of(op, request.kernel)]
     device = _device_kind(request.device)
     rows = kernel_rows(project, chosen, device)
-    _show(request, rows, ["id", "role", "language", "contract", "runnable", "note"], f"kernels on {device}")
+    texts = [row | {"note": f"covers {row['covers']}; {row['note']}" if row["covers"] else row["note"]} for row in rows]
+    _show(request, texts, ["id", "role", "language", "contract", "runnable", "note"], f"kernels on {device}")
     if selection is not None:
         for row, kernel in zip(rows, chosen, strict=True):
             row["cases"] = support_rows(selection, kernel)

@@ -62,17 +62,20 @@ def case_rows(selection: Selection) -> list[Row]:
 
 
 def kernel_rows(project: Project, kernels: Iterable[Kernel], device: str) -> list[Row]:
-    """One row per kernel; `reason` says why it cannot run on `device` (`cpu` or `cuda`)."""
+    """One row per kernel; `reason` says why it cannot run on `device` (`cpu` or `cuda`), `not_installed` which modules it lacks."""
     import msgspec
 
-    from ..registry.capability import reason_not_runnable
+    from ..registry.capability import missing_modules, reason_not_runnable
 
     rows = []
     for kernel in kernels:
         file = Path(kernel.file)
         shown = file.relative_to(project.root).as_posix() if file.is_relative_to(project.root) else str(file)
         reason = reason_not_runnable(kernel, device) or ""
-        rows.append(msgspec.to_builtins(kernel.info) | {"file": shown, "runnable": not reason, "reason": reason})
+        rows.append(
+            msgspec.to_builtins(kernel.info)
+            | {"file": shown, "runnable": not reason, "reason": reason, "not_installed": missing_modules(kernel)}
+        )
     return rows
 
 

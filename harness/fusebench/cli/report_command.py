@@ -19,14 +19,22 @@ class Format(StrEnum):
     HTML = "html"
     JUNIT = "junit"
     GITHUB = "github"
+    PAGES = "pages"
 
 
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A folder, a run id or the start of one, or `latest`.")],
     form: Annotated[
-        Format, typer.Option("--format", help="md for a pull request, html for one self-contained page, junit and github for CI.")
+        Format,
+        typer.Option(
+            "--format",
+            help="md for a pull request, html for one self-contained page, junit and github for CI, pages for a folder with a page and a "
+            "picture per suite.",
+        ),
     ] = Format.MARKDOWN,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of to stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; a folder for pages, which need one.")
+    ] = None,
 ) -> None:
     """Render a run's record.  The record alone is read: any run can be rendered anew at any time."""
     from ..config import find_project
@@ -34,15 +42,25 @@ def report(
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
-    text = _render(read_run(find_run(run, find_project())), form)
+    if form is Format.PAGES and out is None:
+        raise UsageError("--format pages: writes several files; say into which folder with --out DIR")
+    record = read_run(find_run(run, find_project()))
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(_render(record, form), nl=False)
         return
-    try:
-        write_file(out, text.encode())
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror or error}") from error
-    typer.echo(f"wrote {out}", err=True)
+    files = {out: _render(record, form).encode()} if form is not Format.PAGES else _pages(record, out)
+    for file, content in files.items():
+        try:
+            write_file(file, content)
+        except OSError as error:
+            raise UsageError(f"--out {out}: {file} cannot be written: {error.strerror or error}") from error
+    typer.echo(f"wrote {out}" if form is not Format.PAGES else f"wrote {len(files)} files into {out}", err=True)
+
+
+def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
+    from ..report.pages import suite_pages
+
+    return {folder / name: content for name, content in suite_pages(run).items()}
 
 
 def _render(run: Run, form: Format) -> str:

@@ -7,6 +7,7 @@ from .collection import Collection, Problem, load_collection
 from .dispatch import Dispatcher, Selection, dispatch
 from .kernel import Kernel, kernel
 from .op import Buffers, Op, define_op
+from .part import Part
 
 __all__ = [
     "Buffers",
@@ -14,6 +15,7 @@ __all__ = [
     "Dispatcher",
     "Kernel",
     "Op",
+    "Part",
     "Problem",
     "Selection",
     "define_op",

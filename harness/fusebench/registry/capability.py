@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
-from ..schema import Language
+from ..schema import Language, Role
 from .kernel import Kernel
 
 
@@ -13,17 +14,27 @@ def reason_not_runnable(kernel: Kernel, device: str, *, interpreter: bool = Fals
 
     With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.
     """
-    for module in kernel.requires:
-        if not _installed(module):
-            return f"needs the Python module {module!r}, which is not installed"
+    absent = missing_modules(kernel)
+    if absent:
+        return f"not installed: {', '.join(absent)}" + (f" (pip install {kernel.install})" if kernel.install else "")
     if device == "cuda" or kernel.language is Language.TORCH:
         return None
     if kernel.language is Language.TRITON:
+        if kernel.role is Role.PEER:
+            # Libraries are written for a compiler: some of what they do (methods of scalar arguments) the interpreter refuses.
+            return "another library's Triton kernel needs a GPU; only this project's own are checked in the interpreter"
         return None if interpreter else "a Triton kernel needs a GPU to be timed; it is checked in the interpreter"
     return "CUDA C++ needs a GPU"
 
 
+def missing_modules(kernel: Kernel) -> list[str]:
+    """Those of the kernel's required modules that are not installed; nothing is imported but the parents of dotted names."""
+    return [module for module in kernel.requires if not _installed(module)]
+
+
 def _installed(module: str) -> bool:
+    if sys.modules.get(module) is not None:
+        return True
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # a parent package is absent: `cuda` of `cuda.core`

@@ -13,6 +13,7 @@ from .capability import reason_not_runnable
 from .collection import Collection, load_collection
 from .kernel import Kernel
 from .op import Op
+from .replay import MOST_LAYOUTS, Call, describe_call
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,21 +42,34 @@ class Dispatcher:
         self._candidates = _in_order(collection, op, prefer)
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
         self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
+        self._seen: dict[tuple[Any, ...], tuple[Kernel, Selection]] = {}
+        """What was chosen, by the layouts of a call's arguments: the look-up that a repeated call pays for."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        chosen, _ = self._select(args, kwargs)
-        return self.op.apply(chosen, args, kwargs)
+        call = describe_call(args, kwargs)
+        chosen, _ = self._select(call, args, kwargs)
+        return self.op.apply(functools.partial(_run, chosen, call), args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
         """What a call with these arguments would run, and why."""
-        return self._select(args, kwargs)[1]
+        return self._select(describe_call(args, kwargs), args, kwargs)[1]
 
     @property
     def fallbacks(self) -> list[Selection]:
         """Every distinct fallback that calls so far have taken."""
         return [selection for _, selection in self._chosen.values() if selection.fallback]
 
-    def _select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
+    def _select(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
+        try:
+            return self._seen[call.layouts]
+        except (KeyError, TypeError):  # not seen before, or an argument that cannot be hashed, which `params_of` refuses by name
+            found = self._select_by_params(args, kwargs)
+        if len(self._seen) >= MOST_LAYOUTS:
+            self._seen.clear()
+        self._seen[call.layouts] = found
+        return found
+
+    def _select_by_params(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
         params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
         key = (params, device)
         if key not in self._chosen:
@@ -65,11 +79,16 @@ class Dispatcher:
     def _choose(self, params: Any, device: str) -> tuple[Kernel, Selection]:
         declined: list[tuple[str, str]] = []
         for kernel in self._candidates:
-            reason = reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
+            part = f"covers only a part of the op: {kernel.covers}" if kernel.covers else None
+            reason = part or reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
             if reason is None:
                 return kernel, Selection(kernel=str(kernel.id), fallback=False, declined=tuple(declined))
             declined.append((str(kernel.id), reason))
         return self._fallback, Selection(kernel=str(self._fallback.id), fallback=True, declined=tuple(declined))
+
+
+def _run(kernel: Kernel, call: Call, *args: Any, **kwargs: Any) -> Any:
+    return kernel.call_described(call, args, kwargs)
 
 
 def _in_order(collection: Collection, op: Op, prefer: Role) -> list[Kernel]:

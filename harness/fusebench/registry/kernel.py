@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelDeclarationError
-from ..schema import Close, Contract, KernelId, KernelInfo, Language, Role
+from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
 from .declaring import record
+from .part import Part
+from .replay import Call, Replay, describe_call
 
 if TYPE_CHECKING:
     from .op import Op, Supports
@@ -36,15 +38,22 @@ class Kernel:
         contract: Contract,
         requires: tuple[str, ...],
         note: str,
+        replay: bool = False,
+        part: Part | None = None,
+        install: str = "",
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._replay = Replay(function) if replay else None
         self.id = kernel_id
         self.role = role
         self.language = language
         self.contract = contract
         self.requires = requires
         self.note = note
+        self.part = part
+        """What it computes where that is less than the op; None for the whole op."""
+        self.install = install
         self.file = inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>"
         self.op: Op | None = None
         self.torch_op: Callable[..., Any] | None = None
@@ -77,6 +86,20 @@ class Kernel:
         return self._promises(params) if self._promises is not None else self.contract
 
     @property
+    def covers(self) -> str:
+        """What it computes where that is less than the op, in words; empty for the whole op."""
+        return self.part.covers if self.part is not None else ""
+
+    @property
+    def replays(self) -> bool:
+        """Whether calls of a layout that was seen before repeat its launches without running `function`."""
+        return self._replay is not None
+
+    def remembers(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether a call with these arguments would be such a repetition."""
+        return self._replay is not None and self._replay.remembers(describe_call(args, kwargs))
+
+    @property
     def info(self) -> KernelInfo:
         return KernelInfo(
             id=str(self.id),
@@ -88,12 +111,23 @@ class Kernel:
             contract=str(self.contract),
             note=self.note,
             file=self.file,
+            covers=self.covers,
+            requires=self.requires,
+            install=self.install,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.torch_op is not None and _is_compiling():
             return self.torch_op(*args, **kwargs)
+        if self._replay is not None:
+            return self._replay(describe_call(args, kwargs), args, kwargs)
         return self.function(*args, **kwargs)
+
+    def call_described(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `self(*args, **kwargs)`, by one who has described the call already."""
+        if self._replay is None or _is_compiling():
+            return self(*args, **kwargs)
+        return self._replay(call, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.id} {self.role} {self.language}>"
@@ -114,6 +148,9 @@ def kernel(
     contract: Contract | None = None,
     requires: tuple[str, ...] = (),
     note: str = "",
+    replay: bool = False,
+    covers: Part | None = None,
+    install: str = "",
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare the decorated function as the kernel `op/name@version`.
 
@@ -129,6 +166,11 @@ def kernel(
         contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given.
         requires: importable modules the kernel needs; while one is absent the kernel is listed as not runnable.
         note: one line for `list kernels`.
+        replay: repeat the launches of an earlier call of the same layouts without running the function again; see `registry.replay`
+            for what the function must keep to.
+        covers: for a peer that computes only a part of the op, that part: it is judged against the part's own reference, and its time
+            is never compared with that of a whole kernel.  It takes the op's arguments and returns (or overwrites) the part's outputs.
+        install: what to hand to `pip install` where a module of `requires` is absent.
 
     Raises:
         KernelDeclarationError: a value outside those above.
@@ -139,6 +181,12 @@ def kernel(
     except ValueError as error:
         raise KernelDeclarationError(f"@kernel({op!r}, {name!r}, version={version!r}): {error}") from error
 
+    if covers is not None and (declared_role is not Role.PEER or isinstance(contract, Bitwise)):
+        found = f"role {role!r}" if declared_role is not Role.PEER else f"contract {contract}"
+        raise KernelDeclarationError(
+            f"kernel {kernel_id} covers a part of its op ({covers.covers}) with {found}; only a peer with a `close` contract may"
+        )
+
     def decorate(function: Callable[..., Any]) -> Kernel:
         declared = Kernel(
             function,
@@ -148,6 +196,9 @@ def kernel(
             contract=contract if contract is not None else Close(),
             requires=requires,
             note=note,
+            replay=replay,
+            part=covers,
+            install=install,
         )
         record(declared)
         return declared

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from .replay import current_recorder
+
 
 class KernelSource(msgspec.Struct, frozen=True):
     """A `.cu` file, the `extern "C"` kernel in it, and the macros it is compiled with (sorted name, value pairs)."""
@@ -63,13 +65,30 @@ def _stream(handle: int) -> Any:
 
 
 def launch(source: KernelSource, *, grid: int, block: int, device_index: int, arguments: Sequence[Any]) -> None:
-    """Launch on torch's current stream.  Arguments are ints (pointers, 64-bit), ctypes or numpy scalars."""
+    """Launch on torch's current stream.
+
+    Args:
+        arguments: tensors (their addresses), None (a null pointer), ints (64-bit), ctypes or numpy scalars.
+    """
     import torch
 
     core = _core()
     kernel = _loaded(source, device_index)
-    stream = _stream(torch.cuda.current_stream(device_index).cuda_stream)
-    core.launch(stream, core.LaunchConfig(grid=grid, block=block), kernel, *arguments)
+    config = core.LaunchConfig(grid=grid, block=block)
+
+    def run(*values: Any, stream: int) -> None:
+        core.launch(_stream(stream), config, kernel, *values)
+
+    run(*(_value(argument) for argument in arguments), stream=torch._C._cuda_getCurrentRawStream(device_index))
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.note(run, [0 if argument is None else argument for argument in arguments])
+
+
+def _value(argument: Any) -> Any:
+    if argument is None:
+        return 0
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
 @functools.cache

@@ -6,6 +6,7 @@ suites can be validated and cases listed without it; methods that compute import
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -133,6 +134,7 @@ def define_op(cls: OpT) -> OpT:
     return cls
 
 
+@functools.cache
 def argument_names(schema: str) -> tuple[str, ...]:
     """Names of the arguments of `schema`, in order: `(Tensor(a!) q, *, float eps) -> ()` gives `("q", "eps")`."""
     return positional_names(schema) + keyword_names(schema)

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..schema import Language, Role
+from .replay import current_recorder
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -29,12 +30,13 @@ def interpreting() -> bool:
 
 
 def launchable(jit_function: Any) -> Any:
-    """`jit_function`, wrapped so that torch can see its launch while a fused kernel's operator is being traced.
+    """`jit_function`, wrapped so that whoever follows the call can see its launch: torch tracing a fused kernel's operator, or a replay.
 
-    Kernel authors write `launchable(_kernel)[grid](...)`; outside a trace this returns `jit_function` itself.
+    Kernel authors write `launchable(_kernel)[grid](...)`; where nobody follows this returns `jit_function` itself.
     """
     if not _tracing.get():
-        return jit_function
+        recorder = current_recorder()
+        return jit_function if recorder is None else recorder.watch(jit_function)
     import torch
 
     return torch.library.wrap_triton(jit_function)

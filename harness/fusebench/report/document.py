@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
+from .wording import part_label
 
 
 def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
@@ -65,7 +66,8 @@ def _result(result: Result) -> dict[str, Any]:
         "gb_per_s": finite(timing.gb_per_s) if timing else None,
         "accuracy": _plain(msgspec.to_builtins(result.accuracy)) if result.accuracy else None,
         "verdict": str(verdict.kind) if verdict else None,
-        "reason": (verdict.reason if verdict else "") or result.reason,
+        "covers": result.covers or None,
+        "reason": (verdict.reason if verdict else "") or result.reason or part_label(result),
     }
 
 

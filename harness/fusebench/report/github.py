@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from ..schema import FAILED_STATUSES, Result, Run, VerdictKind
 from .table import weighted_lines
-from .wording import headline
+from .wording import headline, part_notes
 
 
 def github_annotations(run: Run) -> str:
     """`::error` for failed kernels and regressions, `::warning` for undecided or incomparable ones and for the run's own warnings,
-    one `::notice` with the weighted speedups."""
+    one `::notice` with the weighted speedups and one for each kernel that covers a part of its op."""
     lines = [line for result in run.results if (line := _annotation(result))]
     if not run.complete:
         lines.append(_command("warning", "incomplete run", "not every case was measured"))
     lines += [_command("warning", "fusebench", warning) for warning in run.warnings]
     summary = "; ".join(weighted_lines(run)) or "no weighted speedup"
     lines.append(_command("notice", f"fusebench: {headline(run)}", summary))
+    lines += [_command("notice", "fusebench: part of an op", note) for note in part_notes(run)]
     return "\n".join(lines) + "\n"
 
 

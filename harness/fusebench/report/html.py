@@ -9,7 +9,7 @@ from .plot import speedup_png
 from .rows import FULL_HEADER, suite_rows
 from .savings import saving_lines
 from .table import weighted_lines
-from .wording import control_line, excuses, headline, named_cases, sampling, status_text
+from .wording import control_line, excuses, headline, named_cases, part_notes, sampling, status_text
 
 
 def html_report(run: Run) -> str:
@@ -26,6 +26,7 @@ def html_report(run: Run) -> str:
         sampling=sampling(run),
         control=control_line(run),
         weighted=[*weighted_lines(run), *saving_lines(run)],
+        parts=part_notes(run),
         header=FULL_HEADER,
         suites=suite_rows(run),
         excuses=[(excuse, named_cases(excuse, len(run.cases)), status_text(excuse.status)) for excuse in listed],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from ..schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
-from .wording import headline, short_kernel, with_spread
+from .wording import headline, part_label, short_kernel, with_spread
 
 
 def junit_xml(run: Run) -> str:
@@ -47,7 +47,8 @@ def _test_case(result: Result) -> ElementTree.Element:
     elif result.status not in (Status.MEASURED, Status.CHECKED):
         ElementTree.SubElement(case, "skipped", message=_printable(f"{result.status}: {result.reason}"))
     if result.measurement is not None:
-        ElementTree.SubElement(case, "system-out").text = f"{with_spread(result.measurement.time_us)} us"
+        part = f" ({part_label(result)})" if result.covers else ""
+        ElementTree.SubElement(case, "system-out").text = f"{with_spread(result.measurement.time_us)} us{part}"
     return case
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
+from .compiled import compiled_lines
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, saving_rows
+from .spent import spending_lines
 from .table import weighted_lines
 from .wording import (
     DASH,
@@ -17,6 +19,7 @@ from .wording import (
     excuses,
     headline,
     named_cases,
+    part_notes,
     sampling,
     share,
     short_kernel,
@@ -32,12 +35,13 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     """The report as GitHub-flavoured Markdown.  `plot` is the picture's path relative to the report; empty for none."""
     parts = [f"# {headline(run)}", ""]
     parts += [f"> {notice}" for notice in _notices(run)]
-    parts += ["", *_environment(run), "", *_savings(run)]
+    parts += ["", *environment_table(run), "", *_savings(run)]
     for name in dict.fromkeys(summary.case.suite for summary in run.cases):
         parts += _suite(run, name)
     if plot and any(result.status is Status.MEASURED for result in run.results):
         parts += [f"![Speedup and share of the speed of light]({plot})", ""]
-    parts += [*_left_out(run), *_everything(run), *_method(run)]
+    parts += [part for line in compiled_lines(run) for part in (f"{line}.", "")]
+    parts += [*_parts(run), *_left_out(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 
@@ -64,7 +68,8 @@ def _notices(run: Run) -> list[str]:
     return found + [f"Warning: {warning}" for warning in run.warnings]
 
 
-def _environment(run: Run) -> list[str]:
+def environment_table(run: Run) -> list[str]:
+    """What the figures depend on besides the code, as a table."""
     environment = run.environment
     commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")
     facts = (
@@ -123,7 +128,7 @@ def _suite(run: Run, name: str) -> list[str]:
 def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str]:
     baseline = next((row for row in rows if row.kernel == summary.baseline), None)
     split = with_spread(baseline.measurement.time_us) if baseline is not None and baseline.measurement is not None else DASH
-    others = [row for row in rows if row.measurement is not None and row.kernel != summary.baseline]
+    others = [row for row in rows if row.measurement is not None and row.kernel != summary.baseline and not row.covers]
     best = (
         best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
     )
@@ -148,6 +153,11 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
 def _verdict(row: Result) -> str:
     good = row.verdict is None or row.verdict.kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT)
     return outcome(row) if good else f"**{outcome(row)}**"
+
+
+def _parts(run: Run) -> list[str]:
+    lines = [f"* {note}" for note in part_notes(run)]
+    return ["## Kernels that cover a part of their op", "", *lines, ""] if lines else []
 
 
 def _left_out(run: Run) -> list[str]:
@@ -189,4 +199,5 @@ def _method(run: Run) -> list[str]:
     ]
     if control := control_line(run):
         lines.append(f"* {control}")
+    lines += [f"* {line}" for line in spending_lines(run)]
     return [*lines, "", "To reproduce:", "", "```", run.command, "```", ""]

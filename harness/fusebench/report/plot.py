@@ -34,7 +34,10 @@ def speedup_png(run: Run) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    measured = [result for result in run.results if result.status is Status.MEASURED and result.measurement is not None]
+    # Both axes compare whole ops: a kernel that covers a part of one has no place on either.
+    measured = [
+        result for result in run.results if result.status is Status.MEASURED and result.measurement is not None and not result.covers
+    ]
     if not measured:
         figure = Figure(figsize=(8, 2), layout="constrained")
         figure.text(0.5, 0.5, f"{headline(run)}\nnothing was measured", ha="center", va="center")
@@ -128,7 +131,7 @@ def _finish(run: Run, figure: Figure, axes: tuple[Axes, Axes], kernels: list[str
         one.tick_params(labelsize=8)
     figure.suptitle(f"{headline(run)}\n{sampling(run)}", fontsize=10)
     figure.legend(
-        handles=[Patch(color=colours[kernel], label=short_kernel(kernel)) for kernel in kernels],
+        handles=[Patch(color=colours[kernel], label=kernel) for kernel in kernels],
         loc="outside lower center",
         ncols=max(1, min(len(kernels), int(figure.get_figwidth() / 1.7))),
         fontsize=8,
@@ -141,12 +144,13 @@ def _cases(measured: list[Result]) -> list[str]:
 
 
 def _kernels(measured: list[Result]) -> list[str]:
-    roles = {result.kernel: result.role for result in measured}
+    """Names without the op, which a case has one of: kernels of one name and version share a colour over a suite's ops."""
+    roles = {short_kernel(result.kernel): result.role for result in measured}
     return sorted(roles, key=lambda kernel: _ROLE_ORDER.index(roles[kernel]))
 
 
 def _palette(measured: list[Result]) -> dict[str, str]:
-    roles = {result.kernel: result.role for result in measured}
+    roles = {short_kernel(result.kernel): result.role for result in measured}
     taken = dict.fromkeys(Role, 0)
     colours = {}
     for kernel in _kernels(measured):
@@ -158,7 +162,7 @@ def _palette(measured: list[Result]) -> dict[str, str]:
 
 def _speedups(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
     return {
-        (result.case_key, result.kernel): result.measurement.speedup
+        (result.case_key, short_kernel(result.kernel)): result.measurement.speedup
         for result in measured
         if result.measurement is not None and result.measurement.speedup is not None
     }
@@ -172,7 +176,7 @@ def _shares(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
             sol, time = result.measurement.sol, result.measurement.time_us
             high = sol * time.value / time.low if time.low > 0 else math.inf
             low = sol * time.value / time.high if time.high > 0 else 0.0
-            found[result.case_key, result.kernel] = Estimate(sol, low, high)
+            found[result.case_key, short_kernel(result.kernel)] = Estimate(sol, low, high)
     return found
 
 

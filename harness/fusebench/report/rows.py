@@ -8,6 +8,7 @@ from .wording import (
     cases_with_results,
     error_against_split,
     microseconds,
+    part_label,
     share,
     short_kernel,
     size,
@@ -72,5 +73,6 @@ def suite_rows(run: Run) -> dict[str, list[list[str]]]:
 
 
 def outcome(row: Result) -> str:
-    """The verdict where there is one, else how far the kernel came."""
-    return str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
+    """The verdict where there is one, else how far the kernel came, and what it covers where that is not the whole op."""
+    reached = str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
+    return f"{reached}; {part_label(row)}" if row.covers else reached

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from .compiled import compiled_lines
 from .rows import bandwidth, launches, outcome
 from .savings import saving_lines
+from .spent import spending_lines
 from .wording import (
     DASH,
     cases_with_results,
@@ -20,6 +22,7 @@ from .wording import (
     headline,
     microseconds,
     named_cases,
+    part_notes,
     sampling,
     share,
     short_kernel,
@@ -67,7 +70,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     if run.timer_fallback:
         parts.append(Text(f"timer fallback: {run.timer_fallback}", style="yellow"))
     parts += _lines(run, console.width)
-    parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run))]
+    parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run), *compiled_lines(run))]
     if line := control_line(run):
         parts.append(Text(line))
     for excuse in excuses(run):
@@ -78,7 +81,9 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
         parts.append(
             Text(f"{excuse.kernel} on {where}: {status_text(excuse.status)}: {excuse.reason or 'no reason recorded'}", style=style)
         )
+    parts += [Text(note, style="dim") for note in part_notes(run)]
     parts += [Text(note, style=VERDICT_STYLES[kind]) for kind, note in verdict_notes(run)]
+    parts += [Text(line, style="dim") for line in spending_lines(run)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in run.warnings]
     if not run.complete:
         parts.append(Text("this run is incomplete: not every case was measured", style="yellow"))
@@ -177,5 +182,5 @@ _COLUMNS = (
     _Column("host us", _timed(lambda timing: microseconds(timing.host_us)), dispensable=3),
     _Column("extra mem", _timed(lambda timing: size(timing.extra_memory_bytes)), dispensable=6),
     _Column("rms error (x split)", _rms, dispensable=1),
-    _Column("verdict", outcome, right=False),
+    _Column("verdict", lambda row: outcome(row) if not row.covers else f"{status_text(row.status)}, a part", right=False),
 )

@@ -128,10 +128,10 @@ def control_line(run: Run) -> str:
 
 
 def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
-    """Each case with its results: the baseline first, then by time, then what has no time."""
+    """Each case with its results: the baseline first, then by time, then those that cover a part of the op, then what has no time."""
     for summary in run.cases:
         rows = [result for result in run.results if result.case_key == summary.case.key]
-        yield summary, sorted(rows, key=lambda row: (row.kernel != summary.baseline, _time(row)))
+        yield summary, sorted(rows, key=lambda row: (row.kernel != summary.baseline, row.measurement is None, bool(row.covers), _time(row)))
 
 
 def excuses(run: Run) -> list[Excuse]:
@@ -159,6 +159,23 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
         subject = "every kernel and case" if 1 < len(results) == len(judged) else ", ".join(named) + more
         notes.append((kind, f"{subject}: {kind}: {reason}"))
     return notes
+
+
+def part_label(result: Result) -> str:
+    """`covers: norm only: no scale, no shift`; empty for a kernel that does the whole op."""
+    return f"covers: {result.covers}" if result.covers else ""
+
+
+def part_notes(run: Run) -> list[str]:
+    """One sentence for every kernel that covers a part of its op and was timed: its part, and its times, which stand alone."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in run.results:
+        if result.covers and result.measurement is not None:
+            found.setdefault((result.kernel, result.covers), []).append(f"{result.case} {with_spread(result.measurement.time_us)} us")
+    return [
+        f"{kernel} covers {covers}; its time is that part's and is compared with no other kernel's: {', '.join(times)}"
+        for (kernel, covers), times in found.items()
+    ]
 
 
 def named_cases(excuse: Excuse, total: int) -> str:

@@ -1,16 +1,23 @@
-"""The accuracy gate over a selection, in worker processes: one for the device, one for Triton's interpreter where that is needed."""
+"""The accuracy gate over a selection, in worker processes: for the device, and for Triton's interpreter where that is needed.
+
+`check_all` is one case, for a run that goes on to measure it; `check_cases` is many, several at a time where there is no GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from ..device import Device
 from ..errors import DeviceUnfitError
 from ..registry import Kernel
-from ..schema import Result, Status
+from ..schema import Accuracy, Result, Status
 from .contenders import Contenders, interpreted, result_for, timeable
 from .messages import Checked, CheckTask, Failure, Progress, WorkerSetup
 from .process import WorkerProcess
@@ -25,11 +32,12 @@ DEFAULT_SILENCE_S = 300.0
 class Workers:
     """The worker processes of a run, started when first needed."""
 
-    def __init__(self, device: Device, roots: Sequence[Path], silence_s: float = DEFAULT_SILENCE_S) -> None:
+    def __init__(self, device: Device, roots: Sequence[Path], silence_s: float = DEFAULT_SILENCE_S, *, threads: int | None = None) -> None:
+        """`threads`: how many torch may compute with in each process; None leaves it to torch."""
         self.device = device
 
         def worker(interpret: bool) -> WorkerProcess:
-            setup = WorkerSetup(roots=tuple(roots), device=device.torch_name, gpu_uuid=device.uuid, interpret=interpret)
+            setup = WorkerSetup(roots=tuple(roots), device=device.torch_name, gpu_uuid=device.uuid, interpret=interpret, threads=threads)
             return WorkerProcess(setup, silence_s=silence_s)
 
         self.native = worker(interpret=False)
@@ -77,7 +85,16 @@ def check(
     assert isinstance(reply, Checked), "a check is answered by Checked or Failure"
     if not reply.accuracy.passed:
         return result(Status.WRONG, reply.accuracy.reason, accuracy=reply.accuracy)
-    return result(Status.CHECKED, timeable(kernel, kind) or "", accuracy=reply.accuracy)
+    reason = timeable(kernel, kind) or ""
+    if in_interpreter:
+        reason = f"{reason}: {_interpreted_how(reply.accuracy)}"
+    return result(Status.CHECKED, reason, accuracy=reply.accuracy)
+
+
+def _interpreted_how(accuracy: Accuracy) -> str:
+    """What the interpreter's check leaves out of a device's."""
+    rows = "all tokens" if accuracy.tokens is None else f"{accuracy.tokens} tokens"
+    return f"on {rows}, bias at input magnitude 1 only, extra draws called once"
 
 
 def check_all(
@@ -98,9 +115,7 @@ def check_all(
     def in_turn(kernels: Sequence[Kernel]) -> list[Result]:
         return [check(workers, contenders, kernel, seed=seed, on_progress=on_progress) for kernel in kernels]
 
-    shares: tuple[list[Kernel], list[Kernel]] = ([], [])
-    for kernel in contenders.runnable:
-        shares[interpreted(kernel, workers.device.kind)].append(kernel)
+    shares = _shares(contenders, workers.device.kind)
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
             found = {result.kernel: result for results in pool.map(in_turn, shares) for result in results}
@@ -108,3 +123,98 @@ def check_all(
             workers.interrupt()  # nobody waits for what the other worker is doing: not on Ctrl-C, nor on a device that is unfit
             raise
     return [found[str(kernel.id)] for kernel in contenders.runnable]
+
+
+OnCase = Callable[[int, list[Result]], None]
+"""Called with a case's place among the cases and its results, in their kernels' order, once all of them are there."""
+
+
+def default_jobs(device: Device) -> int:
+    """Checks at a time: as many as this process may use cores; on a GPU one, since several contend for its memory: that is for the caller
+    to ask for, who knows its size."""
+    return 1 if device.kind != "cpu" else max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def check_cases(
+    device: Device,
+    roots: Sequence[Path],
+    cases: Sequence[Contenders],
+    *,
+    jobs: int,
+    silence_s: float = DEFAULT_SILENCE_S,
+    seed: int | None = None,
+    on_progress: Callable[[Contenders, Progress], None] = lambda case, progress: None,
+    on_case: OnCase = lambda place, results: None,
+) -> None:
+    """Put every runnable kernel of every case through the gate, `jobs` at a time, each in processes of its own.
+
+    A case's native and interpreted kernels are two pieces of work; pieces are begun in the order of `cases`, and `on_case` hears of
+    cases as they are done.  `on_progress` and `on_case` are called from several threads, one at a time.
+
+    Raises:
+        DeviceUnfitError: as `check`; what runs elsewhere is ended.
+    """
+    pieces = [(place, share) for place, case in enumerate(cases) for share in _shares(case, device.kind) if share]
+    missing = [sum(place == one for one, _ in pieces) for place in range(len(cases))]
+    found: list[dict[str, Result]] = [{} for _ in cases]
+    speaking, ended = threading.Lock(), threading.Event()
+
+    def arrived(place: int, results: Sequence[Result]) -> None:
+        with speaking:
+            if ended.is_set():
+                return  # whoever waited for a process that was ended with the rest has a failure that is none
+            found[place] |= {result.kernel: result for result in results}
+            missing[place] -= 1
+            if missing[place] == 0:
+                on_case(place, [found[place][str(kernel.id)] for kernel in cases[place].runnable])
+
+    def show(case: Contenders, progress: Progress) -> None:
+        with speaking:
+            on_progress(case, progress)
+
+    for place, count in enumerate(missing):
+        if count == 0:
+            on_case(place, [])
+
+    def work(place: int, share: Sequence[Kernel]) -> None:
+        case = cases[place]
+        with _borrowed(crew) as workers:
+            results = [check(workers, case, kernel, seed=seed, on_progress=lambda progress: show(case, progress)) for kernel in share]
+        arrived(place, results)
+
+    jobs = max(1, min(jobs, len(pieces)))
+    with ExitStack() as stack:
+        # One thread each: the processes would contend for the cores that the others' pools of threads hold.
+        threads = 1 if jobs > 1 else None
+        everyone = [stack.enter_context(Workers(device, roots, silence_s, threads=threads)) for _ in range(jobs)]
+        crew: queue.SimpleQueue[Workers] = queue.SimpleQueue()
+        for workers in everyone:
+            crew.put(workers)
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        try:
+            futures: list[Future[None]] = [pool.submit(work, place, share) for place, share in pieces]
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for workers in everyone:
+                workers.interrupt()
+            raise
+
+
+@contextmanager
+def _borrowed(crew: queue.SimpleQueue[Workers]) -> Iterator[Workers]:
+    workers = crew.get()
+    try:
+        yield workers
+    finally:
+        crew.put(workers)
+
+
+def _shares(contenders: Contenders, device: str) -> tuple[list[Kernel], list[Kernel]]:
+    """The runnable kernels that are checked on the device, and those that are checked in the interpreter."""
+    shares: tuple[list[Kernel], list[Kernel]] = ([], [])
+    for kernel in contenders.runnable:
+        shares[interpreted(kernel, device)].append(kernel)
+    return shares

@@ -62,10 +62,15 @@ def contenders(collection: Collection, case: Case, device: str, pattern: str | N
 
 
 def _baseline(collection: Collection, op: Op, params: Any, device: str) -> Kernel | None:
-    """The first of the op's baselines that can be timed on the device for this case."""
+    """The first of the op's baselines that can be timed on the device for this case and computes all of the op."""
     for name in op.baselines:
         kernel = collection.kernels.get(f"{op.name}/{name}")
-        if kernel is not None and reason_not_runnable(kernel, device) is None and kernel.reason_unsupported(params) is None:
+        if (
+            kernel is not None
+            and not kernel.covers
+            and reason_not_runnable(kernel, device) is None
+            and kernel.reason_unsupported(params) is None
+        ):
             return kernel
     return None
 
@@ -101,5 +106,6 @@ def result_for(case: Case, shape: str, kernel: Kernel, status: Status, reason: s
         status=status,
         shape=shape,
         reason=reason,
+        covers=kernel.covers,
         **known,
     )

@@ -32,7 +32,7 @@ def judged(run: Run, results_folder: Path, rule: Rule) -> Run:
         reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",
     )
     results = [msgspec.structs.replace(result, verdict=_verdict(result, verdicts, missing)) for result in run.results]
-    codes = [_EXIT_CODES.get(result.verdict.kind, ExitCode.PASS) for result in results if result.verdict is not None]
+    codes = [_EXIT_CODES.get(result.verdict.kind, ExitCode.PASS) for result in results if result.verdict is not None and result.decides]
     return msgspec.structs.replace(run, results=results, exit_code=worst_exit_code([*codes, ExitCode(run.exit_code)]))
 
 
@@ -41,6 +41,8 @@ def _verdict(result: Result, verdicts: dict[tuple[str, str], Verdict], missing: 
         return Verdict(kind=VerdictKind.ERROR, reason=result.reason)
     if result.status is Status.NOT_MEASURED:
         return Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason)
+    if result.covers:
+        return None  # its time is a part's, and there is nothing that it could be judged by
     judgement = verdicts.get((result.case_key, result.kernel))
     if result.status is Status.CHECKED:
         return judgement  # of its accuracy alone, where the baseline has one

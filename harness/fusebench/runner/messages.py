@@ -19,6 +19,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     gpu_uuid: str = ""
     interpret: bool = False
     """Whether Triton kernels run in the interpreter in this process."""
+    threads: int | None = None
+    """Threads that torch may compute with on the CPU; None leaves it to torch."""
 
 
 class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     cut_short: bool
     retried_replicates: int
+    phases_s: dict[str, float] = {}
+    """Where `seconds` went, by phase of `timing.measure`."""
+    first_call_s: dict[str, float] = {}
+    """What the first call of each arm took, compilation included."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,9 @@ from ..timing.placement import CONTROL
 from .checking import Workers, check_all
 from .contenders import Contenders, contenders, result_for, split_reference
 from .messages import Failure, Measured, MeasureTask, Progress
+from .repeats import Outcome, Repeats
 from .reporter import Reporter
+from .spending import CHECK, Ledger
 from .summarise import CaseFigures
 
 INTRUSION_RETRIES = 2
@@ -85,6 +87,8 @@ class Session:
         self._created = datetime.now(UTC)
         self._environment = environment_of(device, project_root)
         self._monitor = EnvironmentMonitor(device)
+        self._repeats = Repeats()
+        self._ledger = Ledger()
         self._complete = False
         self._skipped = False
 
@@ -103,7 +107,7 @@ class Session:
                     entry = contenders(self.collection, case, self.device.kind, self.options.kernel)
                     split_reference(self.collection, entry.op)
                     self.reporter.case(number + 1, len(cases), case, entry.shape)
-                    self._case(entry, workers, self._seconds_for(started, len(cases) - number))
+                    self._take(entry, workers, self._seconds_for(started, len(cases) - number))
             self._complete = not self._skipped
         finally:
             self.reporter.end()
@@ -125,6 +129,7 @@ class Session:
             cases=list(self._cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
             results=list(self._results),
+            spending=self._ledger.spending(),
             warnings=list(dict.fromkeys(self._warnings)),
             complete=self._complete,
             exit_code=self._exit_code,
@@ -155,13 +160,28 @@ class Session:
             return None
         return (self.options.budget_s - (time.monotonic() - started)) / cases_left
 
+    def _take(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
+        """Measure a case, unless an earlier one of this run was the same work."""
+        known = self._repeats.outcome_of(entry)
+        if known is not None:
+            self.reporter.note(f"case {entry.case.key} is the same work as {known.summary.same_as}, whose results it takes")
+            self._cases.append(known.summary)
+            self._add(known.results)
+            return
+        first_case, first_result, skipped = len(self._cases), len(self._results), self._skipped
+        self._case(entry, workers, seconds)
+        if self._skipped == skipped:
+            (summary,) = self._cases[first_case:]
+            self._repeats.keep(entry, Outcome(summary, tuple(self._results[first_result:])))
+
     def _case(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
         began = time.monotonic()
         self._add(entry.declined)
         if seconds is not None and seconds <= 0:
             self._skip(entry, f"the budget of {self.options.budget_s:g} s ended before this case")
             return
-        checked = check_all(workers, entry, on_progress=lambda progress: self._show(f"check {progress.kernel}", progress))
+        with self._ledger.timed(CHECK):
+            checked = check_all(workers, entry, on_progress=lambda progress: self._show(f"check {progress.kernel}", progress))
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
         if entry.baseline_id not in {result.kernel for result in ready}:
@@ -187,6 +207,7 @@ class Session:
             self._measure_without(reply, entry, ready, workers, seconds)
             return
         self._timer, self._timer_fallback = reply.timer, reply.timer_fallback
+        self._ledger.add(reply.phases_s, {arm: reply.first_call_s.get(arm, 0.0) for arm in task.kernels})
         self._warm_up[entry.case.key] = reply.warm_up
         if reply.timer_fallback:
             self._warnings.append(f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}")

@@ -26,6 +26,7 @@ class CaseFigures:
         for sample in measured.samples:
             self._by_arm[sample.arm].append(sample)
         self.minimum_bytes = contenders.op.minimum_bytes(contenders.params)
+        self._parts = {str(kernel.id): kernel.part for kernel in contenders.runnable if kernel.part is not None}
 
     def summary(self) -> CaseSummary:
         """The case with its yardsticks and its control."""
@@ -42,7 +43,8 @@ class CaseFigures:
         )
 
     def measurement(self, kernel: str) -> Measurement:
-        """The figures of one kernel."""
+        """The figures of one kernel; of one that covers a part of the op, without those that compare it with a whole one."""
+        part = self._parts.get(kernel)
         baseline = self._contenders.baseline_id
         time_us = self._time_us(kernel)
         samples = self._by_arm[kernel]
@@ -51,9 +53,9 @@ class CaseFigures:
             busy_us=mean(sample.busy_ns for sample in samples) / 1e3,
             kernels=samples[0].kernels,
             host_us=self._measured.host_us.get(kernel),
-            speedup=self._ratio(baseline, kernel) if baseline not in ("", kernel) else None,
-            sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value,
-            gb_per_s=self.minimum_bytes / time_us.value / 1e3,
+            speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
+            sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value if part is None else None,
+            gb_per_s=(self.minimum_bytes if part is None else part.minimum_bytes(self._contenders.params)) / time_us.value / 1e3,
             extra_memory_bytes=self._measured.extra_memory_bytes.get(kernel),
             replicates=len(self._spans(kernel)),
             rounds=self._plan.rounds,

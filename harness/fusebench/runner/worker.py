@@ -65,9 +65,12 @@ class _Worker:
         self.calling = calling
         self.device = torch.device(setup.device)
         if setup.interpret:
-            from ..accuracy.interpreter import install_exact_casts
+            from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
             install_exact_casts()
+            install_remembered_builtins()
+        if setup.threads:
+            torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.collection: Collection = load_collection(setup.roots, entry_points=False)
@@ -154,6 +157,8 @@ class _Worker:
             seconds=timings.seconds,
             cut_short=timings.cut_short,
             retried_replicates=timings.retried_replicates,
+            phases_s=dict(timings.phases_s),
+            first_call_s=timings.first_call_s,
         )
 
     def _case(self, case: Case) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from ..schema import (
+    COMPARABLE_VERSIONS,
     FAILED_STATUSES,
     Accuracy,
     CaseSummary,
@@ -68,12 +69,15 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     comparison: Comparison
     standing: Standing = Standing.COMMON
+    decides: bool = True
+    """Whether it has a say in the exit code."""
 
 
 def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
     """One judgement for every kernel and case that either run measured, checked or failed.
 
-    Kernels that neither run could run (declined, not runnable) have none.  Order: the run's, then what is missing from it.
+    Kernels that neither run could run (declined, not runnable) have none, nor have those that cover a part of their op,
+    unless they failed.  Order: the run's, then what is missing from it.
     """
     judge = _Judge(run, baseline, rule)
     new, old = _index(run), _index(baseline)
@@ -84,11 +88,13 @@ def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
 def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool = False) -> ExitCode:
     """What the judgements amount to.
 
-    Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged by and do not count.  Without a
-    single pair to compare the result is undecided: a gate that compared nothing has not passed.
+    Those of peers do not count.  Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged by
+    and do not count.  Without a single pair to compare the result is undecided: a gate that compared nothing has not passed.
     """
     codes: list[ExitCode] = []
     for judgement in judgements:
+        if not judgement.decides:
+            continue
         kind = judgement.verdict.kind
         if kind is VerdictKind.ERROR:
             codes.append(ExitCode.KERNEL_FAILED)
@@ -105,8 +111,9 @@ def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool 
 
 def record_differences(run: Run, baseline: Run) -> list[str]:
     """What rules out any comparison of the two runs' times, each as `what: old -> new`."""
+    versions = (baseline.schema_version, run.schema_version)
     pairs = (
-        ("schema version", baseline.schema_version, run.schema_version),
+        ("schema version", *(("same", "same") if COMPARABLE_VERSIONS.issuperset(versions) else versions)),
         ("device", baseline.environment.device_name, run.environment.device_name),
         ("timer", baseline.timer, run.timer),
         ("cache state", baseline.plan.cache, run.plan.cache),
@@ -158,6 +165,10 @@ class _Judge:
         """The judgement, or None where neither run has anything to say of the kernel."""
         if new is not None and new.status in FAILED_STATUSES:
             return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", standing=_standing(old))
+        if new is not None and new.covers:  # the time of a part of the op is compared with nothing
+            return self._now_a_part(new) if _ran(old) and old is not None and not old.covers else None
+        if old is not None and old.covers:
+            old = None
         if not _ran(new):
             return self._gone(new, old) if old is not None and _ran(old) else None
         assert new is not None
@@ -177,6 +188,10 @@ class _Judge:
         reason = f"{old.status} in the baseline; now {new.status}: {new.reason or 'no reason recorded'}"
         kind = VerdictKind.UNDECIDED if new.status is Status.NOT_MEASURED else VerdictKind.INCOMPARABLE
         return _judgement(new, kind, reason, standing=Standing.MISSING)
+
+    def _now_a_part(self, new: Result) -> Judgement:
+        reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
+        return _judgement(new, VerdictKind.INCOMPARABLE, reason, standing=Standing.MISSING)
 
     def _case_differences(self, key: str) -> list[str]:
         new, old = self.new_cases.get(key), self.old_cases.get(key)
@@ -282,4 +297,5 @@ def _judgement(
         verdict=Verdict(kind=kind, reason=reason, change=change),
         comparison=comparison,
         standing=standing,
+        decides=result.decides,
     )

@@ -44,7 +44,9 @@ def saved(terms: Iterable[Term]) -> float:
 
 def best_fused(results: Iterable[Result]) -> Result | None:
     """The fastest measured fused kernel among the `results` of one case."""
-    fused = [(time, result) for result in results if result.role is Role.FUSED and (time := _time(result)) is not None]
+    fused = [
+        (time, result) for result in results if result.role is Role.FUSED and not result.covers and (time := _time(result)) is not None
+    ]
     return min(fused, key=lambda pair: pair[0])[1] if fused else None
 
 
@@ -69,7 +71,7 @@ def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> 
         if baseline is None:
             continue
         for row in rows:
-            time = _time(row)
+            time = _time(row) if not row.covers else None  # the time of a part has no place in a sum over the op
             if time is not None and row.kernel != summary.baseline:
                 terms[case.suite][_short(row.kernel)].append((case.weight, baseline, time))
         best = best_fused(rows)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,19 @@ class CaseTimings:
     seconds: float = 0.0
     cut_short: bool = False
     """Whether the deadline ended the case before all its replicates."""
+    phases_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Where `seconds` went."""
+    first_call_s: dict[str, float] = field(default_factory=dict)
+    """What the very first call of each arm took, compilation included."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what the block takes as phase `name`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases_s[name] += time.monotonic() - began
 
 
 def measure_case(
@@ -84,25 +98,32 @@ def measure_case(
     started = time.monotonic()
     rng = random.Random(seed)
     generator = torch.Generator(device=device).manual_seed(seed)
-    values = op.buffers(params, device=device, generator=generator)
-    evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
     timings = CaseTimings()
+    with timings.phase("inputs"):
+        values = op.buffers(params, device=device, generator=generator)
+        evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
     for replicate in range(plan.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
             break
         on_call("")
-        placement = Placement(op, params, values, device, rng)
-        arms = [_announced(placement.arm(spec), on_call) for spec in specs]
-        _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
+        with timings.phase("placements"):
+            placement = Placement(op, params, values, device, rng)
+            arms = [_announced(placement.arm(spec), on_call) for spec in specs]
+        with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
+            seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
-            settle(lambda: _round_of_work(arms, device))  # noqa: B023 (called before the loop goes on)
+            timings.first_call_s = seconds
+            with timings.phase("warm-up to steady clocks"):
+                settle(lambda: _round_of_work(arms, device))  # noqa: B023 (called before the loop goes on)
             if device.type == "cuda":
-                timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
-                timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
+                with timings.phase("host cost and memory"):
+                    timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
+                    timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
         rounds = balanced_rounds(arms, plan.rounds, rng)
         prepare = _preparation(device, evict, timings.host_us)
-        timed = _time_replicate(rounds, timer, prepare, timings)
+        with timings.phase("timed rounds"):
+            timed = _time_replicate(rounds, timer, prepare, timings)
         timings.samples += _samples(case_key, replicate, rounds, timed)
         on_replicate(replicate + 1)
     timings.seconds = time.monotonic() - started
@@ -119,11 +140,18 @@ def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
     return replace(arm, restore=restore)
 
 
-def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> None:
-    """One call of each arm on its new buffers, waited for, so that an error of the device shows while its arm is named."""
+def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> dict[str, float]:
+    """One call of each arm on its new buffers, waited for, so that an error of the device shows while its arm is named.
+
+    Returns the seconds that each took.
+    """
+    seconds = {}
     for arm in arms:
         on_arm(arm.name)
+        began = time.monotonic()
         _round_of_work([arm], device)
+        seconds[arm.name] = time.monotonic() - began
+    return seconds
 
 
 def _round_of_work(arms: Sequence[Arm], device: torch.device) -> None:

@@ -1,0 +1,65 @@
+"""A run as a folder of pages: an index, and per suite its report and picture, so that a run of many suites can be read in parts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..schema import Run
+from ..stats.weighted import BEST_FUSED
+from .compiled import compiled_lines
+from .markdown import environment_table, markdown_report, markdown_table
+from .plot import speedup_png
+from .savings import SAVING_HEADER, saving_rows
+from .spent import spending_lines
+from .wording import DASH, headline
+
+INDEX = "README.md"
+
+
+def suite_pages(run: Run) -> dict[str, bytes]:
+    """File names and contents: `README.md`, and `<suite>.md` and `<suite>.png` for every suite, slashes written as underscores."""
+    suites = list(dict.fromkeys(summary.case.suite for summary in run.cases))
+    pages = {INDEX: _index(run, suites).encode()}
+    for suite in suites:
+        part = only_suite(run, suite)
+        name = _file_name(suite)
+        pages[f"{name}.md"] = markdown_report(part, plot=f"{name}.png").encode()
+        pages[f"{name}.png"] = speedup_png(part)
+    return pages
+
+
+def only_suite(run: Run, suite: str) -> Run:
+    """The run's record with the cases and results of one suite; what the whole run cost is not its cost."""
+    results = [result for result in run.results if result.suite == suite]
+    kernels = {result.kernel for result in results}
+    return msgspec.structs.replace(
+        run,
+        suites=[summary for summary in run.suites if summary.name == suite],
+        cases=[summary for summary in run.cases if summary.case.suite == suite],
+        kernels=[kernel for kernel in run.kernels if kernel.id in kernels],
+        results=results,
+        spending=None,
+    )
+
+
+def _index(run: Run, suites: list[str]) -> str:
+    lines = [f"# {headline(run)}", "", *environment_table(run), ""]
+    if rows := saving_rows(run):
+        lines += ["## Microseconds saved per denoise step", "", *markdown_table(SAVING_HEADER, rows), ""]
+    lines += ["## Suites", "", *markdown_table(("suite", "cases", "weighted speedup of the best fused kernels"), _rows(run, suites)), ""]
+    lines += [f"{line}.\n" for line in (*compiled_lines(run), *spending_lines(run))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rows(run: Run, suites: list[str]) -> list[tuple[str, str, str]]:
+    summaries = {summary.name: summary for summary in run.suites}
+    rows = []
+    for suite in suites:
+        cases = sum(summary.case.suite == suite for summary in run.cases)
+        speedup = summaries[suite].weighted_speedup.get(BEST_FUSED) if suite in summaries else None
+        rows.append((f"[{suite}]({_file_name(suite)}.md)", str(cases), DASH if speedup is None else f"{speedup:.3f}x"))
+    return rows
+
+
+def _file_name(suite: str) -> str:
+    return suite.replace("/", "_")

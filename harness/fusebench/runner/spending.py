@@ -1,0 +1,43 @@
+"""Where a run's time goes: a stopwatch by phase, and by kernel."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from ..schema import Spending
+
+CHECK = "accuracy checks"
+"""The phase that the gate's time goes to; the phases of timing are named in `timing.measure`."""
+
+
+class Ledger:
+    """Adds up seconds; `spending` may be taken at any time."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._phases: Counter[str] = Counter()
+        self._kernels: Counter[str] = Counter()
+
+    def add(self, phases: Mapping[str, float], kernels: Mapping[str, float] | None = None) -> None:
+        """Add seconds by phase, and those of them that are one kernel's own."""
+        self._phases.update(phases)
+        self._kernels.update(kernels or {})
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add what the block takes to `phase`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add({phase: time.monotonic() - began})
+
+    def spending(self) -> Spending:
+        return Spending(
+            total_s=time.monotonic() - self._started,
+            phases_s=dict(self._phases.most_common()),
+            kernels_s=dict(self._kernels.most_common()),
+        )

@@ -1,0 +1,27 @@
+"""Where a run's time went is one line, the most first, and adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fusebench.report.spent import spending_lines
+from fusebench.schema import Spending
+
+
+def test_phases_and_the_rest_add_up_to_the_total(synthetic: Any) -> None:
+    spending = Spending(
+        total_s=100.0,
+        phases_s={"timed rounds": 60.0, "accuracy checks": 30.0, "inputs": 0.01},
+        kernels_s={"scale/slow@1": 12.0, "scale/fast@1": 0.2},
+    )
+    lines = spending_lines(msgspec.structs.replace(synthetic.make_run(), spending=spending))
+    assert lines == [
+        "time spent: 100.0 s (timed rounds 60.0 s, accuracy checks 30.0 s, the rest 10.0 s)",
+        "slowest to check and compile: slow@1 of scale 12.0 s",
+    ]
+
+
+def test_a_record_of_before_says_nothing(synthetic: Any) -> None:
+    assert spending_lines(msgspec.structs.replace(synthetic.make_run(), spending=None)) == []
