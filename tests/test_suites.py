@@ -520,8 +520,14 @@ MODELS = {
     "flux1_dev": {"qknorm_rope": 19 + 19 + 38, "norm_scale_shift": 39 + 38 + 38},
     "flux2_dev": {"qknorm_rope": 8 + 8 + 48, "norm_scale_shift": 16 + 16 + 48},
     "qwen_image": {"qknorm_rope": 240, "norm_scale_shift": 2 * (61 + 60), "residual_gate_norm_scale_shift": 240},
-    "qwen_image_edit_2511": {"qknorm_rope": 240, "norm_scale_shift": 120, "residual_gate_norm_scale_shift": 120},
-    "z_image_turbo": {"qknorm_rope": 30 + 2 + 2},
+    "qwen_image_edit_2511": {
+        "qknorm_rope": 240,
+        "norm_scale_shift": 120,
+        "residual_gate_norm_scale_shift": 120,
+        "norm_scale_shift_gate_select01": 120,
+        "residual_norm_scale_shift_gate_select01": 120,
+    },
+    "z_image_turbo": {"qknorm_rope": 30 + 2 + 2, "norm_tanh_mul_add": 30 + 2, "norm_tanh_mul_add_norm_scale": 30 + 2},
     "wan2_1_t2v_1_3b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
     "wan2_1_t2v_14b": {"residual_gate_norm_scale_shift": 2 * (40 + 40 + 39), "norm_scale_shift": 4, "rotary_embedding": 80},
     "wan2_2_ti2v_5b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
@@ -555,9 +561,9 @@ def test_the_nightly_runs_every_op_and_model_suite(shipped: dict[str, Suite]) ->
     assert shipped["nightly"].included.keys() == measured
 
 
-def test_every_op_has_an_edge_suite(shipped: dict[str, Suite]) -> None:
-    covered = {case.op for name, suite in shipped.items() if name.startswith("edges") for case in suite.cases}
-    assert covered == {case.op for suite in shipped.values() for case in suite.cases}
+def test_the_edges_are_every_edge_suite_and_every_op_has_one(shipped: dict[str, Suite]) -> None:
+    assert shipped["edges"].included.keys() == {name for name in shipped if name.startswith("edges_")}
+    assert {case.op for case in shipped["edges"].cases} == {case.op for suite in shipped.values() for case in suite.cases}
 
 
 def test_a_shipped_text_stream_is_in_every_model_that_has_one(shipped: dict[str, Suite]) -> None:

@@ -8,6 +8,7 @@
 //   ALIGNED                           1: every row of x and residual starts on 16 bytes
 //   MODULATION_ALIGNED                1: every row of the modulations, the weight and the bias do
 //   MIN_BLOCKS                        blocks resident per multiprocessor
+//   PREFETCH                          1: a row is asked for before the row before it is worked on
 
 #include "row_norm.cuh"
 
@@ -22,21 +23,36 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
     const int group = threadIdx.x / LANES;
     const int member = threadIdx.x % LANES;
     int turn = 0;
-    for (i64 row = (i64)blockIdx.x * GROUPS + group; row < rows; row += (i64)gridDim.x * GROUPS, ++turn) {
+    const auto fetch = [&](const char* base, i64 batch_stride, i64 row_stride, i64 row, Vector(&into)[PER_LANE]) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+        const char* source = base + (batch * batch_stride + token * row_stride) * ITEM;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i)
+            if (holds(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+    };
+    const auto fetch_row = [&](i64 row, Vector(&own)[PER_LANE], Vector(&other)[PER_LANE]) {
+        fetch(x, x_batch_stride, x_row_stride, row, own);
+        if constexpr (RESIDUAL) fetch(residual, residual_batch_stride, residual_row_stride, row, other);
+    };
+    const i64 step = (i64)gridDim.x * GROUPS;
+    i64 row = (i64)blockIdx.x * GROUPS + group;
+    Vector ahead[PER_LANE], ahead_other[PER_LANE];
+    if constexpr (PREFETCH)
+        if (row < rows) fetch_row(row, ahead, ahead_other);
+    for (; row < rows; row += step, ++turn) {
         const u32 batch = (u32)row / (u32)tokens;
         const u32 token = (u32)row - batch * (u32)tokens;
 
-        Vector own[PER_LANE];  // x, or the rounded v
-        const char* source = x + (batch * x_batch_stride + token * x_row_stride) * ITEM;
+        Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded v; the residual
+        if constexpr (PREFETCH) {
 #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i)
-            if (holds(i, member)) own[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+            for (int i = 0; i < PER_LANE; ++i) own[i] = ahead[i], other[i] = ahead_other[i];
+            if (row + step < rows) fetch_row(row + step, ahead, ahead_other);
+        } else {
+            fetch_row(row, own, other);
+        }
         if constexpr (RESIDUAL) {
-            Vector other[PER_LANE];
-            source = residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i)
-                if (holds(i, member)) other[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
             const char* gates = gate;
             if constexpr (GATE >= 0)
                 gates = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);

@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -69,7 +69,7 @@ def launch(
         block=THREADS,
         device_index=device_index,
         arguments=(
-            pointers[0], other.data_ptr(), *pointers[1:], y.data_ptr(), 0 if v is None else v.data_ptr(),
+            x, other, *tensors[1:], y, v,
             plan.rows, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
             *specialisation.broadcasts, specialisation.eps,
         ),
@@ -91,7 +91,7 @@ def _specialise_call(
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     item_size = 4 if dtypes.x == DTYPE_CODES[torch.float32] else 2
     narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
-    split = split_row(plan.hidden, item_size, 2 if residual else 1, plan.rows, multiprocessors, narrow=narrow)
+    split = split_ahead(plan.hidden, item_size, 2 if residual else 1, plan.rows, multiprocessors, narrow=narrow)
     return _Specialisation(
         specialise(plan, dtypes, layer, residual, aligned, starts_aligned and _strides_aligned(plan, dtypes), split),
         grid(plan.rows, split, multiprocessors),
@@ -114,7 +114,7 @@ def specialise(
             # A dtype that nothing reads still has to be one.
             "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
             "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
-            "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned,
+            "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned, "PREFETCH": split.prefetch,
         },
     )  # fmt: skip
 

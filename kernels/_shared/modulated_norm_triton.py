@@ -23,6 +23,12 @@ ABSENT = -1
 
 
 @triton.jit
+def load_activation(pointer, columns, mask):
+    """A tile in float32, zero past the mask; it leaves the L1 first, so that the rows that many programs read stay in it."""
+    return tl.load(pointer + columns, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+
+
+@triton.jit
 def residual_gate(x, residual, gate, GATE: tl.constexpr, DTYPE: tl.constexpr):
     """residual + gate * x of one tile, rounded through DTYPE."""
     if GATE >= 0:
@@ -81,14 +87,14 @@ def _modulated_norm(
     head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
     # 64-bit: rows x D passes 2^31 elements on long videos.
     source = x_ptr + batch.to(tl.int64) * x_batch_stride + token.to(tl.int64) * x_row_stride
-    head = tl.load(source + head_columns, mask=head_mask, other=0.0).to(tl.float32)
+    head = load_activation(source, head_columns, head_mask)
     tail_columns = head_columns
     tail_mask = head_mask
     tail = head
     if TAIL:
         tail_columns = HEAD + tl.arange(0, TAIL)[None, :]
         tail_mask = tile_mask(rows, tail_columns, row_count, D, ROWS)
-        tail = tl.load(source + tail_columns, mask=tail_mask, other=0.0).to(tl.float32)
+        tail = load_activation(source, tail_columns, tail_mask)
 
     group_batch = batch
     group_token = token
@@ -100,7 +106,7 @@ def _modulated_norm(
     if RESIDUAL:
         residual_source = residual_ptr + batch.to(tl.int64) * residual_batch_stride + token.to(tl.int64) * residual_row_stride
         gate_row = modulation_row(gate_ptr, group_batch, group_token, gate_batch_stride, gate_group_stride, gate_rows, GATE)
-        residual = tl.load(residual_source + head_columns, mask=head_mask, other=0.0).to(tl.float32)
+        residual = load_activation(residual_source, head_columns, head_mask)
         gate = 1.0
         if GATE >= 0:
             gate = load_modulation(gate_row, head_columns, head_mask, GATE, PER_ROW, D)
@@ -108,7 +114,7 @@ def _modulated_norm(
         tl.store(v_ptr + target + head_columns, rounded, mask=head_mask)
         head = tl.where(head_mask, rounded.to(tl.float32), 0.0)  # a scalar gate may be Inf, which times the padding is NaN
         if TAIL:
-            residual = tl.load(residual_source + tail_columns, mask=tail_mask, other=0.0).to(tl.float32)
+            residual = load_activation(residual_source, tail_columns, tail_mask)
             if GATE >= 0:
                 gate = load_modulation(gate_row, tail_columns, tail_mask, GATE, PER_ROW, D)
             rounded = residual_gate(tail, residual, gate, GATE, v_ptr.dtype.element_ty)

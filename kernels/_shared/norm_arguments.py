@@ -72,15 +72,20 @@ def check_rows(op: str, name: str, x: Layout) -> None:
         refuse(op, name, f"{x.shape[0] * x.shape[1]} rows", f"at most {MOST_ROWS}")
 
 
-def check_norm(op: str, x: Layout, weight: Layout | None, bias: Layout | None, eps: float, norm: str) -> None:
-    """The norm's kind, its epsilon and its affine parameters `[D]`, each None or in x's dtype or float32."""
+def check_norm(op: str, x: Layout, weight: Layout | None, bias: Layout | None, eps: float, norm: str, *, suffix: str = "") -> None:
+    """The norm's kind, its epsilon and its affine parameters `[D]`, each None or in x's dtype or float32.
+
+    Args:
+        suffix: of the parameters' names, for an op with several norms: `2` for weight2 and bias2.
+    """
     if norm not in NORMS:
         refuse(op, "norm", repr(norm), "'layer' or 'rms'")
     if not (math.isfinite(eps) and eps > 0):
         refuse(op, "eps", str(eps), "a positive finite number")
     if bias is not None and (weight is None or norm == "rms"):
-        refuse(op, "bias", f"a tensor with {'norm rms' if norm == 'rms' else 'no weight'}", "None, unless a layer norm has a weight")
-    for name, parameter in (("weight", weight), ("bias", bias)):
+        found = "norm rms" if norm == "rms" else f"no weight{suffix}"
+        refuse(op, f"bias{suffix}", f"a tensor with {found}", f"None, unless a layer norm has a weight{suffix}")
+    for name, parameter in ((f"weight{suffix}", weight), (f"bias{suffix}", bias)):
         if parameter is None:
             continue
         if parameter.shape != x.shape[2:] or parameter.dtype_name not in (x.dtype_name, "float32") or not parameter.is_contiguous:

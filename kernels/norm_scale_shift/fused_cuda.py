@@ -12,7 +12,7 @@ from ._plan import plan_call
 
 
 @kernel(
-    "norm_scale_shift", "fused_cuda", version=1, role="fused", language="cuda", requires=("cuda.core",),
+    "norm_scale_shift", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="a warp or a few per row, row in registers, 16-byte loads, persistent grid",
 )  # fmt: skip
 def fused_cuda(

@@ -12,7 +12,15 @@ from .._shared.row_tiles import whole_row
 from ._plan import plan_call
 
 
-@kernel("norm_scale_shift", "fused_triton", version=1, role="fused", language="triton", note="one row per program, in one masked block")
+@kernel(
+    "norm_scale_shift",
+    "fused_triton",
+    version=1,
+    role="fused",
+    language="triton",
+    replay=True,
+    note="one row per program, in one masked block",
+)
 def fused_triton(
     x: torch.Tensor,
     weight: torch.Tensor | None,

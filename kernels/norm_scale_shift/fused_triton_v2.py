@@ -13,7 +13,13 @@ from ._plan import plan_call
 
 
 @kernel(
-    "norm_scale_shift", "fused_triton", version=2, role="fused", language="triton", note="rows per program and warps by D, no idle lanes"
+    "norm_scale_shift",
+    "fused_triton",
+    version=2,
+    role="fused",
+    language="triton",
+    replay=True,
+    note="rows per program and warps by D, no idle lanes",
 )
 def fused_triton(
     x: torch.Tensor,

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fusebench.registry.torch_operator import launchable
+
 from ._arguments import check_device
 
 
@@ -194,7 +196,7 @@ def launch(
     programs = tokens * (triton.cdiv(q_heads, block_heads) + triton.cdiv(k_heads, block_heads))
     if programs == 0:
         return
-    kernel: Any = _qk_kernel
+    kernel: Any = launchable(_qk_kernel)
     kernel[(programs,)](
         q,
         k,

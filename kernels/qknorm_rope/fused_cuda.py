@@ -26,7 +26,7 @@ MOST_HEADS = 6
 
 
 @kernel(
-    "qknorm_rope", "fused_cuda", version=1, role="fused", language="cuda", requires=("cuda.core",),
+    "qknorm_rope", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="lanes per (token, head), 16-byte loads, shuffles, persistent grid",
 )  # fmt: skip
 def fused_cuda(
@@ -77,7 +77,7 @@ def fused_cuda(
         block=THREADS,
         device_index=device_index,
         arguments=(
-            q.data_ptr(), k.data_ptr(), *weights, cos_sin_cache.data_ptr(), positions.data_ptr(),
+            q, k, q_weight, k_weight, cos_sin_cache, positions,
             numpy.int64(q_stride), numpy.int64(k_stride), numpy.int64(position_offset), numpy.int64(tokens), numpy.float32(eps),
         ),
     )  # fmt: skip

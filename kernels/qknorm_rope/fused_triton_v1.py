@@ -10,7 +10,7 @@ from . import _triton
 from ._arguments import check
 
 
-@kernel("qknorm_rope", "fused_triton", version=1, role="fused", language="triton", note="one program per (token, head)")
+@kernel("qknorm_rope", "fused_triton", version=1, role="fused", language="triton", replay=True, note="one program per (token, head)")
 def fused_triton(
     q: torch.Tensor,
     k: torch.Tensor,

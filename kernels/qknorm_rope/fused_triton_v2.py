@@ -12,7 +12,15 @@ from ._arguments import check
 from .op import Params
 
 
-@kernel("qknorm_rope", "fused_triton", version=2, role="fused", language="triton", note="blocks of heads share cos and sin; tuned tile")
+@kernel(
+    "qknorm_rope",
+    "fused_triton",
+    version=2,
+    role="fused",
+    language="triton",
+    replay=True,
+    note="blocks of heads share cos and sin; tuned tile",
+)
 def fused_triton(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -13,7 +13,7 @@ from ._plan import plan_call
 
 
 @kernel(
-    "residual_gate_norm_scale_shift", "fused_triton", version=1, role="fused", language="triton",
+    "residual_gate_norm_scale_shift", "fused_triton", version=1, role="fused", language="triton", replay=True,
     note="one row per program, in one masked block",
 )  # fmt: skip
 def fused_triton(

@@ -13,7 +13,7 @@ from ._plan import plan_call
 
 
 @kernel(
-    "residual_gate_norm_scale_shift", "fused_triton", version=2, role="fused", language="triton",
+    "residual_gate_norm_scale_shift", "fused_triton", version=2, role="fused", language="triton", replay=True,
     note="rows per program and warps by D, no idle lanes",
 )  # fmt: skip
 def fused_triton(

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fusebench.registry.torch_operator import launchable
+
 from .._shared.layout import check_device
 from ..qknorm_rope._triton import process_heads
 from ._arguments import OP, Heads, Plan
@@ -113,7 +115,7 @@ def launch(
     grid = plan.rows if per_token else programs(plan.rows, tile.block_heads, first_heads, second_heads)
     if grid == 0:
         return
-    kernel: Any = _rotary
+    kernel: Any = launchable(_rotary)
     kernel[(grid,)](
         first,
         second,

@@ -11,7 +11,7 @@ from ._arguments import plan_call
 
 
 @kernel(
-    "rotary_embedding", "fused_triton", version=1, role="fused", language="triton",
+    "rotary_embedding", "fused_triton", version=1, role="fused", language="triton", replay=True,
     contract=Bitwise("rotary_embedding/split_torch@1"), note="one program per token",
 )  # fmt: skip
 def fused_triton(

@@ -11,7 +11,7 @@ from ._arguments import plan_call
 
 
 @kernel(
-    "rotary_embedding", "fused_triton", version=2, role="fused", language="triton",
+    "rotary_embedding", "fused_triton", version=2, role="fused", language="triton", replay=True,
     contract=Bitwise("rotary_embedding/split_torch@1"), note="parallel over heads as well as tokens; smaller blocks for few tokens",
 )  # fmt: skip
 def fused_triton(

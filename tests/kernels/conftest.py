@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +18,28 @@ import torch
 from fusebench.accuracy.execution import run_plain
 from fusebench.registry import Collection, Kernel, Op, load_collection
 from fusebench.registry.torch_operator import interpreting
+from fusebench.schema import Role
 
 ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def load_kernels() -> Collection:
+    return load_collection([ROOT / "kernels"], entry_points=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`each_kernel` is every kernel of this repository but peers, `each_op` every op, by their names."""
+    if "each_kernel" in metafunc.fixturenames:
+        metafunc.parametrize("each_kernel", [key for key, one in load_kernels().kernels.items() if one.role is not Role.PEER])
+    if "each_op" in metafunc.fixturenames:
+        metafunc.parametrize("each_op", sorted(load_kernels().ops))
 
 
 @pytest.fixture(scope="session")
 def collection() -> Collection:
     """This repository's kernels."""
-    loaded = load_collection([ROOT / "kernels"], entry_points=False)
+    loaded = load_kernels()
     assert not loaded.problems, loaded.problems
     return loaded
 
@@ -29,13 +48,46 @@ def collection() -> Collection:
 def device() -> torch.device:
     """Where Triton kernels run: the GPU, or the interpreter on the CPU with the casts of a GPU."""
     if interpreting():
-        from fusebench.accuracy.interpreter import install_exact_casts
+        from fusebench.accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
         install_exact_casts()
+        install_remembered_builtins()
         return torch.device("cpu")
     if not torch.cuda.is_available():
         pytest.skip("Triton kernels run on a GPU or in the interpreter")
     return torch.device("cuda", 0)
+
+
+class Compiled(list[dict[str, Any]]):
+    """Launches that were compiled, each with what was wanted and what came out (see static_compile.py)."""
+
+    def of(self, kernel: str, case: str, capability: int = 90) -> list[dict[str, Any]]:
+        """The launches of a kernel for a case."""
+        return [one for one in self if (one["kernel"], one["case"], one["capability"]) == (kernel, case, capability)]
+
+    def one(self, kernel: str, case: str, capability: int = 90) -> dict[str, Any]:
+        """The only launch of a kernel for a case."""
+        (launch,) = self.of(kernel, case, capability)
+        return launch
+
+
+@pytest.fixture(scope="session")
+def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[dict[str, Any]]], Compiled]:
+    """`compile_launches(wanted)`: Triton launches compiled without a GPU, in a process that interprets nothing.
+
+    Each of `wanted` has `kernel` (its id), `case` (what the test calls it) and `params`, and may have `capabilities` ([90] unless
+    given) and `planted`: compile options that make a defect.
+    """
+
+    def run(wanted: list[dict[str, Any]]) -> Compiled:
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+        program = [sys.executable, Path(__file__).with_name("static_compile.py"), json.dumps(wanted)]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return Compiled(json.loads(done.stdout))
+
+    return run
 
 
 class Bench:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from fusebench.registry import Collection
 
@@ -20,3 +22,42 @@ def shared(collection: Collection) -> Any:
         return importlib.import_module(f"{root}._shared.{name}")
 
     return load
+
+
+NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")
+"""The ops that share their device code, and so their tests."""
+
+
+@pytest.fixture(scope="session", params=NORM_TANH)
+def tanh_bench(request: pytest.FixtureRequest, bench_of: Callable[[str], Any]) -> Any:
+    """Either norm_tanh op with its kernels, on the device where Triton runs."""
+    return bench_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def tanh_case(tanh_bench: Any) -> Callable[..., Any]:
+    """`tanh_case(**changes)`: Params of a small case; changes that only the op with a second norm knows are left out for the other."""
+    known = tanh_bench.op.Params.__struct_fields__
+
+    def parse(**changes: Any) -> Any:
+        return tanh_bench.op.parse_params({"tokens": 3, "hidden": 96} | {name: value for name, value in changes.items() if name in known})
+
+    return parse
+
+
+@pytest.fixture(scope="session")
+def gated_error(tanh_bench: Any, shared: Any, one_rounding: Any) -> Callable[..., float]:
+    """`gated_error(params, buffers, outputs)`: the largest error in units of one rounding, y2's against the norm of the y it comes with.
+
+    A y that lies between two values may be rounded to either, and y2 follows the one that is returned.
+    """
+
+    def error(params: Any, buffers: Any, outputs: Mapping[str, torch.Tensor]) -> float:
+        arguments = tanh_bench.op.arguments(params, buffers)
+        found = one_rounding(outputs["y"], tanh_bench.op.reference(params, arguments)["y"])
+        if "y2" not in outputs:
+            return found
+        second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
+        return max(found, one_rounding(outputs["y2"], shared("norm_tanh_chain").reference_norm_scale(outputs["y"], **second)))
+
+    return error

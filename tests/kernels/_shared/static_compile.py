@@ -1,4 +1,4 @@
-"""Program of test_static_triton.py: compiles the modulated norm's Triton launches for sm_90 without a GPU, and prints what came out.
+"""Program of the static tests of Triton: compiles the norms of kernels/_shared for sm_90 without a GPU, and prints what came out.
 
 It runs in a process of its own because Triton must not be interpreting.  What is compiled is what the kernels really launch: they are
 called with a recorder in the place of the device function, and the recorded arguments are specialised by Triton's rules (16-byte
@@ -25,6 +25,13 @@ from fusebench.registry import Collection, load_collection
 
 KERNELS = Path(__file__).parents[3] / "kernels"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+DEVICE_CODE = {
+    "norm_scale_shift": ("modulated_norm_triton", "_modulated_norm"),
+    "residual_gate_norm_scale_shift": ("modulated_norm_triton", "_modulated_norm"),
+    "norm_tanh_mul_add": ("norm_tanh_triton", "_norm_tanh"),
+    "norm_tanh_mul_add_norm_scale": ("norm_tanh_triton", "_norm_tanh"),
+}
+"""By op: the module of kernels/_shared that launches it, and the device function's name there."""
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 
 
@@ -38,21 +45,23 @@ class Recorder:
         return lambda *args, **kwargs: self.launches.append((args, kwargs))
 
 
-def record(collection: Collection, name: str, params: dict[str, Any]) -> tuple[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
+def record(collection: Collection, kernel_id: str, params: dict[str, Any]) -> tuple[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
     """The device function that a kernel launches for a case, and its launches."""
-    kernel = collection.kernel(name)
+    kernel = collection.kernel(kernel_id)
     op = kernel.op
     assert op is not None
-    shared = importlib.import_module(f"{type(op).__module__.partition('.')[0]}._shared.modulated_norm_triton")
+    module, name = DEVICE_CODE[op.name]
+    shared = importlib.import_module(f"{type(op).__module__.partition('.')[0]}._shared.{module}")
     file = sys.modules[kernel.__module__]
     case = op.parse_params(params)
     arguments = op.arguments(case, op.buffers(case, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0)))
-    function, recorder = shared._modulated_norm, Recorder()
-    shared._modulated_norm, file.check_device = recorder, lambda *_, **__: None  # type: ignore[attr-defined]
+    function, recorder = getattr(shared, name), Recorder()
+    setattr(shared, name, recorder)
+    file.check_device = lambda *_, **__: None  # type: ignore[attr-defined]
     try:
-        kernel(**arguments)
+        kernel.function(**arguments)
     finally:
-        shared._modulated_norm = function
+        setattr(shared, name, function)
     return function, recorder.launches
 
 
@@ -100,6 +109,7 @@ def main() -> None:
                     "loads": re.findall(r"ld\.global\S*", ptx),
                     "stores": re.findall(r"st\.global\S*", ptx),
                     "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
+                    "exponentials": len(re.findall(r"\bex2\.approx", ptx)),
                 }
                 | resources(compiled.asm["cubin"])
             )

@@ -15,7 +15,7 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-@pytest.mark.parametrize("tile_of", ["whole_row", "tuned", "flat"])
+@pytest.mark.parametrize("tile_of", ["whole_row", "tuned", "two_tiles", "flat"])
 def test_tiles_are_powers_of_two_that_cover_the_row(shared: Any, tile_of: str) -> None:
     for hidden in ALL_HIDDEN:
         tile = getattr(shared("row_tiles"), tile_of)(hidden)
@@ -33,8 +33,15 @@ def test_the_tuned_tile_has_work_for_every_thread_and_no_more_than_registers_hol
         assert 16 <= each <= 64, (hidden, tile)
 
 
-def test_models_rows_leave_no_lane_idle_where_two_powers_of_two_make_them(shared: Any) -> None:
-    idle = {hidden: sum(shared("row_tiles").tuned(hidden)[1:3]) - hidden for hidden in MODELS_HIDDEN}
+def test_wide_rows_are_one_block_on_four_warps(shared: Any) -> None:
+    tuned = shared("row_tiles").tuned
+    assert {hidden: tuple(tuned(hidden)) for hidden in MODELS_HIDDEN} == {
+        1536: (1, 1024, 512, 1), 3072: (1, 4096, 0, 4), 3840: (1, 4096, 0, 4), 5120: (1, 8192, 0, 4), 6144: (1, 8192, 0, 4)
+    }  # fmt: skip
+
+
+def test_two_tiles_leave_no_lane_idle_where_two_powers_of_two_make_a_row(shared: Any) -> None:
+    idle = {hidden: sum(shared("row_tiles").two_tiles(hidden)[1:3]) - hidden for hidden in MODELS_HIDDEN}
     assert idle == {1536: 0, 3072: 0, 3840: 256, 5120: 0, 6144: 0}
     assert shared("row_tiles").whole_row(3072).head == 4096, "the simple tile idles a quarter"
 
@@ -61,6 +68,35 @@ def test_a_row_of_2048_has_one_warp_and_short_streams_have_more(shared: Any) -> 
     assert warps(3072, 100_000) == 2
     assert warps(3072, 6) == 8
     assert warps(64, 6) == 1, "more warps than vectors would be idle"
+
+
+@pytest.mark.parametrize("rows", [1, 6, 512, 4096, 100_000])
+@pytest.mark.parametrize("item_size", [2, 4])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_rows_are_prefetched_only_where_registers_hold_two_and_a_second_row_comes(
+    shared: Any, item_size: int, inputs: int, rows: int
+) -> None:
+    cuda_rows = shared("cuda_rows")
+    for hidden in ALL_HIDDEN:
+        split = cuda_rows.split_ahead(hidden, item_size, inputs, rows, H200_MULTIPROCESSORS, narrow=item_size == 2)
+        vectors = hidden * item_size // 16
+        assert split.warps in (1, 2, 4, 8)
+        assert 32 * (split.warps - 1) < vectors, "every warp holds elements"
+        if split.prefetch:
+            assert 2 * inputs * cuda_rows.words(vectors, split.warps) <= cuda_rows.MOST_WORDS_AHEAD
+            assert rows > cuda_rows.grid(rows, split, H200_MULTIPROCESSORS) * (cuda_rows.BLOCK_WARPS // split.warps), "a second row"
+
+
+def test_the_splits_measured_best_are_the_ones_chosen(shared: Any) -> None:
+    def split(hidden: int, rows: int, inputs: int = 1, *, narrow: bool = True) -> tuple[int, int, bool]:
+        return tuple(shared("cuda_rows").split_ahead(hidden, 2, inputs, rows, H200_MULTIPROCESSORS, narrow=narrow))
+
+    assert split(3072, 4096) == (4, 3, True)
+    assert split(6144, 4096) == (8, 3, True)
+    assert split(1536, 32760, narrow=False) == (2, 3, True)
+    assert split(5120, 75600, narrow=False) == (8, 3, True)
+    assert split(1536, 32760, 2, narrow=False) == (2, 2, True)
+    assert split(3072, 512) == (4, 2, False)
 
 
 def test_the_grid_has_no_block_without_rows(shared: Any) -> None:

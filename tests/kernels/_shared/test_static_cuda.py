@@ -38,7 +38,7 @@ def source(shared: Any, *, hidden: int = 3072, dtype: int = BFLOAT16, modulation
     )
     narrow = FLOAT32 not in (dtype, modulation) and not affine
     item_size, inputs = 4 if dtype == FLOAT32 else 2, 2 if residual else 1
-    chosen = cuda_rows.RowSplit(*split) if split else cuda_rows.split_row(hidden, item_size, inputs, rows, MULTIPROCESSORS, narrow=narrow)
+    chosen = cuda_rows.RowSplit(*split) if split else cuda_rows.split_ahead(hidden, item_size, inputs, rows, MULTIPROCESSORS, narrow=narrow)
     return cuda.specialise(plan, dtypes, layer, residual, aligned, aligned, chosen)
 
 
@@ -97,7 +97,7 @@ def test_what_models_run_spills_nothing(shared: Any, cuobjdump: Path, tmp_path: 
 
 
 def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_one_barrier(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
-    alone, together = source(shared, hidden=2048), source(shared)
+    alone, together = source(shared, hidden=768), source(shared)
     assert resources(cuobjdump, alone, tmp_path)["SHARED"] == 0
     assert "BAR.SYNC" not in dump(cuobjdump, alone, "-sass", tmp_path)
     assert len(re.findall(r"BAR\.SYNC", dump(cuobjdump, together, "-sass", tmp_path))) == 1

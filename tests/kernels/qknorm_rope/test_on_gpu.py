@@ -20,7 +20,7 @@ FUSED = ("fused_triton@1", "fused_triton@2", "fused_cuda@1")
 TENSORS = ("q", "k", "q_weight", "k_weight", "cos_sin_cache", "positions")
 
 
-EDGES = {case["name"]: case["params"] for case in tomllib.loads((ROOT / "suites" / "edges.toml").read_text())["case"]}
+EDGES = {case["name"]: case["params"] for case in tomllib.loads((ROOT / "suites" / "edges_qknorm_rope.toml").read_text())["case"]}
 
 
 @pytest.mark.parametrize("kernel", [*FUSED, "split_triton@1", "split_torch@1"])

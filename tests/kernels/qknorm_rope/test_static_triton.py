@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("static_compile.py")
-
 FLUX = {"tokens": 2, "heads": 24, "head_dim": 128, "layout": "interleaved"}
 ARCHITECTURES = [80, 90, 100]
-TRITON = {"fused_triton@1": 1, "fused_triton@2": 1, "split_triton@1": 2}
+TRITON = {"qknorm_rope/fused_triton@1": 1, "qknorm_rope/fused_triton@2": 1, "qknorm_rope/split_triton@1": 2}
 """Kernels and their launches."""
 
 EDGES: dict[str, dict[str, Any]] = {
@@ -30,46 +23,39 @@ NEOX: dict[str, dict[str, Any]] = {"neox": {}, "neox, R 64": {"rope_dim": 64}}
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def compiled(compile_launches: Any) -> Any:
     wanted = [{"kernel": kernel, "case": "flux", "params": FLUX, "capabilities": ARCHITECTURES} for kernel in TRITON]
     wanted += [
-        {"kernel": "fused_triton@2", "case": name, "params": FLUX | changes, "capabilities": [90]} for name, changes in EDGES.items()
+        {"kernel": "qknorm_rope/fused_triton@2", "case": name, "params": FLUX | changes, "capabilities": [90]}
+        for name, changes in EDGES.items()
     ]
     wanted += [
         {"kernel": kernel, "case": name, "params": FLUX | {"layout": "neox"} | changes, "capabilities": [90]}
-        for kernel in ("fused_triton@2", "split_triton@1")
+        for kernel in ("qknorm_rope/fused_triton@2", "qknorm_rope/split_triton@1")
         for name, changes in NEOX.items()
     ]
     defect = {"maxnreg": 32, "enable_fp_fusion": True}
-    wanted += [{"kernel": "fused_triton@2", "case": "planted", "params": FLUX, "capabilities": [90], "planted": defect}]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run([sys.executable, PROGRAM, json.dumps(wanted)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
-def of(compiled: list[dict[str, Any]], kernel: str, case: str, capability: int) -> list[dict[str, Any]]:
-    return [one for one in compiled if (one["kernel"], one["case"], one["capability"]) == (kernel, case, capability)]
+    wanted += [{"kernel": "qknorm_rope/fused_triton@2", "case": "planted", "params": FLUX, "capabilities": [90], "planted": defect}]
+    return compile_launches(wanted)
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", TRITON)
-def test_every_launch_compiles_for_every_generation(compiled: list[dict[str, Any]], kernel: str, capability: int) -> None:
-    launches = of(compiled, kernel, "flux", capability)
+def test_every_launch_compiles_for_every_generation(compiled: Any, kernel: str, capability: int) -> None:
+    launches = compiled.of(kernel, "flux", capability)
     assert len(launches) == TRITON[kernel]
     assert {launch["target"] for launch in launches} == {f"sm_{capability}"}
 
 
 @pytest.mark.parametrize("case", EDGES)
-def test_edge_cases_compile(compiled: list[dict[str, Any]], case: str) -> None:
-    (launch,) = of(compiled, "fused_triton@2", case, 90)
+def test_edge_cases_compile(compiled: Any, case: str) -> None:
+    launch = compiled.one("qknorm_rope/fused_triton@2", case)
     assert launch["stores"]
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
-def test_the_tuned_tile_moves_16_bytes_at_a_time_and_spills_nothing(compiled: list[dict[str, Any]], capability: int) -> None:
-    (launch,) = of(compiled, "fused_triton@2", "flux", capability)
+def test_the_tuned_tile_moves_16_bytes_at_a_time_and_spills_nothing(compiled: Any, capability: int) -> None:
+    launch = compiled.one("qknorm_rope/fused_triton@2", "flux", capability)
     # Eight heads of 128 bfloat16 on one warp are 2 KiB: four vectors of 16 bytes a lane, once for q's branch and once for k's.
     assert launch["stores"] == ["st.global.v4.b32"] * 8
     assert launch["loads"].count("ld.global.v4.b32") >= 8
@@ -77,43 +63,43 @@ def test_the_tuned_tile_moves_16_bytes_at_a_time_and_spills_nothing(compiled: li
     assert launch["SHARED"] == 0, "one warp exchanges through shuffles"
 
 
-def test_the_tuned_tile_spills_nothing_in_the_other_layout(compiled: list[dict[str, Any]]) -> None:
-    (launch,) = of(compiled, "fused_triton@2", "neox", 90)
+def test_the_tuned_tile_spills_nothing_in_the_other_layout(compiled: Any) -> None:
+    launch = compiled.one("qknorm_rope/fused_triton@2", "neox")
     assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
     assert set(launch["stores"]) == {"st.global.v4.b32"}
 
 
-def test_products_and_sums_are_not_contracted(compiled: list[dict[str, Any]]) -> None:
+def test_products_and_sums_are_not_contracted(compiled: Any) -> None:
     """What the bitwise contract rests on: both launches of the split chain and the fused one round every product."""
-    for kernel in ("fused_triton@2", "split_triton@1"):
-        for launch in of(compiled, kernel, "flux", 90):
+    for kernel in ("qknorm_rope/fused_triton@2", "qknorm_rope/split_triton@1"):
+        for launch in compiled.of(kernel, "flux"):
             assert launch["fused"] == 0, kernel
 
 
-def order_of_sums(compiled: list[dict[str, Any]], kernel: str, case: str) -> list[Any]:
-    (reductions,) = [launch["reductions"] for launch in of(compiled, kernel, case, 90) if launch["reductions"]]
+def order_of_sums(compiled: Any, kernel: str, case: str) -> list[Any]:
+    (reductions,) = [launch["reductions"] for launch in compiled.of(kernel, case) if launch["reductions"]]
     return reductions
 
 
 @pytest.mark.parametrize("case", ["flux", "neox"])
-def test_the_fused_launch_adds_up_a_row_in_the_order_of_the_split_norm(compiled: list[dict[str, Any]], case: str) -> None:
+def test_the_fused_launch_adds_up_a_row_in_the_order_of_the_split_norm(compiled: Any, case: str) -> None:
     """The other half of what the bitwise contract rests on, which the interpreter cannot show: NumPy sums in one order."""
-    assert order_of_sums(compiled, "fused_triton@2", case) == order_of_sums(compiled, "split_triton@1", case)
+    assert order_of_sums(compiled, "qknorm_rope/fused_triton@2", case) == order_of_sums(compiled, "qknorm_rope/split_triton@1", case)
 
 
-def test_partly_rotated_neox_rows_are_added_up_in_another_order_and_promise_no_bits(
-    compiled: list[dict[str, Any]], collection: Any, op: Any
-) -> None:
+def test_partly_rotated_neox_rows_are_added_up_in_another_order_and_promise_no_bits(compiled: Any, collection: Any, op: Any) -> None:
     """Should the two orders become one, the promise can be widened."""
-    assert order_of_sums(compiled, "fused_triton@2", "neox, R 64") != order_of_sums(compiled, "split_triton@1", "neox, R 64")
+    assert order_of_sums(compiled, "qknorm_rope/fused_triton@2", "neox, R 64") != order_of_sums(
+        compiled, "qknorm_rope/split_triton@1", "neox, R 64"
+    )
     params = op.parse_params(FLUX | {"layout": "neox", "rope_dim": 64, "mode": "round_norm"})
     assert str(collection.kernel("qknorm_rope/fused_triton@2").contract_for(params)) == "close(1.5x split)"
 
 
-def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: list[dict[str, Any]]) -> None:
+def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: Any) -> None:
     """The detectors above, on the tuned tile with half its registers and with contraction, and on rows whose pairs lie alone."""
-    (launch,) = of(compiled, "fused_triton@2", "planted", 90)
+    launch = compiled.one("qknorm_rope/fused_triton@2", "planted")
     assert launch["STACK"] > 0 or launch["LOCAL"] > 0
     assert launch["fused"] > 0
-    (single_pair,) = of(compiled, "fused_triton@2", "neox, a single pair", 90)
+    single_pair = compiled.one("qknorm_rope/fused_triton@2", "neox, a single pair")
     assert set(single_pair["stores"]) != {"st.global.v4.b32"}

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("static_compile.py")
-
 FLUX = {"tokens": 512, "heads": 24, "head_dim": 128, "layout": "interleaved"}
 ARCHITECTURES = [80, 90, 100]
-TRITON = {"fused_triton@1": 1, "fused_triton@2": 1, "split_triton@1": 2}
+TRITON = {"rotary_embedding/fused_triton@1": 1, "rotary_embedding/fused_triton@2": 1, "rotary_embedding/split_triton@1": 2}
 """Kernels and their launches."""
 
 EDGES: dict[str, dict[str, Any]] = {
@@ -29,71 +22,64 @@ EDGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def compiled(compile_launches: Any) -> Any:
     wanted = [{"kernel": kernel, "case": "flux", "params": FLUX, "capabilities": ARCHITECTURES} for kernel in TRITON]
     wanted += [
-        {"kernel": "fused_triton@2", "case": name, "params": FLUX | changes, "capabilities": [90]} for name, changes in EDGES.items()
+        {"kernel": "rotary_embedding/fused_triton@2", "case": name, "params": FLUX | changes, "capabilities": [90]}
+        for name, changes in EDGES.items()
     ]
-    wanted += [{"kernel": "fused_triton@2", "case": "neox", "params": FLUX | {"layout": "neox"}, "capabilities": [90]}]
+    wanted += [{"kernel": "rotary_embedding/fused_triton@2", "case": "neox", "params": FLUX | {"layout": "neox"}, "capabilities": [90]}]
     defect = {"maxnreg": 24, "enable_fp_fusion": True}
-    wanted += [{"kernel": "fused_triton@2", "case": "planted", "params": FLUX, "capabilities": [90], "planted": defect}]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run([sys.executable, PROGRAM, json.dumps(wanted)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
-def of(compiled: list[dict[str, Any]], kernel: str, case: str, capability: int) -> list[dict[str, Any]]:
-    return [one for one in compiled if (one["kernel"], one["case"], one["capability"]) == (kernel, case, capability)]
+    wanted += [{"kernel": "rotary_embedding/fused_triton@2", "case": "planted", "params": FLUX, "capabilities": [90], "planted": defect}]
+    return compile_launches(wanted)
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", TRITON)
-def test_every_launch_compiles_for_every_generation(compiled: list[dict[str, Any]], kernel: str, capability: int) -> None:
-    launches = of(compiled, kernel, "flux", capability)
+def test_every_launch_compiles_for_every_generation(compiled: Any, kernel: str, capability: int) -> None:
+    launches = compiled.of(kernel, "flux", capability)
     assert len(launches) == TRITON[kernel]
     assert {launch["target"] for launch in launches} == {f"sm_{capability}"}
 
 
 @pytest.mark.parametrize("case", EDGES)
-def test_edge_cases_compile_and_spill_nothing(compiled: list[dict[str, Any]], case: str) -> None:
-    (launch,) = of(compiled, "fused_triton@2", case, 90)
+def test_edge_cases_compile_and_spill_nothing(compiled: Any, case: str) -> None:
+    launch = compiled.one("rotary_embedding/fused_triton@2", case)
     assert launch["stores"]
     assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
-def test_the_tuned_tile_moves_16_bytes_at_a_time_in_registers_alone(compiled: list[dict[str, Any]], capability: int) -> None:
-    (launch,) = of(compiled, "fused_triton@2", "flux", capability)
+def test_the_tuned_tile_moves_16_bytes_at_a_time_in_registers_alone(compiled: Any, capability: int) -> None:
+    launch = compiled.one("rotary_embedding/fused_triton@2", "flux", capability)
     # Eight heads of 128 bfloat16 on one warp are 2 KiB: four vectors of 16 bytes a lane, once for q's branch and once for k's.
     assert launch["stores"] == ["st.global.v4.b32"] * 8
     assert launch["loads"].count("ld.global.v4.b32") >= 8
     assert (launch["STACK"], launch["LOCAL"], launch["SHARED"]) == (0, 0, 0)
 
 
-def test_a_call_without_k_has_no_code_for_it(compiled: list[dict[str, Any]]) -> None:
-    (launch,) = of(compiled, "fused_triton@2", "no k", 90)
+def test_a_call_without_k_has_no_code_for_it(compiled: Any) -> None:
+    launch = compiled.one("rotary_embedding/fused_triton@2", "no k")
     assert launch["stores"] == ["st.global.v4.b32"] * 4
 
 
-def test_the_tuned_tile_is_as_good_in_the_other_layout(compiled: list[dict[str, Any]]) -> None:
-    (launch,) = of(compiled, "fused_triton@2", "neox", 90)
+def test_the_tuned_tile_is_as_good_in_the_other_layout(compiled: Any) -> None:
+    launch = compiled.one("rotary_embedding/fused_triton@2", "neox")
     assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
     assert set(launch["stores"]) == {"st.global.v4.b32"}
 
 
-def test_products_and_sums_are_not_contracted(compiled: list[dict[str, Any]]) -> None:
+def test_products_and_sums_are_not_contracted(compiled: Any) -> None:
     """What the bitwise contract rests on: every launch rounds every product, as separate torch operations do."""
     for kernel in TRITON:
-        for launch in of(compiled, kernel, "flux", 90):
+        for launch in compiled.of(kernel, "flux"):
             assert launch["fused"] == 0, kernel
 
 
-def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: list[dict[str, Any]]) -> None:
+def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: Any) -> None:
     """The detectors above on planted defects: a third of the registers and contraction, and pairs whose vectors no width divides."""
-    (launch,) = of(compiled, "fused_triton@2", "planted", 90)
+    launch = compiled.one("rotary_embedding/fused_triton@2", "planted")
     assert launch["STACK"] > 0 or launch["LOCAL"] > 0
     assert launch["fused"] > 0
-    (odd,) = of(compiled, "fused_triton@2", "R/2 odd, float16", 90)
+    odd = compiled.one("rotary_embedding/fused_triton@2", "R/2 odd, float16")
     assert set(odd["stores"]) != {"st.global.v4.b32"}

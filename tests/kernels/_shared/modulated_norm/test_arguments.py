@@ -14,16 +14,14 @@ KERNELS = ("fused_triton@1", "fused_triton@2", "fused_cuda@1", "split_triton@1")
 B, S, D = 2, 6, 64
 
 
-def arguments() -> dict[str, Any]:
+@pytest.fixture
+def arguments(activations: Any, modulations: Any) -> dict[str, Any]:
     """A call that every kernel accepts, on the CPU."""
     return {
-        "residual": torch.ones(B, S, D, dtype=torch.bfloat16),
-        "x": torch.ones(B, S, D, dtype=torch.bfloat16),
-        "gate": torch.ones(B, 1, D, dtype=torch.bfloat16),
+        **dict.fromkeys(activations, torch.ones(B, S, D, dtype=torch.bfloat16)),
         "weight": torch.ones(D, dtype=torch.bfloat16),
         "bias": torch.ones(D, dtype=torch.bfloat16),
-        "scale": torch.ones(B, 1, D, dtype=torch.bfloat16),
-        "shift": torch.ones(B, 1, D, dtype=torch.bfloat16),
+        **dict.fromkeys(modulations, torch.ones(B, 1, D, dtype=torch.bfloat16)),
     }
 
 
@@ -50,6 +48,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "shift elsewhere": ({"shift": torch.ones(D, device="meta")}, "shift", "device meta", "cpu, like x"),
     "an unknown norm": ({"norm": "group"}, "norm", "'group'", "'layer' or 'rms'"),
     "a negative eps": ({"eps": -1e-6}, "eps", "-1e-06", "a positive finite number"),
+}
+RESIDUAL_BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "residual of another shape": ({"residual": torch.ones(B, 5, D)}, "residual", "[2, 5, 64]", "[2, 6, 64] in torch.bfloat16, like x"),
     "residual in another dtype": ({"residual": torch.ones(B, S, D)}, "residual", "torch.float32", "in torch.bfloat16, like x"),
     "residual with gaps": (
@@ -68,20 +68,18 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
-def with_x(changes: dict[str, Any]) -> dict[str, Any]:
-    """`changes`, and whatever else must have x's shape."""
-    return changes | ({"residual": changes["x"]} if "x" in changes else {})
-
-
 @pytest.mark.parametrize("kernel", [*KERNELS, "dispatch"])
-@pytest.mark.parametrize("defect", BAD)
-def test_a_bad_argument_is_refused_by_name(collection: Any, op: Any, kernel: str, defect: str) -> None:
-    changes, argument, found, accepted = BAD[defect]
-    call = op.params_of if kernel == "dispatch" else collection.kernel(f"residual_gate_norm_scale_shift/{kernel}")
-    expected = rf"residual_gate_norm_scale_shift: argument {argument}: found .*{re.escape(found)}.*; accepted is .*{re.escape(accepted)}"
+@pytest.mark.parametrize("defect", [*BAD, *RESIDUAL_BAD])
+def test_a_bad_argument_is_refused_by_name(bench: Any, arguments: Any, gated: bool, kernel: str, defect: str) -> None:
+    if defect in RESIDUAL_BAD and not gated:
+        pytest.skip("the op has neither residual nor gate")
+    changes, argument, found, accepted = (BAD | RESIDUAL_BAD)[defect]
+    alike = {"residual": changes["x"]} if gated and "x" in changes else {}
+    call = bench.op.params_of if kernel == "dispatch" else bench.kernel(kernel)
+    expected = rf"{bench.op.name}: argument {argument}: found .*{re.escape(found)}.*; accepted is .*{re.escape(accepted)}"
     for _ in range(2):  # the second time from what is remembered
         with pytest.raises(KernelArgumentError, match=expected):
-            call(**(arguments() | with_x(changes)))
+            call(**(arguments | changes | alike))
 
 
 ACCEPTED: dict[str, dict[str, Any]] = {
@@ -97,12 +95,14 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("accepted", ACCEPTED)
-def test_whatever_the_operator_defines_is_accepted(op: Any, accepted: str) -> None:
-    assert op.params_of(**(arguments() | ACCEPTED[accepted])).hidden == D
+def test_whatever_the_operator_defines_is_accepted(op: Any, arguments: Any, accepted: str) -> None:
+    assert op.params_of(**(arguments | ACCEPTED[accepted])).hidden == D
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_given_host_memory_refuses_it_instead_of_faulting(collection: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_kernel_given_host_memory_refuses_it_instead_of_faulting(
+    bench: Any, arguments: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(KernelArgumentError, match="argument x: found device cpu; accepted is a CUDA device"):
-        collection.kernel(f"residual_gate_norm_scale_shift/{name}")(**arguments())
+        bench.kernel(name)(**arguments)

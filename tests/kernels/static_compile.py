@@ -1,55 +1,64 @@
-"""Program of test_static_triton.py: compiles the Triton launches for architectures that this machine lacks, and prints what came out.
+"""Program behind the fixture `compile_launches`: compiles Triton launches for GPUs that this machine lacks, and prints what came out.
 
 It runs in a process of its own because Triton must not be interpreting.  What is compiled is what the kernels really launch: they are
-called with a recorder in the place of the device function, and the recorded arguments are specialised by Triton's rules (16-byte
-aligned pointers, integers divisible by 16, ones as constants).
+called on host memory with Triton's launching replaced by recording, and the recorded arguments are specialised by Triton's rules
+(16-byte aligned pointers, integers divisible by 16, ones as constants).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
-from fusebench.registry import Kernel, Op, load_collection
+from fusebench.registry import Kernel, load_collection
 
-KERNELS = Path(__file__).parents[3] / "kernels"
+KERNELS = Path(__file__).parents[2] / "kernels"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+POINTERS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+}  # fmt: skip
 
 
-class Recorder:
-    """Stands in for a device function; `launches` holds (positional, keyword) arguments."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args, **kwargs: self.launches.append((args, kwargs))
+class Launch(NamedTuple):
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
-def record(kernel: Kernel, op: Op, params: dict[str, Any]) -> tuple[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """The device function that `kernel` launches for a case, and its launches."""
-    module = sys.modules[f"{type(op).__module__.rpartition('.')[0]}._triton"]
-    arguments = op.arguments(
-        case := op.parse_params(params), op.buffers(case, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0))
-    )
-    function, check_device, recorder = module._qk_kernel, module.check_device, Recorder()
-    module._qk_kernel, module.check_device = recorder, lambda *_, **__: None
+def record(kernel: Kernel, params: dict[str, Any]) -> list[Launch]:
+    """What `kernel` launches for a case."""
+    op = kernel.op
+    assert op is not None
+    case = op.parse_params(params)
+    arguments = op.arguments(case, op.buffers(case, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0)))
+    launches: list[Launch] = []
+
+    def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        launches.append(Launch(function, args, kwargs))
+
+    launching = JITFunction.run
+    JITFunction.run = run
+    # Kernels take host memory where Triton is interpreted, which they find out when they are called; the device functions above them
+    # were made when it was not.
+    os.environ["TRITON_INTERPRET"] = "1"
     try:
-        kernel(**arguments)
+        kernel.function(**arguments)
     finally:
-        module._qk_kernel, module.check_device = function, check_device
-    return function, recorder.launches
+        JITFunction.run = launching
+        del os.environ["TRITON_INTERPRET"]
+    return launches
 
 
 def specialise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[ASTSource, dict[str, Any]]:
@@ -93,13 +102,11 @@ def reductions(ttgir: str) -> list[tuple[int, ...]]:
 
 def main() -> None:
     collection = load_collection([KERNELS], entry_points=False)
-    op = collection.op("qknorm_rope")
     found = []
     for wanted in json.loads(sys.argv[1]):
-        function, launches = record(collection.kernel(f"qknorm_rope/{wanted['kernel']}"), op, wanted["params"])
-        for args, kwargs in launches:
+        for function, args, kwargs in record(collection.kernel(wanted["kernel"]), wanted["params"]):
             source, options = specialise(function, args, kwargs | wanted.get("planted", {}))
-            for capability in wanted["capabilities"]:
+            for capability in wanted.get("capabilities", [90]):
                 compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
                 ptx = compiled.asm["ptx"]
                 found.append(
@@ -111,6 +118,8 @@ def main() -> None:
                         "stores": re.findall(r"st\.global\S*", ptx),
                         "reductions": reductions(compiled.asm["ttgir"]),
                         "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
+                        "exponentials": len(re.findall(r"\bex2\.approx", ptx)),
+                        "warps": kwargs["num_warps"],
                     }
                     | resources(compiled.asm["cubin"])
                 )

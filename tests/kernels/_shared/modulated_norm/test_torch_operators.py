@@ -1,4 +1,4 @@
-"""The fused kernels as torch operators: torch's own checks pass, a full graph is traced, and its results are the eager call's.
+"""The fused kernels of both modulated norms as torch operators: torch's own checks pass, a full graph is traced and equals the eager call.
 
 The Triton kernels run here on the GPU or in the interpreter.  Without a GPU the CUDA kernel's operator can be looked at, not run.
 """
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-TENSORS = ("residual", "x", "gate", "weight", "bias", "scale", "shift")
+from fusebench.registry.op import positional_names
+
 FUSED_TRITON = ("fused_triton@1", "fused_triton@2")
 FUSED = [*FUSED_TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 
@@ -28,29 +29,37 @@ def fresh_dynamo() -> None:
     torch._dynamo.reset()
 
 
+@pytest.fixture(params=CASES)
+def params(request: pytest.FixtureRequest, parse: Any, gated: bool) -> Any:
+    if "gate" in CASES[request.param] and not gated:
+        pytest.skip("the op has no gate")
+    return parse(**CASES[request.param])
+
+
 def call(bench: Any, params: Any) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments."""
     keywords = dict(bench.op.arguments(params, bench.buffers(params)))
-    return [keywords.pop(name) for name in TENSORS], keywords
+    return [keywords.pop(name) for name in positional_names(bench.op.schema)], keywords
+
+
+def as_tuple(returned: Any) -> tuple[torch.Tensor, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
 
 
 @pytest.mark.parametrize("kernel", FUSED)
-@pytest.mark.parametrize("name", CASES)
-def test_torchs_operator_check_passes(bench: Any, parse: Any, kernel: str, name: str) -> None:
-    tensors, keywords = call(bench, parse(**CASES[name]))
+def test_torchs_operator_check_passes(bench: Any, params: Any, kernel: str) -> None:
+    tensors, keywords = call(bench, params)
     torch.library.opcheck(bench.kernel(kernel).torch_op, tuple(tensors), keywords)
 
 
 @pytest.mark.parametrize("kernel", FUSED)
-@pytest.mark.parametrize("name", CASES)
-def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, parse: Any, kernel: str, name: str) -> None:
-    tensors, keywords = call(bench, parse(**CASES[name]))
+def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, params: Any, kernel: str) -> None:
+    tensors, keywords = call(bench, params)
     fused = bench.kernel(kernel)
 
-    def block(x: torch.Tensor, *rest: Any) -> Any:
-        """As a model has it: something before the norm, and something that reads the result."""
-        returned = fused(x * 2, *rest, **keywords)
-        return returned[0] + returned[1]
+    def block(first: torch.Tensor, *rest: Any) -> Any:
+        """As a model has it: something before the norm, and something that reads the results."""
+        return sum(as_tuple(fused(first * 2, *rest, **keywords)))
 
     eager = block(*tensors)
     traced = torch.compile(block, fullgraph=True, backend="aot_eager")(*tensors)
@@ -58,25 +67,26 @@ def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, parse: Any
 
 
 @pytest.mark.parametrize("kernel", [*FUSED_TRITON, "fused_cuda@1"])
-def test_the_operator_has_the_ops_schema_and_a_fake(collection: Any, op: Any, device: torch.device, kernel: str) -> None:
-    operator = collection.kernel(f"residual_gate_norm_scale_shift/{kernel}").torch_op
+def test_the_operator_has_the_ops_schema_and_a_fake(bench: Any, activations: Any, modulations: Any, kernel: str) -> None:
+    op = bench.op
+    operator = bench.kernel(kernel).torch_op
     assert str(operator._opoverload._schema).partition("(")[2] == str(torch._C.parse_schema(f"a::b{op.schema}")).partition("(")[2]
     with torch._subclasses.FakeTensorMode():
-        x, row = torch.empty(2, 6, 128, dtype=torch.bfloat16, device=device)[..., 64:], torch.empty(64, device=device)
-        returned = operator(x, x, row, None, None, row, row)
+        x, row = torch.empty(2, 6, 128, dtype=torch.bfloat16, device=bench.device)[..., 64:], torch.empty(64, device=bench.device)
+        call = dict.fromkeys(("weight", "bias")) | dict.fromkeys(activations, x) | dict.fromkeys(modulations, row)
+        returned = as_tuple(operator(**call))
+        assert len(returned) == len(op.outputs)
         for output in returned:
             assert (output.shape, output.dtype) == (x.shape, x.dtype)
             assert output.is_contiguous()
 
 
-def test_other_kernels_are_left_to_torch(collection: Any) -> None:
+def test_other_kernels_are_left_to_torch(bench: Any) -> None:
     for name in ("split_torch@1", "split_triton@1", "compiled@1"):
-        assert collection.kernel(f"residual_gate_norm_scale_shift/{name}").torch_op is None
+        assert bench.kernel(name).torch_op is None
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_compiled_kernel_is_the_split_chain_in_one_graph(bench: Any, parse: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = parse(**CASES[name])
+def test_the_compiled_kernel_is_the_split_chain_in_one_graph(bench: Any, params: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = bench.buffers(params)
     compiled = bench.kernel("compiled@1")
     module = sys.modules[compiled.__module__]

@@ -1,4 +1,4 @@
-"""Every Triton kernel on small cases: on a GPU where there is one, in the interpreter elsewhere.
+"""Every Triton kernel of both modulated norms on small cases: on a GPU where there is one, in the interpreter elsewhere.
 
 The interpreter needs milliseconds for each program, so the accuracy gate with its many draws takes a few of the cases; all of them
 are held to the elementwise bound of one rounding, which is stricter, on a single draw.
@@ -82,10 +82,10 @@ def test_more_than_one_rounding_is_seen(bench: Any, parse: Any, one_rounding: An
 
 
 @pytest.mark.parametrize("kernel", TRITON)
-def test_broadcast_forms_of_the_same_values_agree_bit_for_bit(bench: Any, parse: Any, kernel: str) -> None:
+def test_broadcast_forms_of_the_same_values_agree_bit_for_bit(bench: Any, parse: Any, modulations: Any, kernel: str) -> None:
     """One row of values, given in every form that can carry it, with several short rows or one of two tiles to a program."""
     for hidden, (batch, tokens) in itertools.product((64, 96), ((2, 2), (1, 3))):
-        params = parse(batch=batch, tokens=tokens, hidden=hidden, modulation="channel")
+        params = parse("channel", batch=batch, tokens=tokens, hidden=hidden)
         arguments = dict(bench.op.arguments(params, bench.buffers(params)))
         outputs = []
         shapes = (
@@ -94,48 +94,50 @@ def test_broadcast_forms_of_the_same_values_agree_bit_for_bit(bench: Any, parse:
         )  # fmt: skip
         for shape in shapes:
             for spread in (torch.Tensor.contiguous, lambda values: values):
-                changed = {name: spread(arguments[name].expand(shape)) for name in ("scale", "shift")}
+                changed = {name: spread(arguments[name].expand(shape)) for name in modulations}
                 outputs.append(bench.kernel(kernel)(**(arguments | changed)))
         for output in outputs[1:]:
             torch.testing.assert_close(output, outputs[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kernel", TRITON)
-def test_one_value_is_a_row_of_that_value(bench: Any, parse: Any, kernel: str) -> None:
-    params = parse(modulation="scalar")
+def test_one_value_is_a_row_of_that_value(bench: Any, parse: Any, modulations: Any, kernel: str) -> None:
+    params = parse("scalar")
     arguments = dict(bench.op.arguments(params, bench.buffers(params)))
-    spread = {name: arguments[name].repeat(96) for name in ("scale", "shift")}
+    spread = {name: arguments[name].repeat(96) for name in modulations}
     torch.testing.assert_close(bench.kernel(kernel)(**arguments), bench.kernel(kernel)(**(arguments | spread)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kernel", FUSED)
-def test_float32_modulation_of_16_bit_values_changes_nothing(bench: Any, parse: Any, kernel: str) -> None:
+def test_float32_modulation_of_16_bit_values_changes_nothing(bench: Any, parse: Any, modulations: Any, kernel: str) -> None:
     params = parse(batch=2, affine=True)
     arguments = dict(bench.op.arguments(params, bench.buffers(params)))
-    wide = {name: arguments[name].float() for name in ("scale", "shift", "weight", "bias")}
+    wide = {name: arguments[name].float() for name in (*modulations, "weight", "bias")}
     torch.testing.assert_close(bench.kernel(kernel)(**arguments), bench.kernel(kernel)(**(arguments | wide)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kernel", TRITON)
-def test_strides_change_nothing(bench: Any, parse: Any, kernel: str) -> None:
-    params = parse(batch=2, tokens=5, strided=True, modulation="token")
+def test_strides_change_nothing(bench: Any, parse: Any, activations: Any, kernel: str) -> None:
+    params = parse("token", batch=2, tokens=5, strided=True)
     arguments = dict(bench.op.arguments(params, bench.buffers(params)))
     dense = {name: value.contiguous() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
-    by_token = {name: arguments[name].transpose(0, 1).contiguous().transpose(0, 1) for name in ("x",)}
+    by_token = {name: arguments[name].transpose(0, 1).contiguous().transpose(0, 1) for name in activations}
     outputs = [bench.kernel(kernel)(**call) for call in (arguments, dense, arguments | by_token)]
     for output in outputs[1:]:
         torch.testing.assert_close(output, outputs[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kernel", TRITON)
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf], ids=str)
-def test_nan_and_inf_stay_in_their_row_and_zeros_become_the_shift(bench: Any, parse: Any, kernel: str, norm: str, special: float) -> None:
+SPECIAL = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
+
+
+@pytest.mark.parametrize(("kernel", "norm"), list(itertools.product(TRITON, ("layer", "rms"))))
+@pytest.mark.parametrize("special", SPECIAL)
+def test_nan_and_inf_stay_in_their_row_and_zeros_become_the_shift(bench: Any, parse: Any, kernel: str, norm: str, special: str) -> None:
     params = parse(tokens=20, hidden=72, norm=norm)
     buffers = {name: buffer.clone() for name, buffer in bench.buffers(params).items()}
-    for name in ("x",):
+    for name in {"x", "residual"} & buffers.keys():
         buffers[name][0, 7] = 0.0
-    buffers["x"][0, 4, 70] = special
+    buffers["x"][0, 4, 70] = SPECIAL[special]
     reference, outputs = bench.reference(params, buffers), bench.run(kernel, params, buffers)
     for name, value in outputs.items():
         torch.testing.assert_close(value.isnan(), reference[name].isnan(), msg=f"NaN of {name}")
@@ -148,35 +150,41 @@ def test_nan_and_inf_stay_in_their_row_and_zeros_become_the_shift(bench: Any, pa
 
 @pytest.mark.parametrize("kernel", TRITON)
 @pytest.mark.parametrize("shape", [(0, 5, 64), (2, 0, 64)], ids=str)
-def test_an_empty_batch_is_no_launch(bench: Any, kernel: str, shape: tuple[int, ...]) -> None:
+def test_an_empty_batch_is_no_launch(bench: Any, activations: Any, modulations: Any, kernel: str, shape: tuple[int, ...]) -> None:
     empty, row = torch.ones(shape, device=bench.device), torch.ones(64, device=bench.device)
-    returned = bench.kernel(kernel)(empty, None, None, row, row)
-    assert [output.shape for output in (returned,)] == [empty.shape]
+    call = dict.fromkeys(("weight", "bias")) | dict.fromkeys(activations, empty) | dict.fromkeys(modulations, row)
+    returned = bench.kernel(kernel)(**call)
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    assert [output.shape for output in outputs] == [empty.shape] * len(bench.op.outputs)
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
     frames = draw(st.integers(1, 3))
     forms = st.sampled_from(["scalar", "channel", "batch", "token", "frame"])
-    modulation = draw(forms)
+    modulation, gate = draw(forms), draw(st.one_of(st.just("none"), forms))
     return {
         "batch": draw(st.integers(1, 3)),
         "tokens": frames * draw(st.integers(1, 4)),
         "hidden": 8 * draw(st.integers(1, 40)),
-        "frames": frames if "frame" in (modulation,) else 1,
+        "frames": frames,
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "affine": draw(st.booleans()),
         "dtype": draw(st.sampled_from(["bfloat16", "float16", "float32"])),
         "modulation": modulation,
         "modulation_dtype": draw(st.sampled_from(["activation", "float32"])),
         "strided": draw(st.booleans()),
+        "gate": gate,
     }
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(shape=shapes(), seed=st.integers(0, 2**16))
 def test_any_shape_is_rounded_once(bench: Any, parse: Any, one_rounding: Any, shape: dict[str, Any], seed: int) -> None:
-    params = parse(**shape)
+    gated = "residual" in bench.op.schema
+    forms = (shape["modulation"], shape["gate"] if gated else "none")
+    known = {name: value for name, value in shape.items() if gated or name != "gate"}
+    params = parse(**(known | {"frames": shape["frames"] if "frame" in forms else 1}))
     buffers = bench.buffers(params, seed)
     reference = bench.reference(params, buffers)
     for kernel in FUSED:

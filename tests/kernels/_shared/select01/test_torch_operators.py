@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-TENSORS = ("x", "weight", "bias", "scale", "shift")
+from fusebench.registry.op import positional_names
+
 FUSED_TRITON = ("fused_triton@1", "fused_triton@2")
 FUSED = [*FUSED_TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "affine, float32 modulation": {"affine": True, "modulation_dtype": "float32", "batch": 2},
-    "frames, strided": {"batch": 2, "tokens": 6, "frames": 2, "modulation": "frame", "strided": True, "norm": "rms"},
+    "plain": {"batch": 2, "index": "alternating"},
+    "affine, float32 rows, strided": {"affine": True, "modulation_dtype": "float32", "strided": True, "index_dtype": "bool"},
 }
 
 
@@ -30,7 +30,7 @@ def fresh_dynamo() -> None:
 def call(bench: Any, params: Any) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments."""
     keywords = dict(bench.op.arguments(params, bench.buffers(params)))
-    return [keywords.pop(name) for name in TENSORS], keywords
+    return [keywords.pop(name) for name in positional_names(bench.op.schema)], keywords
 
 
 @pytest.mark.parametrize("kernel", FUSED)
@@ -46,10 +46,10 @@ def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, parse: Any
     tensors, keywords = call(bench, parse(**CASES[name]))
     fused = bench.kernel(kernel)
 
-    def block(x: torch.Tensor, *rest: Any) -> Any:
+    def block(first: torch.Tensor, *rest: Any) -> Any:
         """As a model has it: something before the norm, and something that reads the result."""
-        returned = fused(x * 2, *rest, **keywords)
-        return returned + 1
+        returned = fused(first * 2, *rest, **keywords)
+        return returned[0] + returned[-1]
 
     eager = block(*tensors)
     traced = torch.compile(block, fullgraph=True, backend="aot_eager")(*tensors)
@@ -58,19 +58,23 @@ def test_a_full_graph_is_traced_and_equals_the_eager_call(bench: Any, parse: Any
 
 @pytest.mark.parametrize("kernel", [*FUSED_TRITON, "fused_cuda@1"])
 def test_the_operator_has_the_ops_schema_and_a_fake(collection: Any, op: Any, device: torch.device, kernel: str) -> None:
-    operator = collection.kernel(f"norm_scale_shift/{kernel}").torch_op
+    operator = collection.kernel(f"{op.name}/{kernel}").torch_op
     assert str(operator._opoverload._schema).partition("(")[2] == str(torch._C.parse_schema(f"a::b{op.schema}")).partition("(")[2]
     with torch._subclasses.FakeTensorMode():
-        x, row = torch.empty(2, 6, 128, dtype=torch.bfloat16, device=device)[..., 64:], torch.empty(64, device=device)
-        returned = operator(x, None, None, row, row)
-        for output in (returned,):
+        x = torch.empty(2, 6, 128, dtype=torch.bfloat16, device=device)[..., 64:]
+        given = dict.fromkeys(positional_names(op.schema), torch.empty(2, 64, dtype=torch.bfloat16, device=device))
+        given |= {"weight": None, "bias": None, "index": torch.empty(2, 6, dtype=torch.int32, device=device)}
+        given |= {name: x for name in ("residual", "x", "residual_gate") if name in given}
+        returned = operator(**given)
+        assert len(returned) == len(op.outputs)
+        for output in returned:
             assert (output.shape, output.dtype) == (x.shape, x.dtype)
             assert output.is_contiguous()
 
 
-def test_other_kernels_are_left_to_torch(collection: Any) -> None:
+def test_other_kernels_are_left_to_torch(collection: Any, op: Any) -> None:
     for name in ("split_torch@1", "split_triton@1", "compiled@1"):
-        assert collection.kernel(f"norm_scale_shift/{name}").torch_op is None
+        assert collection.kernel(f"{op.name}/{name}").torch_op is None
 
 
 @pytest.mark.parametrize("name", CASES)

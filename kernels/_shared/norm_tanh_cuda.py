@@ -1,0 +1,159 @@
+"""Launches norm_tanh.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the two norm_tanh ops."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import torch
+
+from fusebench.registry import nvrtc
+
+from .cuda_rows import DTYPE_CODES, NO_TENSOR
+from .modulation import ROW, Broadcast
+from .norm_tanh_arguments import TanhPlan
+from .norm_tanh_tiles import RowWarps, spread_row
+
+SOURCE = Path(__file__).with_name("norm_tanh.cu")
+
+
+class Dtypes(NamedTuple):
+    """Codes of DTYPE_CODES, or NO_TENSOR."""
+
+    x: int
+    residual: int
+    gate: int
+    weight: int
+    bias: int
+    weight2: int
+    bias2: int
+    scale2: int
+
+
+def launch(
+    plan: TanhPlan,
+    x: torch.Tensor,
+    *,
+    y: torch.Tensor,
+    norm: str,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    residual: torch.Tensor,
+    gate: torch.Tensor,
+    y2: torch.Tensor | None = None,
+    weight2: torch.Tensor | None = None,
+    bias2: torch.Tensor | None = None,
+    scale2: torch.Tensor | None = None,
+) -> None:
+    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs, y2 and scale2 come together or not at all."""
+    if plan.rows == 0:
+        return
+    tensors = (x, residual, gate, weight, bias, weight2, bias2, scale2)
+    starts = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    device_index = x.device.index
+    specialisation = _specialise_call(
+        plan,
+        Dtypes(*(NO_TENSOR if tensor is None else DTYPE_CODES[tensor.dtype] for tensor in tensors)),
+        norm == "layer",
+        (x.stride(0), x.stride(1)),
+        starts[0] % 16 == 0,
+        starts[1] % 16 == 0,
+        functools.reduce(int.__or__, starts[2:]) % 16 == 0,
+        eps,
+        device_index,
+    )
+    nvrtc.launch(
+        specialisation.source,
+        grid=specialisation.grid,
+        block=specialisation.threads,
+        device_index=device_index,
+        arguments=(*tensors, y, y2, plan.rows, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts, specialisation.eps),
+    )
+
+
+class _Specialisation(NamedTuple):
+    source: nvrtc.KernelSource
+    grid: int
+    threads: int
+    broadcasts: tuple[int, ...]
+    eps: numpy.float32
+
+
+@functools.lru_cache(maxsize=512)
+def _specialise_call(
+    plan: TanhPlan,
+    dtypes: Dtypes,
+    layer: bool,
+    x_strides: tuple[int, int],
+    x_aligned: bool,
+    residual_aligned: bool,
+    shared_aligned: bool,
+    eps: float,
+    device_index: int,
+) -> _Specialisation:
+    """All that does not change between calls of one shape on one device."""
+    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    x_aligned = x_aligned and all(stride * _item_size(dtypes.x) % 16 == 0 for stride in x_strides)
+    residual_aligned = residual_aligned and _strides_aligned(plan.residual, dtypes.residual)
+    shared_aligned = shared_aligned and _strides_aligned(plan.gate, dtypes.gate) and _strides_aligned(plan.scale2, dtypes.scale2)
+    stream = is_stream(plan, dtypes)
+    split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+    return _Specialisation(
+        specialise(
+            plan,
+            dtypes,
+            layer,
+            aligned=x_aligned and (residual_aligned or not stream),
+            shared_aligned=shared_aligned and (residual_aligned or stream),
+            split=split,
+        ),
+        split.grid(plan.rows, multiprocessors),
+        split.threads,
+        tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3]),
+        numpy.float32(eps),
+    )
+
+
+def specialise(plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps) -> nvrtc.KernelSource:
+    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
+    second = plan.scale2 is not None
+    return nvrtc.kernel_source(
+        SOURCE,
+        "norm_tanh",
+        {
+            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": layer, "WARPS": split.warps, "THREADS": split.threads,
+            "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch, "SECOND": second, "STREAM": is_stream(plan, dtypes),
+            "RESIDUAL": plan.residual.addressing, "GATE": plan.gate.addressing,
+            # An addressing and a dtype that nothing reads still have to be some.
+            "SCALE2": (plan.scale2 or plan.gate).addressing, "SCALE2_DTYPE": max(0, dtypes.scale2),
+            "RESIDUAL_DTYPE": dtypes.residual, "GATE_DTYPE": dtypes.gate, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
+            "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
+        },
+    )  # fmt: skip
+
+
+def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
+    """Whether the residual has a row of its own for every row of x, in x's dtype."""
+    own_rows = (
+        plan.residual.rows_per_group == 1 and plan.residual.group_stride != 0 and (plan.batch == 1 or plan.residual.batch_stride != 0)
+    )
+    return own_rows and plan.residual.addressing == ROW and dtypes.residual == dtypes.x
+
+
+def is_narrow(dtypes: Dtypes) -> bool:
+    """Whether all values are 16 bits wide: float32 ones take twice the registers, and fewer threads may be resident."""
+    return DTYPE_CODES[torch.float32] not in dtypes
+
+
+def _item_size(code: int) -> int:
+    return 4 if code == DTYPE_CODES[torch.float32] else 2
+
+
+def _strides_aligned(broadcast: Broadcast | None, code: int) -> bool:
+    """Whether every row of values starts on 16 bytes where the first does."""
+    if broadcast is None or not broadcast.channel_stride:
+        return True
+    return (broadcast.batch_stride | broadcast.group_stride) * _item_size(code) % 16 == 0

@@ -1,0 +1,101 @@
+"""What the cases of the two norm_tanh ops have in common: sizes, inputs, bytes, operations.  Imports torch inside its functions only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from .layout import Layout
+from .modulated_params import ITEM_SIZES, ModulatedParams, label, norm_flops
+from .modulation import Form, form_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NormTanhParams(ModulatedParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case: x is `[batch, tokens, hidden]`; the norm and its eps are Z-Image's unless given.  `modulation` is the gate's form."""
+
+    norm: Literal["layer", "rms"] = "rms"
+    eps: float = 1e-5
+    residual: Form = "token"
+    """Form of the residual; `token` is the residual stream, a row for every row of x."""
+    residual_dtype: Literal["activation", "float32"] = "activation"
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return (self.modulation, self.residual)
+
+    @property
+    def residual_item_size(self) -> int:
+        return 4 if self.residual_dtype == "float32" else ITEM_SIZES[self.dtype]
+
+
+def draw_residual(params: NormTanhParams, *, device: torch.device, generator: torch.Generator, magnitude: float) -> torch.Tensor:
+    """Buffer of the residual in its form, drawn like x; twice as wide where the case is strided (not a scalar; see `view_residual`)."""
+    import torch
+
+    from fusebench.accuracy.inputs import normal_with_outliers
+
+    *leading, width = params.modulation_shape(params.residual)
+    shape = (*leading, 2 * width if params.strided and params.residual != "scalar" else width)
+    dtype = torch.float32 if params.residual_dtype == "float32" else getattr(torch, params.dtype)
+    return normal_with_outliers(shape, dtype=dtype, device=device, generator=generator, magnitude=magnitude)
+
+
+def view_residual(params: NormTanhParams, buffer: torch.Tensor) -> torch.Tensor:
+    """The residual in its buffer: the last columns."""
+    return buffer if params.residual == "scalar" else buffer[..., -params.hidden :]
+
+
+def draw_second_parameters(params: NormTanhParams, *, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Buffers `weight2` and, for a layer norm, `bias2` of a second norm."""
+    import torch
+
+    from fusebench.accuracy.inputs import norm_weight
+
+    dtype = torch.float32 if params.modulation_dtype == "float32" else getattr(torch, params.dtype)
+    made = {"weight2": norm_weight(params.hidden, dtype=dtype, device=device, generator=generator)}
+    if params.norm == "layer":
+        made["bias2"] = norm_weight(params.hidden, dtype=dtype, device=device, generator=generator) - 1.0
+    return made
+
+
+def gated_norm_bytes(params: NormTanhParams) -> int:
+    """Bytes of x, the residual, the gate, the norm's parameters and y, each moved once."""
+    activations = 2 * params.rows * params.hidden * ITEM_SIZES[params.dtype]
+    residual = math.prod(params.modulation_shape(params.residual)) * params.residual_item_size
+    shared = math.prod(params.modulation_shape(params.modulation)) + len(params.parameters) * params.hidden
+    return activations + residual + shared * params.modulation_item_size
+
+
+def gated_norm_flops(params: NormTanhParams) -> int:
+    """Operations of the norm, of a product and a sum per element, and of a tanh per value of the gate, which counts one."""
+    return norm_flops(params)  # counts two operations per element beside the norm, and one per value of the modulation
+
+
+def second_norm_flops(params: NormTanhParams, parameters: int) -> int:
+    """Operations of a second norm with that many affine parameters and of its product with `1 + scale2`, for all rows."""
+    gates = math.prod(params.modulation_shape(params.modulation))
+    # As many parameters as this norm has, and no shift.
+    return norm_flops(params) - gates + params.rows * params.hidden * (parameters - len(params.parameters) - 1)
+
+
+def describe(x: Layout, **values: Layout) -> dict[str, object]:
+    """The fields of Params that say how large x is, and the form of each of `values` by field name."""
+    found = {name: form_of(layout) for name, layout in values.items()}
+    frames = next((count for form, count in found.values() if form == "frame"), 1)
+    # A case has one frame count.  No kernel's support depends on it, so what has other frames is described as one row per token.
+    forms = {name: "token" if form == "frame" and count != frames else form for name, (form, count) in found.items()}
+    # An empty batch is a call like any other, and no kernel's support depends on the count.
+    return {"batch": max(1, x.shape[0]), "tokens": max(frames, x.shape[1]), "hidden": x.shape[2], "frames": frames, **forms}
+
+
+def tanh_label(params: NormTanhParams, extras: Sequence[str] = ()) -> str:
+    """Such as `4128x3840 bf16 rms affine`, with what is not usual of the residual."""
+    named: Mapping[str, bool] = {
+        f"{params.residual} residual": params.residual != "token",
+        "fp32 residual": params.residual_dtype == "float32",
+    }
+    return label(params, *extras, *(name for name, wanted in named.items() if wanted))

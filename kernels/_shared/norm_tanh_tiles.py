@@ -1,0 +1,99 @@
+"""How rows of the norm_tanh ops are cut into Triton programs and spread over warps in CUDA C++."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from .cuda_rows import FILLING_WARPS, words
+from .row_tiles import WIDE, RowTile
+from .row_tiles import tuned as _tuned
+
+MANY_ROWS = 1024
+"""Rows of a launch from which programs of two rows, of which an H200 holds some 400, still fill the GPU."""
+BLOCK_WARPS = 8
+"""Warps per block, or the next fewer that whole rows make up."""
+MOST_VECTORS = 3
+"""Vectors of 16 bytes that a lane may hold of x and of the residual each: beside them it keeps the tanh of as many gates in float32,
+and with four of each 128 registers are too few for a full-speed number of warps."""
+PREFETCHING_REGISTERS = 128
+"""Of a thread that holds three vectors of x and the residual, three of each ahead, and the tanh of as many gates."""
+
+
+def tuned(hidden: int, rows: int) -> RowTile:
+    """`row_tiles.tuned`, with two rows per program where rows are long, up to 4096, and `rows`, those of the whole launch, are many.
+
+    The tanh of a gate that rows share is computed once for both.  It takes more instructions than all the rest: compiled for sm_90 a
+    row of 3840 in bfloat16 takes 39 per element with one row per program, 26 with two.  An H200 has time for some 45 while it moves
+    the 6 bytes (128 lanes on 132 multiprocessors at 1.8 GHz, 4 TB/s).
+
+    D = 3840 is one tile of 4096 whose last sixteenth neither loads nor computes on anything that is used; the four tiles that it is
+    the sum of would need loads of 8 and 4 bytes.
+    """
+    tile = _tuned(hidden)
+    if tile.rows > 1 or rows < MANY_ROWS or tile.head + tile.tail > WIDE:
+        return tile
+    return tile._replace(rows=2, num_warps=2 * tile.num_warps)
+
+
+def most_registers(tile: RowTile, *, narrow: bool) -> int | None:
+    """Registers per thread to which the compiler is held, or None.
+
+    Left alone it takes 93 for both norms of two rows of 4096 on eight warps; 80 hold them without a spill, and three programs are
+    resident instead of two.
+    """
+    held = tile.rows * (tile.head + tile.tail) // (32 * tile.num_warps)
+    return 80 if narrow and tile.rows == 2 and tile.num_warps == 8 and held == 32 else None
+
+
+class RowWarps(NamedTuple):
+    warps: int
+    """Warps that share a row, 1 to 8."""
+    min_blocks: int
+    """Blocks resident per multiprocessor, which bounds the registers of a thread."""
+    prefetch: bool = False
+    """Whether a row is asked for before the one before it is worked on."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that a block works on at once."""
+        return max(1, BLOCK_WARPS // self.warps)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps * self.rows
+
+    def grid(self, rows: int, multiprocessors: int) -> int:
+        """Blocks of a persistent launch: as many as the GPU holds at once, or as the rows fill."""
+        return min(multiprocessors * self.min_blocks, -(-rows // self.rows))
+
+
+@functools.cache
+def spread_row(hidden: int, item_size: int, rows: int, multiprocessors: int, *, narrow: bool) -> RowWarps:
+    """The warps that share a row: as few as hold x and the residual in registers, and of those that leave the fewest lanes idle.
+
+    D = 3840 in 16 bits is 480 vectors of 16 bytes: 5 warps of 3 vectors a lane, where 4 warps would idle a sixteenth.
+
+    Args:
+        rows: rows of the whole launch; few rows get more warps each.
+        narrow: whether all values are 16 bits wide.
+    """
+    vectors = hidden * item_size // 16
+    possible = [warps for warps in range(1, BLOCK_WARPS + 1) if 32 * (warps - 1) < vectors]
+    held = [warps for warps in possible if words(vectors, warps) <= 4 * MOST_VECTORS] or possible[-1:]
+    # Warps that would leave lanes without a vector buy nothing.
+    filling = [warps for warps in held if rows * warps >= multiprocessors * FILLING_WARPS or 32 * warps > vectors]
+    chosen = min(filling or held[-1:], key=lambda warps: (32 * warps * words(vectors, warps), warps))
+    block = RowWarps(chosen, 1).threads // 32
+    each = words(vectors, chosen) // 4
+
+    def resident(registers: int) -> int:
+        """Blocks for which a multiprocessor's four partitions, 512 registers for each lane of a warp, have room."""
+        return max(1, 4 * (512 // registers) // block)
+
+    ahead = RowWarps(chosen, resident(PREFETCHING_REGISTERS), prefetch=True)
+    # Prefetching needs a second row to fetch.
+    if narrow and each <= MOST_VECTORS and rows > multiprocessors * ahead.min_blocks * ahead.rows:
+        return ahead
+    # Fewest that sm_90 needs without a spill.
+    return RowWarps(chosen, resident(128 if not narrow or each > MOST_VECTORS else 96 if each == MOST_VECTORS else 80))

@@ -1,0 +1,45 @@
+"""What the adapters to other libraries' kernels share: finding a library's function, and saying what it does not take.
+
+An adapter calls the library as its users do and copies nothing on its own: what a library would copy first is declined or said in the
+adapter's note.  docs/peers.md lists the versions whose signatures the adapters were written for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+class PeerInterfaceError(ImportError):
+    """An installed library has none of the functions that its adapter knows."""
+
+
+@functools.cache
+def library_function(*targets: str) -> Callable[..., Any]:
+    """The first of `module:name` that the installed library has; several where it moved between versions, newest first.
+
+    Imported at the first call and remembered, so that a timed call pays a look-up.
+
+    Raises:
+        PeerInterfaceError: the library has none of them.
+    """
+    failures = []
+    for target in targets:
+        module, _, name = target.partition(":")
+        try:
+            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            failures.append(f"{target} ({type(error).__name__}: {error})")
+        else:
+            return found
+    raise PeerInterfaceError(
+        f"the installed version has none of the functions that this adapter knows: {'; '.join(failures)}; "
+        "docs/peers.md lists the versions that it was written for"
+    )
+
+
+def taken(*rules: tuple[bool, str]) -> bool | str:
+    """The answer of a `supports`: True where every rule holds, else the text of the first that does not."""
+    return next((text for holds, text in rules if not holds), True)

@@ -1,0 +1,148 @@
+"""Launches select01.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the select01 ops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import torch
+
+from fusebench.registry import nvrtc
+
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from .layout import check_device
+from .select01_arguments import Plan, plan_call
+
+SOURCE = Path(__file__).with_name("select01.cu")
+INPUTS = 2
+"""Rows of activations that `split_row` counts on.  The unrounded v of a residual takes the registers of two 16-bit rows; without one,
+what goes with each vector (scale, shift, gate, perhaps weight and bias) leaves as little room.  For D = 3072 in 16 bits that is 4 warps
+a row and 3 resident blocks, 80 registers and no spill on sm_90; 2 warps a row would take 128 registers, which leaves 16 warps."""
+
+
+class Dtypes(NamedTuple):
+    """Codes of DTYPE_CODES, or NO_TENSOR."""
+
+    x: int
+    row: int
+    weight: int
+    bias: int
+
+
+def fused(
+    op: str,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    rows: Sequence[torch.Tensor],
+    index: torch.Tensor,
+    eps: float,
+    *,
+    residual: torch.Tensor | None = None,
+    residual_gate: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """All of `op` in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
+
+    Raises:
+        KernelArgumentError: naming the argument, what came and what is accepted.
+    """
+    plan = plan_call(op, x, residual, residual_gate, weight, bias, rows, index, eps)
+    check_device(op, "x", x, interpreted=False)
+    y, gate_out = x.new_empty(x.shape), x.new_empty(x.shape)
+    v = None if residual is None else x.new_empty(x.shape)
+    if plan.rows:
+        _launch(plan, x, residual, residual_gate, weight, bias, rows, index, y, v, gate_out, eps)
+    return (y, gate_out) if v is None else (y, v, gate_out)
+
+
+def _launch(
+    plan: Plan,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    residual_gate: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    rows: Sequence[torch.Tensor],
+    index: torch.Tensor,
+    y: torch.Tensor,
+    v: torch.Tensor | None,
+    gate_out: torch.Tensor,
+    eps: float,
+) -> None:
+    activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
+    strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
+    starts = functools.reduce(int.__or__, (tensor.data_ptr() for tensor in activations))
+    steps = functools.reduce(int.__or__, strides) * x.element_size()
+    shared = functools.reduce(int.__or__, (tensor.data_ptr() for tensor in (*rows, weight, bias) if tensor is not None))
+    device_index = x.device.index
+    specialisation = _specialise_call(
+        plan,
+        Dtypes(*(NO_TENSOR if tensor is None else DTYPE_CODES[tensor.dtype] for tensor in (x, rows[0], weight, bias))),
+        index.element_size(),
+        residual is not None,
+        (starts | steps) % 16 == 0,
+        shared % 16 == 0,
+        eps,
+        device_index,
+    )
+    nvrtc.launch(
+        specialisation.source,
+        grid=specialisation.grid,
+        block=THREADS,
+        device_index=device_index,
+        arguments=(
+            *activations, weight, bias, *rows, index, y, v, gate_out,
+            plan.rows, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
+        ),
+    )  # fmt: skip
+
+
+class _Specialisation(NamedTuple):
+    source: nvrtc.KernelSource
+    grid: int
+    eps: numpy.float32
+
+
+@functools.lru_cache(maxsize=512)
+def _specialise_call(
+    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
+) -> _Specialisation:
+    """All that does not change between calls of one shape on one device."""
+    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    split = split_of(plan, dtypes, multiprocessors)
+    source = specialise(plan, dtypes, index_bytes, residual, aligned, starts_aligned and rows_aligned(plan, dtypes), split)
+    return _Specialisation(source, grid(plan.rows, split, multiprocessors), numpy.float32(eps))
+
+
+def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:
+    """How many warps share a row of this call."""
+    narrow = DTYPE_CODES[torch.float32] not in dtypes
+    return split_row(plan.hidden, _item_size(dtypes.x), INPUTS, plan.rows, multiprocessors, narrow=narrow)
+
+
+def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
+    """Whether every sample's rows start on 16 bytes where the first sample's do."""
+    return plan.batch == 1 or functools.reduce(int.__or__, plan.row_strides) * _item_size(dtypes.row) % 16 == 0
+
+
+def specialise(
+    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit
+) -> nvrtc.KernelSource:
+    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
+    return nvrtc.kernel_source(
+        SOURCE,
+        "select01",
+        {
+            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": True, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks,
+            "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
+            "INDEX_BYTES": index_bytes, "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned,
+        },
+    )  # fmt: skip
+
+
+def _item_size(code: int) -> int:
+    """Bytes of an element, by its dtype's code."""
+    return 4 if code == DTYPE_CODES[torch.float32] else 2

@@ -1,0 +1,149 @@
+"""What the cases of the two select01 ops have in common: sizes, inputs, bytes, labels.  Imports torch inside its functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from .layout import Layout
+from .modulated_params import (
+    ITEM_SIZES,
+    MODULATION_SPREAD,
+    ModulatedParams,
+    draw_modulations,
+    draw_parameters,
+    draw_rows,
+    label,
+    norm_flops,
+    view_modulations,
+    view_rows,
+)
+from .modulation import Form
+
+if TYPE_CHECKING:
+    import torch
+
+ROWS: tuple[str, ...] = ("scale0", "shift0", "gate0", "scale1", "shift1", "gate1")
+"""The six rows `[B, C]` of a call, in the order of its arguments."""
+_FORMS: dict[str, Form] = dict.fromkeys(ROWS, "batch")
+INDEX_ITEM_SIZES = {"int32": 4, "int64": 8, "bool": 1}
+
+
+class Select01Params(ModulatedParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case: x is `[batch, tokens, hidden]`."""
+
+    frames: Literal[1] = 1
+    norm: Literal["layer"] = "layer"
+    modulation: Literal["batch"] = "batch"
+    """Both row sets hold one row per sample."""
+    index_dtype: Literal["int32", "int64", "bool"] = "int32"
+    index: Literal["step", "zeros", "ones", "alternating", "random"] = "step"
+    """Which tokens take row set 1.  `step`, as in production: none of the first `tokens - tokens // 2` (the image that is made), all of
+    the rest (the reference image).  `alternating`: every other token, from the second; `random`: a fair coin for each token."""
+
+    @property
+    def sets(self) -> int:
+        """Row sets that the index asks for (at random: that it can ask for)."""
+        return 1 if self.tokens == 1 or self.index in ("zeros", "ones") else 2
+
+
+ParamsT = TypeVar("ParamsT", bound=Select01Params)
+
+
+def draw_inputs(params: Select01Params, *, device: torch.device, generator: torch.Generator, magnitude: float) -> dict[str, torch.Tensor]:
+    """Buffers of x, the norm's parameters, the six rows and the index."""
+    return {
+        "x": draw_rows(params, device=device, generator=generator, magnitude=magnitude),
+        **draw_parameters(params, device=device, generator=generator),
+        **draw_modulations(params, _FORMS, device=device, generator=generator),
+        "index": _draw_index(params, device=device, generator=generator),
+    }
+
+
+def view_inputs(params: Select01Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """The arguments in the buffers of `draw_inputs`, by name."""
+    rows = view_modulations(params, _FORMS, buffers)
+    return {
+        "x": view_rows(params, buffers["x"]),
+        "weight": buffers.get("weight"),
+        "bias": buffers.get("bias"),
+        **{name: rows[name].squeeze(1) for name in ROWS},
+        "index": buffers["index"][..., 0] if params.strided else buffers["index"],
+    }
+
+
+def draw_residual_gate(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """Buffer of a gate per element: as wide as an activation's, as large as a gate's values."""
+    import torch
+
+    shape = (params.batch, params.tokens, 2 * params.hidden if params.strided else params.hidden)
+    values = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+    return values.mul_(MODULATION_SPREAD).to(getattr(torch, params.dtype))
+
+
+def _draw_index(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """`[batch, tokens]`; where the case is strided `[batch, tokens, 2]` with the other set beside each, for whoever reads it as dense."""
+    import torch
+
+    shape = (params.batch, params.tokens)
+    token = torch.arange(params.tokens, device=device).expand(shape)
+    values = {
+        "step": lambda: token >= params.tokens - params.tokens // 2,
+        "zeros": lambda: token < 0,
+        "ones": lambda: token >= 0,
+        "alternating": lambda: token % 2 == 1,
+        "random": lambda: torch.randint(2, shape, generator=generator, device=device) == 1,
+    }[params.index]()
+    if params.strided:
+        values = torch.stack((values, ~values), dim=-1)
+    return values.to(getattr(torch, params.index_dtype)).contiguous()
+
+
+def minimum_bytes(params: Select01Params, activations: int) -> int:
+    """Bytes that any implementation must move: `activations` tensors `[B, L, C]`, the index, the rows of the sets that it asks for, and
+    the norm's parameters, each once."""
+    rows = 3 * params.sets * params.batch + len(params.parameters)
+    return (
+        activations * params.rows * params.hidden * ITEM_SIZES[params.dtype]
+        + params.rows * INDEX_ITEM_SIZES[params.index_dtype]
+        + rows * params.hidden * params.modulation_item_size
+    )
+
+
+def flops(params: Select01Params) -> int:
+    """Operations of the norm and of `* (1 + scale) + shift`; `1 + scale` counts once per row that the index asks for."""
+    return norm_flops(params) + (params.sets - 1) * params.batch * params.hidden
+
+
+def described(params: Select01Params) -> str:
+    """Such as `2x2048x3072 bf16 affine`, with the index where it is not the usual one."""
+    return label(
+        params,
+        "" if params.index == "step" else params.index,
+        "" if params.index_dtype == "int32" else f"{params.index_dtype} index",
+    )
+
+
+def params_from(
+    params: type[ParamsT], x: Layout, weight: Layout | None, scale0: Layout, index: Layout, eps: float, strided: bool
+) -> ParamsT:
+    """The case that a checked call amounts to.  What the index holds is not looked at: no kernel's support depends on it."""
+    return params(
+        batch=max(1, x.shape[0]),  # an empty batch is a call like any other, and no kernel's support depends on the count
+        tokens=max(1, x.shape[1]),
+        hidden=x.shape[2],
+        affine=weight is not None,
+        eps=eps,
+        dtype=x.dtype_name,  # type: ignore[arg-type]
+        modulation_dtype="activation" if scale0.dtype == x.dtype else "float32",
+        strided=strided,
+        index_dtype=index.dtype_name,  # type: ignore[arg-type]
+    )
+
+
+def shrunk(params: ParamsT, rows: int) -> ParamsT:
+    """The same case with at most `rows` rows."""
+    batch = min(params.batch, max(1, rows))
+    return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))

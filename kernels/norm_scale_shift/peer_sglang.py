@@ -1,0 +1,42 @@
+"""SGLang's fused norm, scale and shift of its diffusion models: the whole op in one launch."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.peers import library_function, taken
+from .op import Params
+
+
+@kernel(
+    "norm_scale_shift", "peer_sglang", version=1, role="peer", language="cuda", requires=("sglang",), install="sglang",
+    note="SGLang fused_norm_scale_shift (CuTe DSL)",
+)  # fmt: skip
+def peer_sglang(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+    norm: str = "layer",
+) -> torch.Tensor:
+    """Returns y `[B, S, D]`."""
+    fused = library_function(
+        "sglang.kernels.ops.diffusion:fused_norm_scale_shift",
+        "sglang.kernels.ops.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_norm_scale_shift",
+        "sglang.jit_kernel.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_norm_scale_shift",
+    )
+    y: torch.Tensor = fused(x, weight, bias, scale, shift, norm, eps)
+    return y
+
+
+@peer_sglang.supports
+def _(p: Params) -> bool | str:
+    return taken(
+        (p.hidden % 256 == 0 and p.hidden <= 8192, f"SGLang takes multiples of 256 up to 8192 channels, not {p.hidden}"),
+        (not p.strided, "x is a column slice of wider rows; SGLang is used on contiguous ones"),
+    )

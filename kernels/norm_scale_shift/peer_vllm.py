@@ -1,0 +1,41 @@
+"""vLLM's RMS norm: a part of the op."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.norm_parts import NORM
+from .._shared.peers import library_function, taken
+from .op import Params
+
+
+@kernel(
+    "norm_scale_shift", "peer_vllm", version=1, role="peer", language="cuda", requires=("vllm",), install="vllm", covers=NORM,
+    note="vLLM rms_norm",
+)  # fmt: skip
+def peer_vllm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+    norm: str = "layer",
+) -> torch.Tensor:
+    """Returns norm(x) `[B, S, D]`."""
+    y = torch.empty_like(x)
+    library_function("vllm._custom_ops:rms_norm")(y, x, weight, eps)
+    return y
+
+
+@peer_vllm.supports
+def _(p: Params) -> bool | str:
+    return taken(
+        (p.norm == "rms", "vLLM has an RMS norm only"),
+        (p.affine, "vLLM's rms_norm is called with a weight"),
+        (p.modulation_dtype == "activation" or p.dtype == "float32", "vLLM takes a weight of the rows' dtype"),
+        (not p.strided, "x is a column slice of wider rows; vLLM's output lies differently"),
+    )

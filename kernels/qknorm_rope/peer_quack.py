@@ -1,0 +1,38 @@
+"""quack's RMS norm of q and of k; it has no rotary embedding, so this is a part of the op."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.peers import library_function, taken
+from ._parts import NORM
+from .op import Params
+
+
+@kernel(
+    "qknorm_rope", "peer_quack", version=1, role="peer", language="cuda", requires=("quack",), install="quack-kernels", covers=NORM,
+    note="quack rmsnorm of q and of k: two launches",
+)  # fmt: skip
+def peer_quack(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    cos_sin_cache: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    eps: float,
+    layout: str,
+    position_offset: int = 0,
+    round_norm: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns q and k normalised."""
+    rmsnorm = library_function("quack.rmsnorm:rmsnorm", "quack:rmsnorm")
+    return rmsnorm(q, q_weight, eps=eps), rmsnorm(k, k_weight, eps=eps)
+
+
+@peer_quack.supports
+def _(p: Params) -> bool | str:
+    return taken((not p.packed, "q and k are views of a packed projection, which quack copies into rows first"))

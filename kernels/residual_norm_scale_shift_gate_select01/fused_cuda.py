@@ -1,0 +1,36 @@
+"""The fusion in CUDA C++ (`_shared/select01.cu`), compiled by NVRTC for each shape's constants."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.select01_cuda import fused
+from .op import NAME
+
+
+@kernel(
+    "residual_norm_scale_shift_gate_select01", "fused_cuda", version=1, role="fused", language="cuda", replay=True,
+    requires=("cuda.core",),
+    note="a warp or a few per row, row in registers, one row set by address, persistent grid",
+)  # fmt: skip
+def fused_cuda(
+    residual: torch.Tensor,
+    x: torch.Tensor,
+    residual_gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale0: torch.Tensor,
+    shift0: torch.Tensor,
+    gate0: torch.Tensor,
+    scale1: torch.Tensor,
+    shift1: torch.Tensor,
+    gate1: torch.Tensor,
+    index: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns (y, v, gate_out), each `[B, L, C]`."""
+    rows = (scale0, shift0, gate0, scale1, shift1, gate1)
+    return fused(NAME, x, weight, bias, rows, index, eps, residual=residual, residual_gate=residual_gate)  # type: ignore[return-value]

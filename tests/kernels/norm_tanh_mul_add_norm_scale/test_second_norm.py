@@ -1,0 +1,87 @@
+"""The second norm: its definition, that it takes the rounded y, and that a kernel which does not is seen."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+CPU = torch.device("cpu")
+FUSED = ("fused_triton@1", "fused_triton@2")
+
+
+@pytest.fixture(scope="session")
+def bench(bench_of: Callable[[str], Any]) -> Any:
+    """The op's kernels on the device where Triton runs."""
+    return bench_of("norm_tanh_mul_add_norm_scale")
+
+
+@pytest.fixture(scope="session")
+def shared(op: Any) -> Any:
+    """`shared("layout")`: a module of kernels/_shared as the op sees it."""
+    root = type(op).__module__.partition(".")[0]
+    return lambda name: importlib.import_module(f"{root}._shared.{name}")
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_y2_is_the_definition_computed_element_by_element(collection: Any, op: Any, parse: Any, norm: str) -> None:
+    params = parse(batch=2, hidden=16, norm=norm, affine=True, affine2=True, scale2="token")
+    arguments = op.arguments(params, op.buffers(params, device=CPU, generator=torch.Generator().manual_seed(7)))
+    found = op.reference(params, arguments)
+    first = {name: arguments[name] for name in ("residual", "x", "gate", "weight", "bias", "eps", "norm")}
+    inner = collection.op("norm_tanh_mul_add")
+    case = inner.parse_params({"batch": 2, "tokens": 3, "hidden": 16, "norm": norm, "affine": True})
+    assert torch.equal(found["y"], inner.reference(case, first)["y"])
+    for batch in range(2):
+        for token in range(3):
+            row = [float(value) for value in found["y"][batch, token].bfloat16()]
+            mean = sum(row) / 16 if norm == "layer" else 0.0
+            deviation = math.sqrt(sum((value - mean) ** 2 for value in row) / 16 + params.eps)
+            for channel in range(16):
+                normed = (row[channel] - mean) / deviation * float(arguments["weight2"][channel])
+                if norm == "layer":
+                    normed += float(arguments["bias2"][channel])
+                due = normed * (1 + float(arguments["scale2"][batch, token, channel]))
+                assert math.isclose(float(found["y2"][batch, token, channel]), due, rel_tol=1e-12, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", FUSED)
+@pytest.mark.parametrize("hidden", [96, 264])
+def test_y2_is_the_second_norm_of_the_y_that_is_returned(bench: Any, parse: Any, shared: Any, kernel: str, hidden: int) -> None:
+    """Statistics and values come from the rounded y: a launch of the second norm alone on y gives the same bits."""
+    params = parse(hidden=hidden, batch=2, affine=True, affine2=True)
+    arguments = dict(bench.op.arguments(params, bench.buffers(params)))
+    y, y2 = bench.kernel(kernel)(**arguments)
+    triton, tiles = shared("norm_tanh_triton"), shared("row_tiles")
+    layouts = [shared("layout").optional_layout(value) for value in arguments.values() if not isinstance(value, float | str)]
+    plan = shared("norm_tanh_arguments").plan(bench.op.name, *layouts, params.eps, params.norm)
+    tile = tiles.whole_row(hidden) if kernel == "fused_triton@1" else tiles.tuned(hidden)
+    due = torch.empty_like(y)
+    second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
+    triton.launch(plan, tile, y, y2=due, **second)
+    torch.testing.assert_close(y2, due, rtol=0, atol=0)
+
+
+def test_statistics_of_the_unrounded_y_would_be_seen(bench: Any, parse: Any, shared: Any, one_rounding: Any) -> None:
+    """The elementwise bound on a planted defect: y2 of the y before its rounding."""
+    params = parse(tokens=8, affine=True)
+    arguments = bench.op.arguments(params, bench.buffers(params))
+    y = bench.op.reference(params, arguments)["y"]
+    second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
+    due = shared("norm_tanh_chain").reference_norm_scale(y.bfloat16(), **second)
+    assert one_rounding(due.bfloat16(), due) <= 1
+    assert one_rounding(shared("norm_tanh_chain").reference_norm_scale(y, **second).bfloat16(), due) > 1
+
+
+def test_a_first_and_a_second_fusion_agree_on_y(bench: Any, parse: Any) -> None:
+    """y is norm_tanh_mul_add's, to the bit."""
+    params = parse(batch=2, affine=True, affine2=True)
+    arguments = dict(bench.op.arguments(params, bench.buffers(params)))
+    first = {name: arguments[name] for name in ("residual", "x", "gate", "weight", "bias", "eps", "norm")}
+    for kernel in FUSED:
+        y, _ = bench.kernel(kernel)(**arguments)
+        assert torch.equal(bench.collection.kernel(f"norm_tanh_mul_add/{kernel}")(**first), y)
