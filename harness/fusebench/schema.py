@@ -425,6 +425,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelInfo]
     results: list[Result]
     spending: Spending | None = None
+    resumed_from: list[str] = []
+    """Ids of the stopped runs that this one went on with, the first one first; their finished cases are part of it."""
     warnings: list[str] = []
     complete: bool = True
     exit_code: int = 0

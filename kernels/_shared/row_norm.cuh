@@ -213,5 +213,5 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
         }
         mean = total;
     }
-    return {mean, rsqrtf(squares * (1.0f / D) + eps)};
+    return {mean, __frsqrt_rn(squares * (1.0f / D) + eps)};
 }

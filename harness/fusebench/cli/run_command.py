@@ -14,6 +14,8 @@ from ..schema import CacheState, ExitCode
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
+    from ..config import Project
+    from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
 
@@ -35,6 +37,16 @@ ReplicatesOption = Annotated[
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False)
 ]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with a run that was stopped: a folder, a run id or `latest`.  Its finished cases are taken over; device, versions, "
+        "commit and sampling must be the same.",
+        show_default=False,
+    ),
+]
 MarginOption = Annotated[
     float, typer.Option("--margin", min=0.001, max=1.0, help="Change against the stored baseline that counts: 0.03 is 3 %.")
 ]
@@ -55,6 +67,7 @@ def run(
     timer: TimerOption = "auto",
     replicates: ReplicatesOption = None,
     rounds: RoundsOption = None,
+    resume: ResumeOption = None,
     margin: MarginOption = 0.03,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
@@ -89,7 +102,8 @@ def run(
     plan = default_plan(target.kind, cache)
     changes = {name: value for name, value in (("replicates", replicates), ("rounds", rounds)) if value is not None}
     plan = msgspec.structs.replace(plan, **changes)
-    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=_command())
+    resumed = _stopped_run(resume, selection.project) if resume is not None else None
+    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=_command(), resumed=resumed)
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
     folder = out if out is not None else runs_folder(selection.project)
 
@@ -115,6 +129,15 @@ def run(
         print_run(record, console())
         typer.echo(f"run: {written}")
     raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _stopped_run(text: str, project: Project) -> Resumed:
+    from ..runner.resuming import Resumed
+    from ..store.finding import find_run
+    from ..store.run_folder import read_run, sample_values
+
+    folder = find_run(text, project)
+    return Resumed(read_run(folder), sample_values(folder))
 
 
 def _command() -> str:

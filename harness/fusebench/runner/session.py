@@ -39,6 +39,7 @@ from .contenders import Contenders, contenders, result_for, split_reference
 from .messages import Failure, Measured, MeasureTask, Progress
 from .repeats import Outcome, Repeats
 from .reporter import Reporter
+from .resuming import Resumed
 from .spending import CHECK, Ledger
 from .summarise import CaseFigures
 
@@ -54,6 +55,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     kernel: str | None = None
     command: str = ""
+    resumed: Resumed | None = None
+    """A stopped run to go on with."""
 
 
 def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
@@ -88,17 +91,21 @@ class Session:
         self._environment = environment_of(device, project_root)
         self._monitor = EnvironmentMonitor(device)
         self._repeats = Repeats()
-        self._ledger = Ledger()
+        self._resumed = options.resumed
+        self._ledger = Ledger(self._resumed.run.spending if self._resumed is not None else None)
         self._complete = False
         self._skipped = False
 
     def run(self, cases: Sequence[Case], workers: Workers) -> None:
-        """Check and measure every case.
+        """Check and measure every case, except those that the run that is gone on with has finished.
 
         Raises:
+            UsageError: the run to go on with was made elsewhere, of other sources, or in another way.
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
         self._note_problems(cases)
+        if self._resumed is not None:
+            self._resumed.require_same(self._environment, self.options.plan, self.options.timer)
         started = time.monotonic()
         self.reporter.begin(len(cases))
         try:
@@ -130,6 +137,7 @@ class Session:
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
             results=list(self._results),
             spending=self._ledger.spending(),
+            resumed_from=[*self._resumed.run.resumed_from, self._resumed.run.id] if self._resumed is not None else [],
             warnings=list(dict.fromkeys(self._warnings)),
             complete=self._complete,
             exit_code=self._exit_code,
@@ -161,7 +169,9 @@ class Session:
         return (self.options.budget_s - (time.monotonic() - started)) / cases_left
 
     def _take(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
-        """Measure a case, unless an earlier one of this run was the same work."""
+        """Measure a case, unless the run that is gone on with did, or an earlier one of this run was the same work."""
+        if self._take_over(entry):
+            return
         known = self._repeats.outcome_of(entry)
         if known is not None:
             self.reporter.note(f"case {entry.case.key} is the same work as {known.summary.same_as}, whose results it takes")
@@ -173,6 +183,21 @@ class Session:
         if self._skipped == skipped:
             (summary,) = self._cases[first_case:]
             self._repeats.keep(entry, Outcome(summary, tuple(self._results[first_result:])))
+
+    def _take_over(self, entry: Contenders) -> bool:
+        """Take the case from the run that is gone on with; False where that has not finished it."""
+        kernels = [str(kernel.id) for kernel in entry.runnable] + [result.kernel for result in entry.declined]
+        found = self._resumed.finished(entry.case, kernels) if self._resumed is not None else None
+        if found is None or self._resumed is None:
+            return False
+        summary, results, samples = found
+        self._timer, self._timer_fallback = self._resumed.run.timer, self._resumed.run.timer_fallback
+        self._cases.append(summary)
+        self.samples += samples
+        self._add(results)
+        if not summary.same_as:
+            self._repeats.keep(entry, Outcome(summary, tuple(results)))
+        return True
 
     def _case(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
         began = time.monotonic()

@@ -16,10 +16,12 @@ CHECK = "accuracy checks"
 class Ledger:
     """Adds up seconds; `spending` may be taken at any time."""
 
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._phases: Counter[str] = Counter()
-        self._kernels: Counter[str] = Counter()
+    def __init__(self, earlier: Spending | None = None) -> None:
+        """`earlier`: what a run that this one goes on with had spent."""
+        before = earlier if earlier is not None else Spending(total_s=0.0)
+        self._started = time.monotonic() - before.total_s
+        self._phases: Counter[str] = Counter(before.phases_s)
+        self._kernels: Counter[str] = Counter(before.kernels_s)
 
     def add(self, phases: Mapping[str, float], kernels: Mapping[str, float] | None = None) -> None:
         """Add seconds by phase, and those of them that are one kernel's own."""

@@ -82,6 +82,13 @@ def read_samples(folder: Path) -> pandas.DataFrame:
     return frame
 
 
+def sample_values(folder: Path) -> list[Sample]:
+    """The raw samples as values.  Raises RunRecordError as `read_samples`."""
+    frame = read_samples(folder)
+    columns = [frame[name].tolist() for name in Sample.__struct_fields__]
+    return [Sample(**dict(zip(Sample.__struct_fields__, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
 def folder_name(run: Run) -> str:
     """`20260727T072547Z_<id>`: sorts by time, and holds no character that a file system minds."""
     try:
