@@ -60,3 +60,23 @@ def test_the_readmes_table_is_the_stored_baselines() -> None:
     assert [row for row in rows if row not in report] == []
     speedup = next(line for line in report if line.startswith("**Weighted speedup of qknorm_rope"))
     assert speedup in table
+
+
+def test_the_readmes_savings_are_the_stored_baselines() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    source, table = re.search(r"<!-- savings: (\S+) -->\n(.*?)<!-- end of savings -->", readme, re.DOTALL).groups()  # type: ignore[union-attr]
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 9, "a header, its rule and nine models"
+    report = (REPOSITORY / source).read_text().splitlines()
+    assert [row for row in rows if row not in report] == []
+
+
+def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
+    """`fusebench report results/baselines/nvidia_h200 --format pages --out docs/results` makes them anew."""
+    from fusebench.report.pages import suite_pages
+    from fusebench.store.run_folder import read_run
+
+    pages = suite_pages(read_run(REPOSITORY / "results" / "baselines" / "nvidia_h200"), pictures=False)
+    folder = REPOSITORY / "docs" / "results"
+    assert set(pages) == {file.name for file in folder.glob("*.md")}
+    assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []

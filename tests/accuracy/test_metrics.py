@@ -145,3 +145,27 @@ def test_a_reference_of_another_shape_or_precision_is_refused() -> None:
 def test_empty_and_scalar_outputs() -> None:
     assert compare(torch.zeros(0, 4), torch.zeros(0, 4, dtype=torch.float64)) == ErrorMetrics()
     assert compare(torch.tensor(1.5), torch.tensor(1.0, dtype=torch.float64)).max == 0.5
+
+
+def with_flips(count: int, flips: int) -> ErrorMetrics:
+    """`count` Infs of both signs, `flips` of them with the other sign."""
+    reference = torch.full((1, count), INF, dtype=torch.float64)
+    reference[0, ::2] = -INF
+    output = reference.float()
+    output[0, :flips] *= -1.0
+    return compare(output, reference)
+
+
+def test_a_rounding_may_decide_the_sign_of_a_few_infs_but_not_of_many() -> None:
+    """Inf times what two larger values leave of each other; a kernel that has a sign wrong flips half of them, or all."""
+    assert with_flips(1000, 10).mismatches == 0
+    assert with_flips(1000, 11).mismatches == 11
+    assert with_flips(99, 1).mismatches == 1
+    assert with_flips(8, 8).mismatches == 8
+
+
+def test_a_flip_is_no_excuse_for_a_nan_or_a_finite_value() -> None:
+    reference = torch.full((1, 1000), INF, dtype=torch.float64)
+    output = reference.float()
+    output[0, 0], output[0, 1] = NAN, 1.0
+    assert compare(output, reference).mismatches == 2

@@ -56,7 +56,8 @@ def test_a_run_times_the_part_and_compares_it_with_nothing(fusebench: Fusebench)
     assert (split["sol"] is None, split["covers"]) == (False, None)
     assert document["weighted_speedup"] == {"scale": {}}, "the baseline and parts alone give no speedup"
     assert document["suites"][0]["saved_us_per_step"] == {}
-    assert (wrong["status"], wrong["verdict"], outcome.exit_code) == ("wrong", "error", 5), "a part is judged, by its own reference"
+    assert (wrong["status"], wrong["verdict"]) == ("wrong", "error"), "a part is judged, by its own reference"
+    assert outcome.exit_code == 0, "a peer is another library's to mend, and has no say"
 
 
 @pytest.mark.usefixtures("project")

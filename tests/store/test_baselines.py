@@ -53,16 +53,19 @@ def test_each_device_model_has_its_own(tmp_path: Path, synthetic: ModuleType) ->
     assert [folder.name for folder, _ in list_baselines(tmp_path)] == ["nvidia_b200", "nvidia_h200"]
 
 
-@pytest.mark.parametrize("flaw", ["incomplete", "failed", "not fit", "uncommitted"])
+@pytest.mark.parametrize("flaw", ["incomplete", "failed", "not fit", "uncommitted", "samples are missing"])
 def test_a_run_that_should_not_be_believed_needs_force(tmp_path: Path, synthetic: ModuleType, flaw: str) -> None:
     run = {
         "incomplete": synthetic.make_run(complete=False),
         "failed": synthetic.make_run(status={("flux_1024", synthetic.FUSED): (Status.CRASHED, "boom")}),
         "not fit": synthetic.make_run(exit_code=3),
         "uncommitted": synthetic.make_run(environment={"git_dirty": True}),
+        "samples are missing": synthetic.make_run(),
     }[flaw]
     folder = write_run(tmp_path / "runs", run, [])
-    assert len(objections(run)) == 1
+    if flaw == "samples are missing":
+        (folder / SAMPLES_FILE).unlink()
+    assert len(objections(run, folder)) == 1
     with pytest.raises(RunRecordError, match=flaw) as caught:
         promote(folder, tmp_path)
     assert "--force" in str(caught.value)

@@ -214,10 +214,17 @@ def _kinds(
         wrong &= ~(borderline & (got != _NAN))
     if tolerated is not None:
         wrong &= got != _kind(tolerated)
+    flipped = wrong & torch.isinf(output) & torch.isinf(expected)
+    if int(flipped.sum()) <= FLIPPED_INF_SHARE * int(torch.isinf(expected).sum()):
+        wrong &= ~flipped
     return wrong, ~(torch.isfinite(output) & torch.isfinite(expected))
 
 
 _NAN = 3
+FLIPPED_INF_SHARE = 0.01
+"""Share of a piece's Infs that may have the other sign.  Inf times a value near zero takes that value's sign, which is a
+matter of rounding where the value is what two larger ones leave of each other: 16-bit rounding decides some 0.3 % of them.  The contract
+is about positions; a kernel that has a sign wrong has it wrong in finite values, and in more than these."""
 
 
 def _kind(tensor: torch.Tensor) -> torch.Tensor:

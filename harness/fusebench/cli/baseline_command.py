@@ -35,7 +35,7 @@ def promote(
     if not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     target = promote(folder, project.results, force=force)
-    for objection in objections(record):
+    for objection in objections(record, folder):
         remark("warning", f"promoted although {objection}")
     typer.echo(f"baseline of {record.environment.device_name}: run {record.id}, in {target}")
 
@@ -74,7 +74,7 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
         "torch": run.environment.torch,
         "triton": run.environment.triton,
         "commit": run.environment.git_commit[:12],
-        "objections": objections(run),
+        "objections": objections(run, folder),
     }
 
 

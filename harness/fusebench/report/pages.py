@@ -16,15 +16,20 @@ from .wording import DASH, headline
 INDEX = "README.md"
 
 
-def suite_pages(run: Run) -> dict[str, bytes]:
-    """File names and contents: `README.md`, and `<suite>.md` and `<suite>.png` for every suite, slashes written as underscores."""
+def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
+    """File names and contents: `README.md`, and `<suite>.md` and `<suite>.png` for every suite, slashes written as underscores.
+
+    Args:
+        pictures: make the pictures too, which take most of the time; the pages show them either way.
+    """
     suites = list(dict.fromkeys(summary.case.suite for summary in run.cases))
     pages = {INDEX: _index(run, suites).encode()}
     for suite in suites:
         part = only_suite(run, suite)
         name = _file_name(suite)
         pages[f"{name}.md"] = markdown_report(part, plot=f"{name}.png").encode()
-        pages[f"{name}.png"] = speedup_png(part)
+        if pictures:
+            pages[f"{name}.png"] = speedup_png(part)
     return pages
 
 

@@ -24,12 +24,14 @@ def baseline_folder(results: Path, slug: str) -> Path:
     return results / "baselines" / slug
 
 
-def objections(run: Run) -> list[str]:
-    """Why `run` should not be what others are judged by; empty when nothing speaks against it."""
+def objections(run: Run, folder: Path) -> list[str]:
+    """Why `run`, which lies in `folder`, should not be what others are judged by; empty when nothing speaks against it."""
     found = []
+    if not (folder / SAMPLES_FILE).is_file():
+        found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
     if not run.complete:
         found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured")
-    failed = [result for result in run.results if result.status in FAILED_STATUSES]
+    failed = [result for result in run.results if result.status in FAILED_STATUSES and result.decides]
     if failed:
         named = ", ".join(f"{result.kernel} on {result.case} ({result.status})" for result in failed[:4])
         found.append(f"{len(failed)} kernels failed: {named}{', …' if len(failed) > 4 else ''}")
@@ -51,7 +53,7 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
-    against = objections(run)
+    against = objections(run, run_folder)
     if against and not force:
         raise RunRecordError(
             f"{run_folder}: run {run.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
@@ -62,10 +64,11 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     with folder_in_making(target) as making:
         for name in (RUN_FILE, SAMPLES_FILE, *VIEWS):
             source = run_folder / name
-            if source.exists() or name not in VIEWS:
+            if source.exists() or name == RUN_FILE:
                 _copy(source, making / name)
         read_run(making)
-        read_samples(making)
+        if (making / SAMPLES_FILE).exists():
+            read_samples(making)
         _swap(making, target)
     return target
 
