@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from ..errors import FusebenchError
 from . import (
+    ab_command,
     baseline_command,
     check_command,
     compare_command,
@@ -23,6 +24,7 @@ from . import (
     list_command,
     report_command,
     run_command,
+    static_command,
 )
 
 EXIT_INTERRUPTED = 130
@@ -62,6 +64,8 @@ app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
 app.add_typer(baseline_command.baseline, name="baseline")
+app.command("ab")(ab_command.ab)
+app.command("static")(static_command.static)
 app.command("report")(report_command.report)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -29,10 +29,11 @@ def kernel_source(file: Path, entry: str, macros: Mapping[str, int | bool]) -> K
     return KernelSource(file, entry, tuple(sorted((name, int(value)) for name, value in macros.items())))
 
 
-def compile_cubin(source: KernelSource, arch: str) -> Any:
+def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None) -> Any:
     """Compile for `arch` (such as `sm_90`), on any machine with cuda-core and NVRTC; returns cuda-core's ObjectCode.
 
-    `#include "..."` finds what lies beside the source.
+    `#include "..."` finds what lies beside the source.  Given a `log`, the assembler writes there what it used (registers, spills); the
+    instructions are the same.
 
     Raises:
         cuda-core's NVRTC error, with the compiler's log in its message.
@@ -43,8 +44,9 @@ def compile_cubin(source: KernelSource, arch: str) -> Any:
         arch=arch,
         define_macro=[(name, str(value)) for name, value in source.macros],
         include_path=[str(source.file.parent)],
+        ptxas_options=None if log is None else "-v",
     )
-    return core.Program(source.file.read_text(), "c++", options).compile("cubin")
+    return core.Program(source.file.read_text(), "c++", options).compile("cubin", logs=log)
 
 
 @functools.cache

@@ -17,6 +17,8 @@ from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples
 
 VIEWS = ("report.md", "speedup.png")
 """Reports that are kept with a baseline when the run folder holds them."""
+STATIC_FOLDER = "static"
+"""Beside the folders of device models: baselines of static evidence, which are no runs (see static_baselines.py)."""
 
 
 def baseline_folder(results: Path, slug: str) -> Path:
@@ -90,9 +92,8 @@ def list_baselines(results: Path) -> list[tuple[Path, Run]]:
         RunRecordError: one of them cannot be read.
     """
     parent = results / "baselines"
-    folders = (
-        sorted(folder for folder in parent.iterdir() if folder.is_dir() and not folder.name.startswith(".")) if parent.is_dir() else []
-    )
+    found = parent.iterdir() if parent.is_dir() else ()
+    folders = sorted(folder for folder in found if folder.is_dir() and folder.name != STATIC_FOLDER and not folder.name.startswith("."))
     return [(folder, read_run(folder)) for folder in folders]
 
 

@@ -1,0 +1,130 @@
+"""`fusebench static`: what kernels are compiled to, without a GPU, and whether it became worse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..schema import ExitCode, worst_exit_code
+from .options import CaseOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
+
+if TYPE_CHECKING:
+    from ..config import Project
+    from ..evidence.records import StaticReport
+    from ..evidence.static_gate import StaticJudgement
+    from .selection import Selection
+
+ArchOption = Annotated[
+    list[str] | None,
+    typer.Option("--arch", metavar="NAME", help="Architecture to compile for: sm_80, sm_90, sm_100 or sm_120; repeatable."),
+]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Compilations at once; as many as there are CPU cores by default.", show_default=False)
+]
+CacheOption = Annotated[bool, typer.Option("--no-cache", help="Record and compile everything anew, and keep nothing.")]
+MarginOption = Annotated[float, typer.Option("--margin", help="Share of instructions that may be added; 0.05 is 5 %.")]
+AllowOption = Annotated[
+    bool, typer.Option("--allow-incomparable", help="Do not count what cannot be compared, or is missing, as undecided.")
+]
+
+
+def static(
+    *,
+    suite: SuiteOption = None,
+    op: OpOption = None,
+    kernel: KernelOption = None,
+    case: CaseOption = None,
+    arch: ArchOption = None,
+    kernels: KernelsOption = None,
+    gate: Annotated[bool, typer.Option("--gate", help="Judge by the baselines in results/baselines/static/.")] = False,
+    promote: Annotated[bool, typer.Option("--promote", help="Make the result the baseline of each target and this toolchain.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote although kernels failed, or the baseline holds more cases.")] = False,
+    margin: MarginOption = 0.05,
+    allow_incomparable: AllowOption = False,
+    jobs: JobsOption = None,
+    no_cache: CacheOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Show what every Triton and CUDA C++ kernel is compiled to; no GPU is needed.
+
+    Registers, spills, shared memory, occupancy, instructions by class and a hash of the machine code, for the launches that each case
+    really makes.
+
+    Examples:
+
+      fusebench static --suite qknorm_rope --arch sm_90
+
+      fusebench static --suite nightly --arch sm_90 --arch sm_100 --promote
+
+      fusebench static --suite nightly --gate
+
+    Exit codes: 0 pass; 1 a regression (with --gate); 4 incomparable, missing, or no baseline (with --gate); 5 a kernel does not compile.
+    """
+    from ..report.static_table import verdict_line
+    from .output import print_json
+    from .selection import resolve_selection
+    from .static_work import collect_all, find_targets, print_evidence, print_judgements, require_margin
+
+    require_margin(margin)
+    if gate and promote:
+        raise UsageError("--gate and --promote together would judge a result by itself; pass one of them")
+    if promote and (kernel is not None or case is not None):
+        raise UsageError("--promote with --kernel or --case would make a baseline of a part; select whole suites")
+    targets = find_targets(arch, gate=gate)
+    selection = resolve_selection(suite=suite, op=op, kernel=None, case=case, kernels=kernels, load_kernels=False)
+    reports = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)
+    code = ExitCode.KERNEL_FAILED if any(report.failed for report in reports) else ExitCode.PASS
+    judgements: list[StaticJudgement] | None = None
+    if gate:
+        judgements, code = _judge(reports, selection, margin, allow_incomparable)
+    if json:
+        document: dict[str, Any] = {"exit_code": code, "targets": reports}
+        print_json(document if judgements is None else {**document, "margin": margin, "judgements": judgements})
+    elif judgements is None:
+        print_evidence(reports)
+    else:
+        print_judgements(judgements)
+        typer.echo(verdict_line(judgements))
+    if promote:
+        _promote(reports, selection.project, force=force)
+    raise typer.Exit(code)
+
+
+def _judge(
+    reports: list[StaticReport], selection: Selection, margin: float, allow_incomparable: bool
+) -> tuple[list[StaticJudgement], ExitCode]:
+    """By the stored baselines; a target without one is undecided."""
+    from ..store.static_baselines import load_static
+    from .output import remark
+    from .static_work import judge_against
+
+    judged, baselines, codes = [], [], []
+    for report in reports:
+        found = load_static(selection.project.results, report.target, report.toolchain)
+        if found is None:
+            remark(
+                "undecided",
+                f"no baseline for {report.target}: nothing to judge by; "
+                f"keep one with `fusebench static --suite NAME --arch {report.target} --promote`",
+            )
+            codes.append(ExitCode.UNDECIDED)
+            if report.failed:
+                codes.append(ExitCode.KERNEL_FAILED)
+            continue
+        file, baseline = found
+        if baseline.toolchain != report.toolchain:
+            remark("note", f"{report.target}: no baseline of {report.toolchain.slug}; shown against {file.stem}")
+        judged.append(report)
+        baselines.append(baseline)
+    judgements, code = judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable)
+    return judgements, worst_exit_code([code, *codes])
+
+
+def _promote(reports: list[StaticReport], project: Project, *, force: bool) -> None:
+    from ..store.static_baselines import promote_static
+
+    for report in reports:
+        file = promote_static(report, project.results, force=force)
+        typer.echo(f"baseline of {report.target}: {file}", err=True)

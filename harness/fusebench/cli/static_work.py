@@ -1,0 +1,147 @@
+"""What `static` and `ab --static` share: targets by name, collection with progress, printing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ..errors import UsageError
+from ..schema import ExitCode, worst_exit_code
+from .output import print_table, remark
+
+if TYPE_CHECKING:
+    from ..evidence.messages import Progress
+    from ..evidence.records import StaticReport
+    from ..evidence.static_gate import StaticJudgement
+    from ..evidence.targets import Target
+    from .selection import Selection
+
+
+def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Target]:
+    """The targets called `names`, once each; with `gate` and without names, those that have a baseline.
+
+    Raises:
+        UnknownNameError: a name that is none; the nearest is offered.
+        UsageError: no names, and nothing to take them from.
+    """
+    from ..config import find_project
+    from ..evidence.targets import TARGETS, target
+    from ..store.static_baselines import targets_with_baselines
+
+    if names:
+        return [target(name) for name in dict.fromkeys(names)]
+    known = targets_with_baselines(find_project().results) if gate else []
+    if not known:
+        there = "there is no baseline to take it from; " if gate else ""
+        raise UsageError(f"no target: {there}pass --arch NAME, one or several of {', '.join(TARGETS)}")
+    return [target(name) for name in known]
+
+
+def require_margin(margin: float) -> None:
+    """Raise UsageError unless `margin` is a share."""
+    if not 0 <= margin < 1:
+        raise UsageError(f"--margin {margin:g}: expected a share from 0 to 1, for example 0.05 for 5 %")
+
+
+def collect_all(
+    selection: Selection,
+    targets: Sequence[Target],
+    *,
+    kernel: str | None,
+    jobs: int | None,
+    use_cache: bool,
+    roots: Sequence[Path] | None = None,
+    label: str = "",
+) -> list[StaticReport]:
+    """A report per target, of the kernels in `roots` (those of the selection by default); progress goes to stderr."""
+    from ..evidence.collecting import collect
+    from ..evidence.evidence_cache import EvidenceCache, cache_folder
+
+    cache = EvidenceCache(cache_folder() if use_cache else None)
+    reports = []
+    for target in targets:
+        with _ProgressLine(f"{label}{target.name}") as line:
+            report = collect(
+                selection.cases,
+                target,
+                ops=selection.collection.ops,
+                roots=selection.collection.roots if roots is None else roots,
+                kernel=kernel,
+                jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
+                cache=cache,
+                on_progress=line.show,
+            )
+        for problem in report.not_loaded:
+            remark("warning", f"{label}{target.name}: not loaded: {problem}")
+        reports.append(report)
+    return reports
+
+
+def judge_against(
+    new: Sequence[StaticReport],
+    old: Sequence[StaticReport],
+    selection: Selection,
+    *,
+    margin: float,
+    allow_incomparable: bool,
+    reference: str = "the baseline",
+) -> tuple[list[StaticJudgement], ExitCode]:
+    """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to."""
+    from ..evidence.static_gate import judge, static_exit_code
+
+    keys = [case.key for case in selection.cases]
+    judgements = [
+        judgement
+        for after, before in zip(new, old, strict=True)
+        for judgement in judge(after, before, margin=margin, cases=keys, reference=reference)
+    ]
+    codes = [static_exit_code(judgements, allow_incomparable=allow_incomparable)]
+    if any(report.failed for report in new):
+        codes.append(ExitCode.KERNEL_FAILED)
+    return judgements, worst_exit_code(codes)
+
+
+def print_evidence(reports: Sequence[StaticReport]) -> None:
+    """A table and a summary line per target."""
+    from ..report.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
+
+    for report in reports:
+        print_table(EVIDENCE_COLUMNS, evidence_rows(report), title=report.target, right=EVIDENCE_NUMBERS)
+        typer.echo(summary_line(report))
+
+
+def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
+    """What changed, and every verdict but a plain pass."""
+    from ..report.static_table import CHANGE_COLUMNS, change_rows
+
+    rows = change_rows(judgements)
+    if rows:
+        print_table(CHANGE_COLUMNS, rows, right=("launch",))
+
+
+class _ProgressLine:
+    """One line that is overwritten on a terminal; elsewhere a line per step, not per item."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._last, self._open = label, "", False
+
+    def __enter__(self) -> _ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            typer.echo("\r\x1b[K", nl=False, err=True)
+
+    def show(self, progress: Progress) -> None:
+        counted = f" {progress.done}/{progress.total}" if progress.total else ""
+        if sys.stderr.isatty():
+            typer.echo(f"\r\x1b[K{self._label}: {progress.text}{counted}", nl=False, err=True)
+            self._open = True
+        elif progress.text != self._last:
+            typer.echo(f"{self._label}: {progress.text}{f' ({progress.total})' if progress.total else ''}", err=True)
+        self._last = progress.text

@@ -1,0 +1,153 @@
+"""Static evidence for a selection and a target: from the cache what is known, from a worker process what is not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import UnknownNameError
+from ..registry import Op
+from ..schema import Case, Language
+from .evidence_cache import EvidenceCache
+from .fingerprint import case_key, fingerprint
+from .messages import Assembled, NotCompiled, Progress, Recorded, Request
+from .occupancy import occupancy
+from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus
+from .selecting import id_spellings, matches_id
+from .static_process import answers
+from .targets import Target
+from .tools import toolchain
+
+OnProgress = Callable[[Progress], None]
+
+
+def collect(
+    cases: Sequence[Case],
+    target: Target,
+    *,
+    ops: Mapping[str, Op],
+    roots: Sequence[Path],
+    kernel: str | None = None,
+    jobs: int = 1,
+    cache: EvidenceCache | None = None,
+    on_progress: OnProgress = lambda progress: None,
+) -> StaticReport:
+    """What every Triton and CUDA C++ kernel of each case is compiled to for `target`, in the order of the cases.
+
+    Args:
+        ops: the cases' ops; their kernels need not be loaded.
+        roots: the kernels' folders; a worker process loads them if the cache does not know everything.
+        kernel: glob of kernels to report.
+
+    Raises:
+        UnknownNameError: no kernel matches the glob.
+        CacheError: an entry of the cache is corrupted; nothing is overwritten.
+        StaticWorkerError, ToolError: the worker was lost, or the toolchain is not there.
+    """
+    cache = cache if cache is not None else EvidenceCache(None)
+    tools = toolchain()
+    digest = fingerprint(roots, tools)
+    distinct = {case_key(digest, target.name, case): case for case in cases}
+    captured = {key: found for key in distinct if (found := cache.case(key)) is not None}
+    codes = _known_codes(captured.values(), kernel, cache)
+    missing = [key for key in distinct if key not in captured or not _covered(captured[key], kernel, codes)]
+    reasons: dict[str, str] = {}
+    if missing:
+        request = Request(
+            roots=tuple(str(root) for root in roots),
+            target=target.name,
+            cases=tuple(distinct[key] for key in missing),
+            compilers={str(language): tools.compiler(language) for language in (Language.TRITON, Language.CUDA)},
+            kernel=kernel,
+            cache=str(cache.folder) if cache.folder is not None else None,
+            jobs=jobs,
+        )
+        for message in answers(request):
+            if isinstance(message, Recorded):
+                captured[missing[message.index]] = message.case
+            elif isinstance(message, Assembled):
+                codes[message.key] = message.code
+                cache.keep_code(message.key, message.code)
+            elif isinstance(message, NotCompiled):
+                reasons[message.key] = message.reason
+            elif isinstance(message, Progress):
+                on_progress(message)
+        codes |= _known_codes(captured.values(), kernel, cache)
+        for key in missing:  # last, so that an interrupted run leaves no case without its code
+            if captured[key].sound:
+                cache.keep_case(key, captured[key])
+    ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
+    if kernel is not None:
+        _require_match(kernel, [found for _, found in ordered])
+    return StaticReport(
+        target=target.name,
+        toolchain=tools,
+        results=tuple(
+            _evidence(case, ops[case.op], one, _launches(one, target, codes), reasons)
+            for case, found in ordered
+            for one in found.kernels
+            if matches_id(one.kernel, kernel)
+        ),
+        not_loaded=tuple(dict.fromkeys(problem for _, found in ordered for problem in found.not_loaded)),
+    )
+
+
+def _known_codes(captured: Iterable[CapturedCase], kernel: str | None, cache: EvidenceCache) -> dict[str, Code]:
+    keys = {key for case in captured for key in _wanted(case, kernel)}
+    return {key: code for key in sorted(keys) if (code := cache.code(key)) is not None}
+
+
+def _wanted(case: CapturedCase, kernel: str | None) -> list[str]:
+    return [launch.code for one in case.kernels if matches_id(one.kernel, kernel) for launch in one.launches]
+
+
+def _covered(case: CapturedCase, kernel: str | None, codes: Mapping[str, Code]) -> bool:
+    return all(key in codes for key in _wanted(case, kernel))
+
+
+def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
+    known = {one.kernel for case in cases for one in case.kernels}
+    if not any(matches_id(kernel, pattern) for kernel in known):
+        # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
+        spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
+        raise UnknownNameError("Triton or CUDA C++ kernel", pattern, {id_spellings(kernel)[spelling] for kernel in known})
+
+
+def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:
+    status, reason = kernel.status, kernel.reason
+    failures = [reasons[launch.code] for launch in kernel.launches if launch.code in reasons]
+    if failures:
+        status, reason, launches = StaticStatus.COMPILE_ERROR, failures[0], ()
+    return KernelEvidence(
+        case=case.key,
+        op=case.op,
+        shape=op.shape(op.parse_params(case.params)),
+        params=hashlib.sha256(msgspec.json.encode([case.op, sorted(case.params.items())])).hexdigest()[:16],
+        kernel=kernel.kernel,
+        role=kernel.role,
+        language=kernel.language,
+        status=status,
+        reason=reason,
+        launches=launches,
+    )
+
+
+def _launches(kernel: CapturedKernel, target: Target, codes: Mapping[str, Code]) -> tuple[Launch, ...]:
+    """Those that compiled."""
+    return tuple(_launch(launch, codes[launch.code], target) for launch in kernel.launches if launch.code in codes)
+
+
+def _launch(recorded: CapturedLaunch, code: Code, target: Target) -> Launch:
+    threads = code.threads if code.threads is not None else recorded.threads
+    shared = code.dynamic_shared if code.dynamic_shared is not None else recorded.dynamic_shared or 0
+    assert threads is not None, "either the compiler or the launch says how many threads a block has"
+    return Launch(
+        grid=recorded.grid,
+        threads=threads,
+        dynamic_shared=shared,
+        occupancy=occupancy(target, threads=threads, registers=code.registers, shared_bytes=code.static_shared + shared),
+        code=code,
+    )

@@ -1,0 +1,151 @@
+"""What the machine code does, counted: instructions by class, global accesses by width, from nvdisasm's listing.
+
+Counts are static: an instruction in a loop counts once.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import FusebenchError
+
+INSTRUCTION_BYTES = 16
+"""Of every architecture since Volta."""
+TIMEOUT_S = 120.0
+"""A batch of a hundred kernels takes a second."""
+
+
+class DisassemblyError(FusebenchError):
+    """The disassembler failed, or returned a listing that does not account for every byte."""
+
+
+class Instructions(msgspec.Struct, frozen=True, kw_only=True):
+    """Instructions of one kernel by class; classes that are not listed here are in `total` only.  Widths are bytes per thread."""
+
+    total: int
+    """Without the padding behind the last one."""
+    global_loads: dict[int, int] = {}
+    """Width -> count; asynchronous copies to shared memory and generic loads included."""
+    global_stores: dict[int, int] = {}
+    local_loads: int = 0
+    local_stores: int = 0
+    shared_loads: int = 0
+    shared_stores: int = 0
+    atomics: int = 0
+    bulk_copies: int = 0
+    """Copies by the tensor memory accelerator."""
+    barriers: int = 0
+    shuffles: int = 0
+    special_functions: int = 0
+    """Reciprocals, roots, exponentials, sines, tanh."""
+    branches: int = 0
+    tensor_core: int = 0
+
+    @property
+    def local(self) -> int:
+        return self.local_loads + self.local_stores
+
+
+CLASSES = {
+    "local_loads": ("LDL",),
+    "local_stores": ("STL",),
+    "shared_loads": ("LDS", "LDSM"),
+    "shared_stores": ("STS", "STSM"),
+    "atomics": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS", "SUATOM", "SURED"),
+    "bulk_copies": ("UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED"),
+    "barriers": ("BAR", "SYNCS", "UCGABAR_ARV", "UCGABAR_WAIT"),
+    "shuffles": ("SHFL", "REDUX", "CREDUX"),
+    "special_functions": ("MUFU",),
+    "branches": ("BRA", "BRX", "JMP", "JMX", "CALL", "BRXU", "JMXU"),
+    "tensor_core": ("HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA"),
+}
+"""Class -> the opcodes in it, from the instruction set tables of NVIDIA's "CUDA Binary Utilities", Ampere to Blackwell."""
+_CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
+_GLOBAL_LOADS = frozenset({"LDG", "LD", "LDGSTS"})
+_GLOBAL_STORES = frozenset({"STG", "ST"})
+_WIDTHS = {"256": 32, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+"""Modifiers that say how much a thread moves; none of them means 4 bytes."""
+_LINE = re.compile(r"/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:@!?U?P[0-9T]+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)(?P<operands>[^;]*);")
+
+
+def parse(listing: str) -> list[tuple[int, str, str]]:
+    """(address, opcode with modifiers, operands) of every instruction of a listing, without predicates."""
+    return [(int(match["at"], 16), match["opcode"], match["operands"].strip()) for match in _LINE.finditer(listing)]
+
+
+def count(instructions: Iterable[tuple[int, str, str]]) -> Instructions:
+    """Class by class; what follows a function's last instruction (a jump to itself, then NOPs) is left out."""
+    kept = list(_without_padding(instructions))
+    classes: Counter[str] = Counter()
+    loads: Counter[int] = Counter()
+    stores: Counter[int] = Counter()
+    for full in kept:
+        opcode, *modifiers = full.split(".")
+        if opcode in _GLOBAL_LOADS:
+            loads[_width(modifiers)] += 1
+        elif opcode in _GLOBAL_STORES:
+            stores[_width(modifiers)] += 1
+        elif opcode in _CLASS_OF:
+            classes[_CLASS_OF[opcode]] += 1
+    return Instructions(
+        total=len(kept), global_loads=_widest_first(loads), global_stores=_widest_first(stores), **{name: classes[name] for name in CLASSES}
+    )
+
+
+def _widest_first(counts: Counter[int]) -> dict[int, int]:
+    return dict(sorted(counts.items(), reverse=True))
+
+
+def _width(modifiers: Sequence[str]) -> int:
+    return next((_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), 4)
+
+
+def _without_padding(instructions: Iterable[tuple[int, str, str]]) -> Iterator[str]:
+    """The opcodes.  NOPs before the end are instructions: newer schedulers put them there."""
+    ended = False
+    for at, opcode, operands in instructions:
+        ended = (ended and opcode == "NOP") or (opcode == "BRA" and operands == f"{at:#x}")
+        if not ended:
+            yield opcode
+
+
+def disassemble(texts: Sequence[bytes], dialect: str, nvdisasm: Path) -> list[Instructions]:
+    """Count the instructions of several kernels in one run of nvdisasm, whose start takes longer than all of them.
+
+    Args:
+        texts: machine code, as `MachineCode.text` holds it.
+        dialect: as `Target.disassembly` says it.
+
+    Raises:
+        DisassemblyError: nvdisasm fails, or leaves out an instruction.
+    """
+    if not texts:
+        return []
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(b"".join(texts))
+        file.flush()
+        command = [str(nvdisasm), "--binary", dialect, "--no-dataflow", file.name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise DisassemblyError(f"{nvdisasm} could not be run: {error}; install triton again, whose package holds it") from error
+    lines = parse(done.stdout)
+    size = sum(map(len, texts))
+    if done.returncode != 0 or [at for at, *_ in lines] != list(range(0, size, INSTRUCTION_BYTES)):
+        said = " ".join((done.stderr or done.stdout[-200:]).split())[:400]
+        raise DisassemblyError(
+            f"{nvdisasm} (exit code {done.returncode}) listed {len(lines)} of {size // INSTRUCTION_BYTES} {dialect} instructions: {said}"
+        )
+    found, start = [], 0
+    for text in texts:
+        first, last = start // INSTRUCTION_BYTES, (start + len(text)) // INSTRUCTION_BYTES
+        found.append(count(lines[first:last]))
+        start += len(text)
+    return found

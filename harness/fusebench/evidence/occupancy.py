@@ -1,0 +1,76 @@
+"""Theoretical occupancy: how many blocks of a launch one multiprocessor holds, and what keeps it from holding more.
+
+The rules are those of CUDA's occupancy calculator (`cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`): registers are given
+to a warp in units and come from the quarter of the multiprocessor that the warp lives in; shared memory is given to a block in units, the
+system's own share included.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .targets import WARP, Target
+
+
+class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a launch fills a multiprocessor when there are blocks enough."""
+
+    blocks: int
+    """Resident blocks per multiprocessor; 0 where not even one fits."""
+    warps: int
+    """Resident warps per multiprocessor."""
+    share: float
+    """Of the warps that the multiprocessor can hold."""
+    limited_by: tuple[str, ...]
+    """Of `warps`, `blocks`, `registers`, `shared`: all that stop at this number of blocks."""
+
+
+def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+    """Occupancy of a launch with blocks of `threads`.
+
+    Args:
+        registers: per thread.
+        shared_bytes: per block, static and dynamic together, without the system's own.
+
+    Raises:
+        ValueError: `threads` is not positive.
+    """
+    if threads <= 0:
+        raise ValueError(f"a block of {threads} threads: expected at least one")
+    warps = -(-threads // WARP)
+    limits = {
+        "warps": target.warps // warps if threads <= target.threads_per_block else 0,
+        "blocks": target.blocks,
+        "registers": _blocks_by_registers(target, warps, registers),
+        "shared": _blocks_by_shared(target, shared_bytes),
+    }
+    blocks = min(limits.values())
+    return Occupancy(
+        blocks=blocks,
+        warps=blocks * warps,
+        share=blocks * warps / target.warps,
+        limited_by=tuple(name for name, limit in limits.items() if limit == blocks),
+    )
+
+
+def _blocks_by_registers(target: Target, warps: int, registers: int) -> int:
+    if registers > target.registers_per_thread:
+        return 0
+    if registers == 0:
+        return target.blocks
+    per_warp = _round_up(registers * WARP, target.register_unit)
+    # A block's own limit counts its warps as if they filled the quarters evenly.
+    if per_warp * _round_up(warps, target.sub_partitions) > target.registers:
+        return 0
+    held = target.registers // target.sub_partitions // per_warp * target.sub_partitions
+    return held // warps
+
+
+def _blocks_by_shared(target: Target, shared_bytes: int) -> int:
+    if shared_bytes > target.shared_per_block:
+        return 0
+    return target.shared // _round_up(shared_bytes + target.shared_reserved, target.shared_unit)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

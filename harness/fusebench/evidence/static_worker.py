@@ -1,0 +1,184 @@
+"""The process that loads kernels, records their launches and compiles them: `python -m fusebench.evidence.static_worker`.
+
+One request on stdin, messages on stdout.  It is fresh for every request, for Triton's compiler and torch's CUDA functions are replaced
+in it; and it never sees a GPU, so that it does the same on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import FusebenchError
+from ..schema import Language, Role
+from .compiling import Compiled, compile_for
+from .cubin import MachineCode, code_of
+from .disassembly import DisassemblyError, Instructions, disassemble
+from .evidence_cache import EvidenceCache
+from .forked import Failed, run_forked
+from .messages import Assembled, Broken, Done, Message, NotCompiled, Progress, Recorded, Request
+from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus
+from .selecting import matches_id
+from .targets import TARGETS, Target
+from .tools import tool
+
+if TYPE_CHECKING:
+    from ..registry import Collection, Kernel
+    from ..schema import Case
+    from .recording import RecordedLaunch, Recorder, Specialisation
+
+Say = Callable[[Message], None]
+COMPILE_TIMEOUT_S = 300.0
+"""For one specialisation: they take 0.1 to 0.3 s, and a spilling giant a minute."""
+RESERVED_SHARED = 1024
+"""Bytes at the start of a block's shared memory that belong to the system, which cubins for compute capability 9.0 and later count as the
+function's own."""
+
+
+def main() -> None:
+    """Answer the request on stdin."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a kernel file or a compiler prints is no message
+
+    def say(message: Message) -> None:
+        answers.write(msgspec.json.encode(message) + b"\n")
+        answers.flush()
+
+    try:
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+        _answer(request, say)
+        say(Done())
+    except FusebenchError as error:
+        say(Broken(str(error)))
+    answers.flush()
+    os._exit(0)  # stand-ins for drivers and devices are nothing to clean up after
+
+
+def _answer(request: Request, say: Say) -> None:
+    from ..registry import load_collection
+    from .recording import recording
+
+    target = TARGETS[request.target]
+    say(Progress("load the kernels", 0, 0))
+    specialisations: dict[str, Specialisation] = {}
+    with recording(target, request.compilers) as recorder:
+        collection = load_collection([Path(root) for root in request.roots], entry_points=False)
+        for index, case in enumerate(request.cases):
+            say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
+            say(Progress("record launches", index + 1, len(request.cases)))
+    cache = EvidenceCache(Path(request.cache) if request.cache is not None else None)
+    wanted = [one for one in specialisations.values() if cache.code(one.key) is None]
+    _compile_all(wanted, target, request, say)
+
+
+def _record_case(
+    collection: Collection, case: Case, recorder: Recorder, pattern: str | None, specialisations: dict[str, Specialisation]
+) -> CapturedCase:
+    """The launches of every kernel of the case's op; those whose code is wanted go into `specialisations`."""
+    captured = []
+    for kernel in collection.kernels_of(case.op):
+        if kernel.language is Language.TORCH or kernel.role is Role.PEER:
+            continue  # torch's code is compiled elsewhere, and another library's depends on versions that no toolchain here names
+        status, reason, launches = _record_kernel(kernel, case, recorder)
+        if matches_id(str(kernel.id), pattern):
+            specialisations |= {launch.specialisation.key: launch.specialisation for launch in launches}
+        captured.append(
+            CapturedKernel(
+                kernel=str(kernel.id),
+                role=kernel.role,
+                language=kernel.language,
+                status=status,
+                reason=reason,
+                launches=tuple(CapturedLaunch(one.specialisation.key, one.grid, one.threads, one.dynamic_shared_bytes) for one in launches),
+            )
+        )
+    problems = tuple(str(problem) for problem in collection.problems if problem.op == case.op)
+    return CapturedCase(kernels=tuple(captured), not_loaded=problems)
+
+
+def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[StaticStatus, str, Sequence[RecordedLaunch]]:
+    from ..registry.capability import reason_not_runnable
+    from .recording import record
+
+    assert kernel.op is not None, "the loader binds the op"
+    if reason := reason_not_runnable(kernel, "cuda"):
+        return StaticStatus.NOT_RUNNABLE, reason, ()
+    try:
+        if reason := kernel.reason_unsupported(kernel.op.parse_params(case.params)):
+            return StaticStatus.UNSUPPORTED, reason, ()
+        return StaticStatus.COMPILED, "", record(recorder, kernel, case)
+    except FusebenchError as error:
+        return StaticStatus.LAUNCH_ERROR, str(error), ()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel raises concerns that kernel alone
+        return StaticStatus.LAUNCH_ERROR, f"{type(error).__name__}: {error}", ()
+
+
+def _compile_all(wanted: Sequence[Specialisation], target: Target, request: Request, say: Say) -> None:
+    compiled: dict[str, Compiled] = {}
+    outcomes = run_forked(lambda one: compile_for(one, target), wanted, Compiled, jobs=request.jobs, timeout_s=COMPILE_TIMEOUT_S)
+    for done, (index, outcome) in enumerate(outcomes, start=1):
+        say(Progress("compile", done, len(wanted)))
+        if isinstance(outcome, Failed):
+            say(NotCompiled(wanted[index].key, outcome.reason))
+        else:
+            compiled[wanted[index].key] = outcome
+    languages = {one.key: Language.CUDA if one.options is None else Language.TRITON for one in wanted}
+    machine_code = {}
+    for key, one in compiled.items():
+        try:
+            machine_code[key] = code_of(one.cubin, one.entry)
+        except FusebenchError as error:
+            say(NotCompiled(key, str(error)))
+    for key, counted in _count_all(machine_code, target, request.jobs):
+        if isinstance(counted, Instructions):
+            compiler = request.compilers[languages[key]]
+            say(Assembled(key, _evidence(compiled[key], machine_code[key], counted, compiler, target)))
+        else:
+            say(NotCompiled(key, counted))
+
+
+def _count_all(codes: dict[str, MachineCode], target: Target, jobs: int) -> list[tuple[str, Instructions | str]]:
+    """Instructions by key, or why they could not be read."""
+    nvdisasm = tool("nvdisasm")
+    keys = list(codes)
+    size = max(1, -(-len(keys) // jobs))
+    batches = [keys[start : start + size] for start in range(0, len(keys), size)]
+
+    def count_batch(batch: Sequence[str]) -> list[tuple[str, Instructions | str]]:
+        try:
+            return list(zip(batch, disassemble([codes[key].text for key in batch], target.disassembly, nvdisasm), strict=True))
+        except DisassemblyError as error:
+            if len(batch) == 1:
+                return [(batch[0], str(error))]
+            return [entry for key in batch for entry in count_batch([key])]  # one of them is at fault; the others are not
+
+    with ThreadPoolExecutor(max_workers=jobs) as threads:  # nvdisasm does the work; nothing forks from here on
+        return [entry for found in threads.map(count_batch, batches) for entry in found]
+
+
+def _evidence(compiled: Compiled, code: MachineCode, instructions: Instructions, compiler: str, target: Target) -> Code:
+    reserved = RESERVED_SHARED if target.major >= 9 and code.static_shared_bytes else 0
+    return Code(
+        entry=compiled.entry,
+        compiler=compiler,
+        sha256=code.sha256,
+        size=len(code.text),
+        registers=compiled.registers,
+        stack=compiled.stack,
+        spill_stores=compiled.spill_stores,
+        spill_loads=compiled.spill_loads,
+        static_shared=code.static_shared_bytes - reserved,
+        dynamic_shared=compiled.dynamic_shared,
+        threads=compiled.threads,
+        instructions=instructions,
+    )
+
+
+if __name__ == "__main__":
+    main()

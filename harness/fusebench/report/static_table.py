@@ -1,0 +1,105 @@
+"""Tables of static evidence: what every launch is made of, and what changed against other evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
+from ..evidence.static_gate import IDENTICAL, StaticJudgement
+from ..schema import VerdictKind
+
+EVIDENCE_COLUMNS = (
+    "case", "shape", "kernel",
+    "regs", "spills", "stack", "shared", "threads", "occupancy",
+    "loads (n x B)", "stores (n x B)", "shared ld/st", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
+    "code", "remark",
+)  # fmt: skip
+EVIDENCE_NUMBERS = ("regs", "spills", "stack", "threads", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes")
+CHANGE_COLUMNS = ("target", "verdict", "case", "kernel", "launch", "figure", "old", "new")
+_HASH_DIGITS = 8
+
+
+def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
+    """A row per kernel and case, and per launch where there are several; one of known machine code refers to where that stands."""
+    rows: list[tuple[str, ...]] = []
+    first_seen: dict[tuple[object, ...], str] = {}
+    for one in report.results:
+        head = (one.case, one.shape, one.kernel)
+        blanks = ("",) * (len(EVIDENCE_COLUMNS) - len(head) - 1)
+        if one.status is not StaticStatus.COMPILED:
+            rows.append((*head, *blanks, f"{one.status.replace('_', ' ')}: {one.reason}"))
+            continue
+        seen = first_seen.setdefault(_identity(one), one.case)
+        if seen != one.case:
+            rows.append((*head, *blanks, f"same machine code as {seen}"))
+            continue
+        for place, launch in enumerate(one.launches):
+            shown = head if place == 0 else ("", "", "")
+            remark = f"launch {place + 1} of {len(one.launches)}" if len(one.launches) > 1 else ""
+            rows.append((*shown, *_figures(launch), remark))
+    return rows
+
+
+def summary_line(report: StaticReport) -> str:
+    """How much there is, and what it was made with."""
+    statuses = Counter(one.status for one in report.results)
+    compiled = [one for one in report.results if one.status is StaticStatus.COMPILED]
+    codes = {launch.code.sha256 for one in compiled for launch in one.launches}
+    counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(statuses.items()))
+    tools = "; ".join(sorted({launch.code.compiler for one in compiled for launch in one.launches}))
+    return f"{report.target}: {counts or 'no Triton or CUDA C++ kernel'}; {len(codes)} machine codes; {tools or 'nothing compiled'}"
+
+
+def change_rows(judgements: Sequence[StaticJudgement]) -> list[tuple[str, ...]]:
+    """A row per figure that differs, or per verdict without figures; what passed unchanged is left out."""
+    rows: list[tuple[str, ...]] = []
+    for one in judgements:
+        head = (one.target, one.kind.value, one.case, one.kernel)
+        if not one.changes and one.kind is not VerdictKind.PASS:
+            rows.append((*head, "", one.reason, "", ""))
+        for place, change in enumerate(one.changes):
+            shown = head if place == 0 else (one.target, "", "", "")
+            mark = {VerdictKind.REGRESSION: " (worse)", VerdictKind.IMPROVEMENT: " (better)"}.get(change.kind, "")
+            rows.append((*shown, str(change.launch + 1), f"{change.what}{mark}", change.old, change.new))
+    return rows
+
+
+def verdict_line(judgements: Sequence[StaticJudgement]) -> str:
+    """`3 pass (2 of identical machine code), 1 regression`."""
+    counts = Counter(one.kind for one in judgements)
+    identical = sum(one.reason == IDENTICAL for one in judgements)
+    words = [f"{counts[kind]} {kind}" for kind in VerdictKind if counts[kind]]
+    return f"{', '.join(words) or 'nothing judged'}; {identical} of identical machine code"
+
+
+def _identity(one: KernelEvidence) -> tuple[object, ...]:
+    """Equal for rows that would show the same figures."""
+    return one.kernel, tuple((launch.code.sha256, launch.threads, launch.dynamic_shared, launch.occupancy) for launch in one.launches)
+
+
+def _figures(launch: Launch) -> tuple[str, ...]:
+    code, held, counts = launch.code, launch.occupancy, launch.code.instructions
+    return (
+        str(code.registers),
+        f"{code.spill_stores}/{code.spill_loads}" if code.spill_stores or code.spill_loads else "0",
+        str(code.stack),
+        f"{code.static_shared}+{launch.dynamic_shared}" if code.static_shared or launch.dynamic_shared else "0",
+        str(launch.threads),
+        f"{100 * held.share:.0f} % ({', '.join(held.limited_by)})",
+        _widths(counts.global_loads),
+        _widths(counts.global_stores),
+        f"{counts.shared_loads}/{counts.shared_stores}" if counts.shared_loads or counts.shared_stores else "0",
+        str(counts.local),
+        str(counts.barriers),
+        str(counts.shuffles),
+        str(counts.special_functions),
+        str(counts.branches),
+        str(counts.total),
+        str(code.size),
+        code.sha256[:_HASH_DIGITS],
+    )
+
+
+def _widths(counts: dict[int, int]) -> str:
+    return " ".join(f"{count}x{width}" for width, count in sorted(counts.items(), reverse=True)) or "0"

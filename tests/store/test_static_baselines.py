@@ -1,0 +1,112 @@
+"""Static baselines: what is promoted is read back whole, and nothing is overwritten by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.evidence.disassembly import Instructions
+from fusebench.evidence.occupancy import Occupancy
+from fusebench.evidence.records import Code, KernelEvidence, Launch, StaticReport, StaticStatus, Toolchain
+from fusebench.schema import Language, Role
+from fusebench.store.baselines import list_baselines
+from fusebench.store.static_baselines import StaticBaselineError, load_static, promote_static, read_static, targets_with_baselines
+
+TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
+CODE = Code(
+    entry="k", compiler="triton 3.9.0", sha256="a" * 64, size=9600, registers=64, stack=0, spill_stores=0, spill_loads=0,
+    static_shared=0, threads=128, instructions=Instructions(total=600, global_loads={16: 8, 4: 1}, global_stores={16: 4}),
+)  # fmt: skip
+LAUNCH = Launch(
+    grid=(132, 1, 1),
+    threads=128,
+    dynamic_shared=16,
+    occupancy=Occupancy(blocks=8, warps=32, share=0.5, limited_by=("registers",)),
+    code=CODE,
+)
+
+
+def evidence(case: str, **changes: Any) -> KernelEvidence:
+    values: dict[str, Any] = {
+        "case": f"s:{case}", "op": "o", "shape": "4096", "params": "p", "kernel": "o/k@1", "role": Role.FUSED,
+        "language": Language.TRITON, "status": StaticStatus.COMPILED, "launches": (LAUNCH, LAUNCH),
+    }  # fmt: skip
+    return KernelEvidence(**(values | changes))
+
+
+def report(*results: KernelEvidence, toolchain: Toolchain = TOOLS) -> StaticReport:
+    return StaticReport(target="sm_90", toolchain=toolchain, results=results or (evidence("one"), evidence("two")))
+
+
+def test_what_is_promoted_is_read_back(tmp_path: Path) -> None:
+    file = promote_static(report(), tmp_path)
+    assert file.relative_to(tmp_path).as_posix() == "baselines/static/sm_90/triton-3.9.0_nvrtc-13.4.92.json"
+    assert read_static(file) == report()
+    assert load_static(tmp_path, "sm_90", TOOLS) == (file, report())
+    assert targets_with_baselines(tmp_path) == ["sm_90"]
+    assert file.read_text().count(CODE.sha256) == 1, "a specialisation is written once"
+
+
+def test_the_file_does_not_depend_on_the_order_of_the_results(tmp_path: Path) -> None:
+    first = promote_static(report(evidence("one"), evidence("two")), tmp_path).read_bytes()
+    assert promote_static(report(evidence("two"), evidence("one")), tmp_path).read_bytes() == first
+
+
+def test_only_what_compiled_is_kept(tmp_path: Path) -> None:
+    declined = evidence("two", status=StaticStatus.UNSUPPORTED, reason="no", launches=())
+    assert read_static(promote_static(report(evidence("one"), declined), tmp_path)).results == (evidence("one"),)
+
+
+def test_another_toolchains_baseline_is_found_where_there_is_no_own(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(TOOLS, triton="3.8.0")
+    file = promote_static(report(toolchain=other), tmp_path)
+    found = load_static(tmp_path, "sm_90", TOOLS)
+    assert found is not None
+    assert (found[0], found[1].toolchain) == (file, other)
+    own = promote_static(report(), tmp_path)
+    assert load_static(tmp_path, "sm_90", TOOLS) == (own, report())
+    assert load_static(tmp_path, "sm_80", TOOLS) is None
+
+
+def test_nothing_is_lost_by_mistake(tmp_path: Path) -> None:
+    file = promote_static(report(), tmp_path)
+    kept = file.read_bytes()
+    failed = evidence("two", status=StaticStatus.COMPILE_ERROR, reason="no", launches=())
+    for refused in (report(evidence("one")), report(evidence("one"), failed)):
+        with pytest.raises(StaticBaselineError, match="not replaced"):
+            promote_static(refused, tmp_path)
+    with pytest.raises(StaticBaselineError, match="nothing compiled"):
+        promote_static(report(failed), tmp_path, force=True)
+    assert file.read_bytes() == kept
+    promote_static(report(evidence("one")), tmp_path, force=True)
+    assert read_static(file).results == (evidence("one"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"target"', b'"tar', "corrupted"),
+        (b'"registers":64', b'"registers":"many"', "corrupted"),
+        (b'"schema_version": 1', b'"schema_version": 2', "newer than this fusebench reads"),
+        (b'"schema_version": 1', b'"schema_version": 0', "promote it anew"),
+        (b'"code":"', b'"code":"0', "names code"),
+    ],
+)
+def test_a_damaged_baseline_is_refused_and_left_alone(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    file = promote_static(report(), tmp_path)
+    damaged = file.read_bytes().replace(old, new)
+    assert damaged != file.read_bytes()
+    file.write_bytes(damaged)
+    with pytest.raises(StaticBaselineError, match=words):
+        load_static(tmp_path, "sm_90", TOOLS)
+    with pytest.raises(StaticBaselineError, match=words):
+        promote_static(report(), tmp_path)
+    assert file.read_bytes() == damaged
+
+
+def test_static_evidence_is_no_run(tmp_path: Path) -> None:
+    promote_static(report(), tmp_path)
+    assert list_baselines(tmp_path) == []
