@@ -54,6 +54,14 @@ class TimerError(FusebenchError):
     exit_code = ExitCode.DEVICE_UNFIT
 
 
+class NotColdError(TimerError):
+    """The cache cannot be emptied before timed calls, so that samples labelled cold would not be."""
+
+
+class NotCapturableError(FusebenchError, RuntimeError):
+    """A call that no CUDA graph can hold, so that a timer which replays graphs cannot time it."""
+
+
 class RunRecordError(UsageError):
     """A run folder that cannot be read: missing, truncated, or of another schema version."""
 

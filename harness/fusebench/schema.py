@@ -274,6 +274,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     kind: VerdictKind
     reason: str
     change: Estimate | None = None
+    p_value: float | None = None
+    """P-value of "no slower than the margin"; None where no times were compared."""
+    adjusted_p: float | None = None
+    """The same after all comparisons of the run are taken into account: the smallest false-discovery rate at which it would stand."""
+    margin: float | None = None
+    """Share of the old time that counted as no change."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +287,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     time_us: Estimate
     busy_us: float
+    gap_us: float | None = None
+    """Time within the span in which no activity of the call ran; None where the timer cannot see activities."""
     kernels: int
     """Launches per call as the timer saw them."""
     host_us: float | None
@@ -343,6 +351,8 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
     same_as: str = ""
     """Key of the case of the same op and parameters that was measured in this one's place; empty where this one was."""
+    not_cold: str = ""
+    """What contradicts the label `cold` of this case's samples; empty where nothing does.  Its times are then compared with none."""
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -406,6 +416,37 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """What single kernels took of the accuracy checks and of the first calls, which compile."""
 
 
+class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a calibration found of one class of kernel durations."""
+
+    low_us: float
+    high_us: float
+    """The class holds low <= time < high; infinite for the longest."""
+    comparisons: int
+    """Comparisons of equal kernels."""
+    smallest: float | None
+    """Smallest slowdown, as a share of the time, that was found with 95 % probability; None where none was."""
+    largest_planted: float | None = None
+    """The largest slowdown that was planted often enough, which is what a missing `smallest` exceeds; None where none was."""
+
+
+class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stored calibration of a device says of the verdicts made on it."""
+
+    device_name: str
+    created: str
+    timer: str
+    cache: CacheState
+    comparisons: int
+    """Comparisons of equal kernels."""
+    false_regressions: int
+    """How many of them were called slower."""
+    false_regression_high: float
+    """Upper end of the exact 95 % interval of that rate."""
+    effects: tuple[VisibleEffect, ...]
+    """By class of duration, shortest first."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable record: environment, cases, results.  Raw samples lie beside it in `samples.parquet`."""
 
@@ -427,6 +468,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     spending: Spending | None = None
     resumed_from: list[str] = []
     """Ids of the stopped runs that this one went on with, the first one first; their finished cases are part of it."""
+    calibration: CalibrationNote | None = None
+    """Of the device that the run was made on, at the time when it was judged; None where it was not calibrated."""
     warnings: list[str] = []
     complete: bool = True
     exit_code: int = 0

@@ -7,11 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from fusebench.schema import Status
+from fusebench.schema import CacheState, SamplingPlan, Status
+from fusebench.stats.gating import judge_run
+from fusebench.stats.rule import MarginRule
+from fusebench.stats.soundness import require_sound
+from fusebench.stats.suite_changes import shrinkage, unexplained_improvements
+from fusebench.stats.suite_rate import held_to_rate
+from fusebench.store.run_folder import encode_run, read_run
 
 FUSED = "qknorm_rope/fused_triton@2"
 Fusebench = Callable[..., Result]
@@ -38,7 +45,10 @@ def baseline(keep: Keep, fusebench: Fusebench) -> str:
         ({"errors": 1.3}, 1, "accuracy: rms error"),
         ({"status": (Status.CRASHED, "boom")}, 5, "crashed: boom"),
         ({"timer": "cuda_events"}, 4, "timer: cupti -> cuda_events"),
+        ({"timer": "cuda_graph"}, 4, "timer: cupti -> cuda_graph"),
         ({"cases": ("flux_1024",)}, 4, "24 of the baseline's are missing"),
+        ({"suite": "other"}, 4, "suite: qknorm_rope -> other"),
+        ({"plan": SamplingPlan(replicates=12, rounds=40, cache=CacheState.WARM, trim=0.1)}, 4, "cache state: cold -> warm"),
         ({"exit_code": 3}, 3, "30 pass"),
     ],
 )
@@ -115,3 +125,121 @@ def test_reading_commands_import_nothing_heavy(keep: Keep, project_folder: Path)
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, cwd=project_folder, timeout=60)
+
+
+def test_another_gpu_model_is_incomparable(keep: Keep, fusebench: Fusebench) -> None:
+    keep(run_id="old", created="2026-07-01T00:00:00Z", environment={"device_name": "NVIDIA H100"})
+    keep(run_id="new")
+    result = fusebench("gate", "new", "--baseline", "old")
+    assert (result.exit_code, "device: NVIDIA H100 -> NVIDIA H200" in result.stdout) == (4, True)
+    assert fusebench("gate", "new", "--baseline", "old", "--allow-incomparable").exit_code == 0
+
+
+def _garble(record: dict[str, Any]) -> None:
+    record["results"][0]["measurement"]["time_us"] = "fast"
+
+
+def _too_few(record: dict[str, Any]) -> None:
+    record["results"][0]["measurement"]["replicates"] = 1
+
+
+def _nan(record: dict[str, Any]) -> None:
+    record["results"][0]["measurement"]["time_us"]["value"] = "nan"
+
+
+def _negative(record: dict[str, Any]) -> None:
+    record["results"][0]["measurement"]["time_us"]["value"] = -3.0
+
+
+def _empty(record: dict[str, Any]) -> None:
+    record["cases"] = []
+
+
+@pytest.mark.usefixtures("baseline")
+@pytest.mark.parametrize("where", ["run", "baseline"])
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (_garble, "does not fit"),
+        (_too_few, "too few samples, 1 replicates"),
+        (_nan, "time_us is nan"),
+        (_negative, "time_us is -3.0"),
+        (_empty, "holds 0 cases"),
+    ],
+)
+def test_what_no_measurement_gives_is_an_error_and_nothing_is_overwritten(
+    keep: Keep, fusebench: Fusebench, where: str, plant: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    folder = keep(run_id="new")
+    record = Path("results/baselines/nvidia_h200/run.json") if where == "baseline" else folder / "run.json"
+    content = json.loads(record.read_text())
+    plant(content)
+    record.write_text(json.dumps(content))
+    before = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+    result = fusebench("gate", "new")
+    assert (result.exit_code, said in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.output
+    if where == "run":
+        promoted = fusebench("baseline", "promote", str(folder), "--force")
+        assert (promoted.exit_code, said in promoted.stderr) == (2, True), promoted.output
+    assert {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_lucky_regression_among_many_is_held_and_says_so(keep: Keep, fusebench: Fusebench) -> None:
+    keep(run_id="wide", half=0.012, created="2026-07-02T00:00:00Z")
+    keep(run_id="new", half=0.012, slow={("flux_1024", FUSED): 1.053})
+    result = fusebench("gate", "new", "--baseline", "wide", "--json")
+    (row,) = [row for row in json.loads(result.stdout)["judgements"] if (row["case"], row["kernel"]) == ("flux_1024", FUSED)]
+    assert (result.exit_code, row["verdict"]) == (4, "undecided")
+    assert row["p_value"] < 0.05 < row["adjusted_p"]
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
+    keep(run_id="new", cases=synthetic.CASES[:4], slow={("flux_1024", FUSED): 0.9})
+    result = fusebench("gate", "new")
+    assert result.exit_code == 4
+    assert "suite qknorm_rope has shrunk (33.3% of its weight): 1 cases are gone: batch2_medium" in result.stdout
+    assert f"unexplained improvement  flux_1024  {FUSED}  -10.00%" in result.stdout
+    document = json.loads(fusebench("gate", "new", "--json").stdout)
+    assert (document["shrunken"][0]["cases"], document["unexplained"][0]["kernel"]) == (["batch2_medium"], FUSED)
+
+
+@pytest.mark.usefixtures("baseline")
+def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
+    folder = keep(run_id="new")
+    record = synthetic.change_results(read_run(folder), accuracy=None)
+    (folder / "run.json").write_bytes(encode_run(record))
+    result = fusebench("gate", "new")
+    assert (result.exit_code, "kernels are no longer checked" in result.stdout) == (4, True)
+    assert fusebench("gate", "new", "--allow-incomparable").exit_code == 0
+
+
+def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
+    """Python functions that judging so many cases calls: work, counted without a clock."""
+    names = [f"case_{number}" for number in range(cases)]
+    run, stored = synthetic.make_run(run_id="new", cases=names), synthetic.make_run(run_id="base", cases=names)
+    counted = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    rule = MarginRule()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        require_sound(run)
+        judgements = held_to_rate(judge_run(run, stored, rule), run, stored, rule)
+        shrinkage(run, stored)
+        unexplained_improvements(judgements, {})
+    finally:
+        sys.setprofile(before)
+    assert len(judgements) == 6 * cases
+    return counted
+
+
+def test_the_work_grows_with_the_run_and_no_faster(synthetic: ModuleType) -> None:
+    calls_of_gating(synthetic, 4)  # the caches of quantiles
+    once, twice = calls_of_gating(synthetic, 100), calls_of_gating(synthetic, 200)
+    assert twice < 2.2 * once

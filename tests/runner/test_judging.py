@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fusebench.errors import RunRecordError
 from fusebench.runner.judging import judged
 from fusebench.schema import ExitCode, Run, Status, VerdictKind
 from fusebench.stats.rule import MarginRule
@@ -100,3 +101,35 @@ def test_a_kernel_that_is_only_checked_is_judged_by_its_accuracy(tmp_path: Path,
 def test_what_the_run_found_already_stays_in_the_exit_code(results: Path, synthetic: ModuleType) -> None:
     failed = synthetic.make_run(run_id="new", slow={WHERE: 1.2}, exit_code=5)
     assert judged(failed, results, MarginRule()).exit_code == ExitCode.KERNEL_FAILED, "a failed kernel outranks a regression"
+
+
+def test_a_shrunken_suite_is_a_warning_unless_single_cases_were_asked_for(results: Path, synthetic: ModuleType) -> None:
+    less = synthetic.make_run(run_id="new", cases=synthetic.CASES[:4])
+    assert any("suite qknorm_rope has shrunk" in warning for warning in judged(less, results, MarginRule()).warnings)
+    assert judged(less, results, MarginRule(), selected=True).warnings == []
+    other = synthetic.make_run(run_id="new", suite="other")
+    assert judged(other, results, MarginRule()).warnings == [], "a suite that was not asked for has not shrunk"
+
+
+def test_an_improvement_without_a_cause_is_a_warning(results: Path, synthetic: ModuleType) -> None:
+    faster = synthetic.make_run(run_id="new", slow={WHERE: 0.8})
+    (warning,) = judged(faster, results, MarginRule()).warnings
+    assert warning.startswith("unexplained improvement of qknorm_rope/fused_triton@2 on flux_1024: -20.00%")
+    other_triton = synthetic.make_run(run_id="new", slow={WHERE: 0.8}, environment={"triton": "3.9.0"})
+    assert judged(other_triton, results, MarginRule()).warnings == []
+
+
+def test_a_regression_of_a_run_is_held_against_all_its_comparisons(tmp_path: Path, synthetic: ModuleType) -> None:
+    wide = synthetic.make_run(run_id="base", half=0.012)
+    promote(write_run(tmp_path / "runs", wide, synthetic.make_samples(wide)), tmp_path)
+    borderline = judged(synthetic.make_run(run_id="new", half=0.012, slow={WHERE: 1.053}), tmp_path, MarginRule())
+    assert (verdict(borderline).kind, borderline.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
+    assert verdict(borderline).p_value < 0.05 < verdict(borderline).adjusted_p
+    assert verdict(borderline).margin == MarginRule().margin
+
+
+def test_a_baseline_that_no_measurement_gives_is_refused(results: Path, synthetic: ModuleType) -> None:
+    record = results / "baselines" / "nvidia_h200" / "run.json"
+    record.write_text(record.read_text().replace('"replicates": 12', '"replicates": 1'))
+    with pytest.raises(RunRecordError, match=r"baseline base cannot be judged: .*too few samples"):
+        judged(synthetic.make_run(run_id="new"), results, MarginRule())

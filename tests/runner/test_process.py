@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fusebench.errors import NotCapturableError
 from fusebench.runner import process as process_module
 from fusebench.runner import worker as worker_module
 from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, WorkerSetup
@@ -234,3 +235,9 @@ def test_a_long_kernel_name_does_not_break_the_note_of_who_is_called(worker: Wor
     reply = worker.ask(CheckTask(case=case, kernel=f"scale/{name}@1"))
     assert isinstance(reply, Failure)
     assert reply.kernel == f"scale/{name}"[: NAME_BYTES - 1]
+
+
+def test_what_a_timer_cannot_capture_is_no_failure_of_the_kernel() -> None:
+    error = NotCapturableError("arm 'scale/good@1' cannot be captured in a CUDA graph")
+    assert worker_module._status_of(error) is Status.NOT_RUNNABLE
+    assert worker_module._status_of(RuntimeError("planted")) is Status.CRASHED

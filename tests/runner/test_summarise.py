@@ -12,6 +12,7 @@ from fusebench.runner.contenders import contenders
 from fusebench.runner.messages import Measured
 from fusebench.runner.summarise import CaseFigures
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan
+from fusebench.timing.coldness import Coldness
 
 BASELINE, GOOD = "scale/split@1", "scale/good@1"
 Spans = Mapping[str, Sequence[Sequence[int]]]
@@ -26,16 +27,18 @@ SPANS: Spans = {
 """Nanoseconds, by replicate.  Means per replicate: baseline 3 and 12 us, good 1 and 4 us; geometric means 6 and 2 us."""
 
 
-def figures(collection: Collection, case: Case, spans: Spans, trim: float = 0.0) -> CaseFigures:
+def figures(
+    collection: Collection, case: Case, spans: Spans, *, trim: float = 0.0, coldness: Coldness | None = None, kernels: int = 2
+) -> CaseFigures:
     samples = [
-        Sample(case=case.key, arm=arm, replicate=replicate, round=number, position=0, span_ns=span, busy_ns=span // 2, kernels=2)
+        Sample(case=case.key, arm=arm, replicate=replicate, round=number, position=0, span_ns=span, busy_ns=span // 2, kernels=kernels)
         for arm, replicates in spans.items()
         for replicate, values in enumerate(replicates)
         for number, span in enumerate(values)
     ]
     measured = Measured(
         samples=samples, host_us={GOOD: 7.5}, extra_memory_bytes={GOOD: 4096}, timer="cupti", timer_fallback="", warm_up={},
-        seconds=1.0, cut_short=False, retried_replicates=0,
+        seconds=1.0, cut_short=False, retried_replicates=0, coldness=coldness,
     )  # fmt: skip
     plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=trim)
     return CaseFigures(contenders(collection, case, "cpu"), measured, plan)
@@ -95,3 +98,19 @@ def test_the_plans_trim_is_used(collection: Collection, case: Case) -> None:
     spans = {**SPANS, GOOD: [[1000, 1000, 1000, 90_000]] * 2, BASELINE: [[3000] * 4] * 2}
     assert figures(collection, case, spans, trim=0.25).measurement(GOOD).time_us.value == pytest.approx(1.0)
     assert figures(collection, case, spans, trim=0.0).measurement(GOOD).time_us.value == pytest.approx(23.25)
+
+
+def test_the_gap_is_what_the_span_holds_besides_work_where_the_timer_sees_it(collection: Collection, case: Case) -> None:
+    seen = figures(collection, case, SPANS).measurement(GOOD)
+    assert seen.gap_us == pytest.approx((500 + 500 + 1500 + 2500) / 4 / 1e3)
+    assert figures(collection, case, SPANS, kernels=0).measurement(GOOD).gap_us is None
+
+
+def test_a_case_with_a_planted_warm_arm_is_marked_not_cold(collection: Collection, case: Case) -> None:
+    """The stream arm moves 32 768 bytes in 0.8 us, which is 41 GB/s."""
+    slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=20.0)
+    said = figures(collection, case, SPANS, coldness=slow_memory).summary().not_cold
+    assert said.startswith("stream (and 1 more) moved its minimum bytes at 41 GB/s")
+    fast_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=40.0)
+    assert figures(collection, case, SPANS, coldness=fast_memory).summary().not_cold == ""
+    assert figures(collection, case, SPANS).summary().not_cold == "", "nothing was observed"

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from fusebench.schema import CacheState, ExitCode, Role, Run, SamplingPlan, Status, VerdictKind
-from fusebench.stats.gating import Comparison, Judgement, Standing, accuracy_growth, gate_exit_code, judge_run
+from fusebench.stats.accuracy_change import accuracy_growth
+from fusebench.stats.gating import Comparison, Judgement, Standing, gate_exit_code, judge_run
 from fusebench.stats.rule import MarginRule
 
 RULE = MarginRule()
@@ -233,3 +234,22 @@ def test_false_alarms_between_equal_noisy_runs_are_rare(synthetic: ModuleType) -
 
 def test_roles_of_the_synthetic_run_are_what_these_tests_assume(synthetic: ModuleType) -> None:
     assert {result.role for result in synthetic.make_run().results} == {Role.SPLIT, Role.FUSED, Role.COMPILED}
+
+
+def test_a_case_that_is_not_cold_is_compared_with_nothing(synthetic: ModuleType) -> None:
+    def warmed(run: Run) -> Run:
+        first = msgspec.structs.replace(run.cases[0], not_cold="it moved 9 TB/s")
+        return msgspec.structs.replace(run, cases=[first, *run.cases[1:]])
+
+    for sides in ((warmed(synthetic.make_run()), synthetic.make_run()), (synthetic.make_run(), warmed(synthetic.make_run()))):
+        judgements = judge_run(*sides, MarginRule())
+        touched = [one for one in judgements if one.case == "flux_1024"]
+        assert {one.verdict.kind for one in touched} == {VerdictKind.INCOMPARABLE}
+        assert all("labelled cold, but it moved 9 TB/s" in one.verdict.reason for one in touched)
+        assert {one.verdict.kind for one in judgements if one.case != "flux_1024"} == {VerdictKind.PASS}
+
+
+def test_a_baseline_of_another_suite_is_named(synthetic: ModuleType) -> None:
+    judgements = judge_run(synthetic.make_run(suite="b"), synthetic.make_run(suite="a"), MarginRule())
+    assert {one.verdict.kind for one in judgements} == {VerdictKind.INCOMPARABLE}
+    assert all("a -> b" in one.verdict.reason for one in judgements)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
@@ -118,3 +119,11 @@ def test_a_baseline_cannot_be_promoted_onto_itself(tmp_path: Path, synthetic: Mo
     target = promote(write_run(tmp_path / "runs", synthetic.make_run(), []), tmp_path)
     with pytest.raises(RunRecordError, match="baseline already"):
         promote(target, tmp_path)
+
+
+def test_a_run_whose_cold_samples_were_warm_is_objected_to(tmp_path: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    folder = write_run(tmp_path, run, [])
+    warm = msgspec.structs.replace(run, cases=[msgspec.structs.replace(run.cases[0], not_cold="9 TB/s"), *run.cases[1:]])
+    assert objections(run, folder) == []
+    assert objections(warm, folder) == ["1 cases are labelled cold and are not: qknorm_rope:flux_1024"]

@@ -65,7 +65,7 @@ def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, synthetic: Mod
     def full_disk(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(run_folder, "_write_samples", full_disk)
+    monkeypatch.setattr(run_folder, "write_samples", full_disk)
     with pytest.raises(OSError, match="no space"):
         write_run(tmp_path / "runs", synthetic.make_run(), [])
     assert list((tmp_path / "runs").iterdir()) == []

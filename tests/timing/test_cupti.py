@@ -148,3 +148,42 @@ def test_a_call_without_an_activity_is_an_error_that_names_its_arm() -> None:
     with pytest.raises(TimerError, match=r"call 1 of arm 'scale/split@1' left no device activity") as caught:
         attribute([*ranges(), activity(20, 100, 150), activity(31, 160, 290)], NAMES)
     assert caught.value.exit_code is ExitCode.DEVICE_UNFIT
+
+
+def launch(number: int, tag: int, name: str = "cudaLaunchKernel") -> Event:
+    """The host's record of a launch; `number` is the id that its activity shares."""
+    return Event(name, number=number, tag=tag)
+
+
+def of_launch(number: int, tag: int, start: int, end: int) -> Event:
+    return Event("kernel", device="DeviceType.CUDA", number=number, tag=tag, start=start, end=end)
+
+
+def launched() -> list[Event]:
+    """Two launches in the first call, one in the second, and one between them."""
+    tags = {901: 20, 902: 20, 903: 31, 904: 40}
+    pairs = [(launch(number, tag, "cuLaunchKernelEx"), of_launch(number, tag, number, number + 1)) for number, tag in tags.items()]
+    return [*ranges(), *(event for pair in pairs for event in pair)]
+
+
+def test_a_launch_whose_activity_was_dropped_is_an_error_although_its_call_has_others() -> None:
+    assert [timing.kernels for timing in attribute(launched(), NAMES)] == [2, 1]
+    for lost in (901, 902):
+        events = [one for one in launched() if not (one.device.endswith("CUDA") and one.number == lost)]
+        with pytest.raises(TimerError, match=r"call 0 of arm 'copy' made 1 launches that left no device activity"):
+            attribute(events, NAMES)
+
+
+def test_a_lost_activity_between_calls_changes_no_figure_and_is_no_error() -> None:
+    events = [one for one in launched() if not (one.device.endswith("CUDA") and one.number == 903)]
+    assert attribute(events, NAMES) == attribute(launched(), NAMES)
+
+
+def test_a_profiler_that_numbers_launches_and_activities_apart_is_not_taken_for_a_lossy_one() -> None:
+    events = [*ranges(), launch(1, 20), launch(2, 40), of_launch(71, 20, 0, 5), of_launch(72, 40, 10, 15)]
+    assert [timing.kernels for timing in attribute(events, NAMES)] == [1, 1]
+
+
+def test_the_gap_is_what_the_span_holds_besides_activities() -> None:
+    events = [*ranges(), activity(20, 100, 110), activity(20, 150, 160), activity(40, 300, 390)]
+    assert [timing.gap_ns for timing in attribute(events, NAMES)] == [40, 0]

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from fusebench.errors import TimerError
 from fusebench.registry import load_collection
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.stats.paired import ratio_estimate
 from fusebench.timing.arm import Arm
 from fusebench.timing.cache import make_evictor
 from fusebench.timing.cuda_events import CudaEventTimer
-from fusebench.timing.cupti import CuptiTimer
+from fusebench.timing.cupti import CuptiTimer, attribute
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, arm_specs
 
@@ -117,3 +118,36 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
     assert all(launches[str(kernel.id)] == 1 for kernel in runnable)
     assert all(cost > 0 for cost in timings.host_us.values())
     assert set(timings.extra_memory_bytes) == set(launches)
+
+
+def test_a_dropped_record_is_noticed(cuda: Any) -> None:
+    """A drop caused on purpose: one activity of a chain is taken out of what the profiler really recorded."""
+    arms = [chain(3, cuda)] * 4
+    timer = CuptiTimer()
+    events = timer.record(arms, lambda arm: None)
+    names = [arm.name for arm in arms]
+    assert [timing.kernels for timing in attribute(events, names)] == [3] * 4
+    activities = [
+        event
+        for event in events
+        if str(event.device_type()).endswith("CUDA") and not event.is_user_annotation() and event.duration_ns() > 0
+    ]
+    launches = [event for event in events if event.name().startswith(("cudaLaunchKernel", "cuLaunchKernel"))]
+    numbers = {event.correlation_id() for event in launches}
+    assert len(numbers) >= 12
+    assert {event.correlation_id() for event in activities} >= numbers, "a launch and its activity share CUPTI's id in this torch"
+    lost = next(event for event in activities if event.correlation_id() in numbers)
+    with pytest.raises(TimerError, match="left no device activity"):
+        attribute([event for event in events if event is not lost], names)
+
+
+def test_buffers_that_run_out_are_noticed(cuda: Any) -> None:
+    """Kineto is held to one buffer of 4 MB, and the calls leave some 20 MB of records."""
+    arms = [chain(2000, cuda, elements=16)] * 25
+    timer = CuptiTimer("ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=1")
+    events = timer.record(arms, lambda arm: None)
+    kept = sum(str(event.device_type()).endswith("CUDA") and not event.is_user_annotation() for event in events)
+    if kept >= 2000 * 25:
+        pytest.skip("this torch's Kineto does not take a limit of its buffers from the profiler's configuration: nothing was dropped")
+    with pytest.raises(TimerError):
+        attribute(events, [arm.name for arm in arms])

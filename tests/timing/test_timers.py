@@ -12,6 +12,7 @@ from fusebench.errors import UnknownNameError, UsageError
 from fusebench.timing import cache, host, select
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.cuda_events import CudaEventTimer
+from fusebench.timing.cuda_graph import CudaGraphTimer
 from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.host import HostTimer
 from fusebench.timing.names import TIMERS, require_timer
@@ -28,6 +29,7 @@ CPU = torch.device("cpu")
         (("cuda", "auto"), False, CudaEventTimer, "no CUPTI"),
         (("cuda", "cupti"), False, CuptiTimer, ""),
         (("cuda", "cuda_events"), True, CudaEventTimer, "asked for"),
+        (("cuda", "cuda_graph"), True, CudaGraphTimer, "asked for"),
     ],
 )
 def test_a_device_gets_its_default_or_what_was_asked_for_and_why(
@@ -40,7 +42,7 @@ def test_a_device_gets_its_default_or_what_was_asked_for_and_why(
     assert reason in why
 
 
-@pytest.mark.parametrize(("device", "requested"), [("cpu", "cupti"), ("cpu", "cuda_events"), ("cuda", "host")])
+@pytest.mark.parametrize(("device", "requested"), [("cpu", "cupti"), ("cpu", "cuda_events"), ("cpu", "cuda_graph"), ("cuda", "host")])
 def test_a_timer_that_cannot_time_the_device_is_refused_never_replaced(device: str, requested: str) -> None:
     with pytest.raises(UsageError, match=f"--timer {requested} times"):
         select.select_timer(device, requested)

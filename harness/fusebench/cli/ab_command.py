@@ -1,65 +1,225 @@
-"""`fusebench ab`: this checkout's kernels against those of a git commit."""
+"""`fusebench ab`: this checkout's kernels against those of a git commit, in one run."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..errors import UsageError
-from .options import CaseOption, JsonOption, KernelOption, OpOption, SuiteOption
-from .static_command import AllowOption, ArchOption, CacheOption, JobsOption, MarginOption
+from ..errors import FusebenchError, UsageError
+from ..schema import CacheState, ExitCode
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line
+from .static_command import AllowOption, ArchOption, JobsOption
+from .static_command import CacheOption as NoCacheOption
 
-BaseOption = Annotated[str, typer.Option("--base", metavar="REF", help="The commit to compare with: a branch, a tag, a hash, HEAD~1.")]
-StaticOption = Annotated[bool, typer.Option("--static", help="Compare what the kernels are compiled to; no GPU is needed.")]
+if TYPE_CHECKING:
+    from ..config import Project
+    from ..runner.comparing import ComparingSession
+    from ..schema import SamplingPlan
+    from ..stats.sequential import Plan
+    from ..store.comparison_record import Comparison, OtherSide
+    from .selection import Selection
+
+S = TypeVar("S", bound="SamplingPlan | Plan")
+
+BaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--base", metavar="REF", help="Commit, branch or tag; its merge base with HEAD is compared with (the commit itself by --exact)."
+    ),
+]
+ExactOption = Annotated[bool, typer.Option("--exact", help="Compare with REF itself, not with its merge base with HEAD.")]
+BaseKernelsOption = Annotated[
+    Path | None, typer.Option("--base-kernels", metavar="DIR", help="A folder of kernels as the other side, instead of a commit's.")
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(
+        "--margin",
+        min=0.001,
+        max=1.0,
+        help="Change that does not matter; 0.004 (0.4 %) on a GPU, 0.1 on a CPU, 0.05 of the instructions with --static.",
+        show_default=False,
+    ),
+]
+StaticOption = Annotated[
+    bool,
+    typer.Option("--static", help="Compare what the kernels are compiled to, for the targets of --arch; nothing is timed, no GPU needed."),
+]
+TimeIdenticalOption = Annotated[
+    bool, typer.Option("--time-identical", help="Time every kernel whose code is the same on both sides, and not two per case.")
+]
 
 
-def ab(
+def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     *,
-    base: BaseOption,
     suite: SuiteOption = None,
+    base: BaseOption = None,
+    exact: ExactOption = False,
+    base_kernels: BaseKernelsOption = None,
     op: OpOption = None,
     kernel: KernelOption = None,
     case: CaseOption = None,
+    device: DeviceOption = "auto",
+    kernels: KernelsOption = None,
+    out: OutOption = None,
+    budget: BudgetOption = None,
+    wait: WaitOption = 0.0,
+    cache: CacheOption = CacheState.COLD,
+    timer: TimerOption = "auto",
+    rounds: RoundsOption = None,
+    margin: MarginOption = None,
+    time_identical: TimeIdenticalOption = False,
     static: StaticOption = False,
     arch: ArchOption = None,
-    margin: MarginOption = 0.05,
     allow_incomparable: AllowOption = False,
     jobs: JobsOption = None,
-    no_cache: CacheOption = False,
+    no_cache: NoCacheOption = False,
+    kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
-    """Compare this checkout's kernels with those of a git commit, on this checkout's cases.
+    """Compare this checkout's kernels, uncommitted changes included, with those of a git commit.
 
-    Example:
+    Both sides are checked on the same inputs and timed in the same rounds, until every pair is decided: slower, faster, or inside the
+    margin.  A change counts when five fresh processes repeat it.  Kernels made of the same files, or compiled to the same machine code,
+    pass; two of them per case are timed to show the noise.  A kernel that has become less accurate is a regression however fast it is.
 
-      fusebench ab --suite nightly --base main --static --arch sm_90
+    With --static nothing is timed: registers, spills, occupancy and instructions are compared, and --allow-incomparable, --jobs and
+    --no-cache are as in `fusebench static`.
 
-    Exit codes: 0 pass; 1 a regression; 4 incomparable or missing; 5 a kernel of this checkout does not compile.
+    The run's folder, which ends in _ab, holds ab.json, samples.parquet and report.md.
+
+    Exit codes: 0 pass or improvement, 1 regression of speed or accuracy, 4 undecided, 5 a kernel of this checkout failed.
     """
-    from ..report.static_table import verdict_line
-    from ..runner.revision import kernels_at
-    from .output import print_json
+    from ..device import device_lock, require_idle, resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..registry import load_collection
+    from ..report.ab import ab_document, print_ab
+    from ..runner.checking import Workers
+    from ..runner.comparing import ComparingOptions, ComparingSession, default_looks
+    from ..runner.session import default_plan
+    from ..runner.two_sides import Sides
+    from ..store.finding import runs_folder
+    from ..timing.names import require_timer
+    from .ab_static import StaticOptions, compare_static
+    from .output import console, print_json, remark
+    from .progress import make_reporter
     from .selection import resolve_selection
-    from .static_work import collect_all, find_targets, judge_against, print_judgements, require_margin
 
-    if not static:
-        raise UsageError("ab compares compiled code: pass --static, and --arch NAME")
-    require_margin(margin)
-    targets = find_targets(arch)
-    selection = resolve_selection(suite=suite, op=op, case=case, load_kernels=False)
-    after = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)
-    with kernels_at(base, selection.project) as revision:
-        short = revision.commit[:12]
-        before = collect_all(
-            selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache, roots=revision.roots, label=f"commit {short}, "
-        )
-    judgements, code = judge_against(
-        after, before, selection, margin=margin, allow_incomparable=allow_incomparable, reference=f"commit {short}"
+    if (base is None) == (base_kernels is None):
+        raise UsageError("say what to compare with: --base REF (a commit, branch or tag), or --base-kernels DIR, and not both")
+    if static:
+        chosen = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
+        with tempfile.TemporaryDirectory(prefix="fusebench-ab-") as unpacked:
+            side, roots = _other_side(chosen, base, base_kernels, exact, Path(unpacked))
+            wanted = StaticOptions(kernel, arch, margin, allow_incomparable, jobs, no_cache, json)
+            raise typer.Exit(compare_static(chosen, roots, f"commit {side.commit[:12]}" if side.commit else side.asked, wanted))
+    require_timer(timer)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    target = resolve_device(device)
+    require_timer(timer, target.kind)
+    require_torch_for(target)
+    options = ComparingOptions(
+        plan=_with(default_plan(target.kind, cache), rounds=rounds),
+        looks=_with(default_looks(target.kind), margin=margin),
+        timer=timer,
+        budget_s=budget,
+        kernel=kernel,
+        time_identical=time_identical,
+        command=command_line(),
+        project_root=selection.project.root,
     )
+    folder = out if out is not None else runs_folder(selection.project)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
+        other, roots = _other_side(selection, base, base_kernels, exact, scratch)
+        for note in other.notes:
+            remark("note", note)
+        stack.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
+        warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
+        sides = Sides(selection.collection, load_collection(roots, entry_points=False))
+        session = ComparingSession(sides, other, target, options, make_reporter())
+        for warning in (*target.warnings, *warnings):
+            session.warn(warning)
+        interruption: KeyboardInterrupt | FusebenchError | None = None
+        with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots) as workers:
+            try:
+                session.run(selection.cases, workers)
+            except (KeyboardInterrupt, FusebenchError) as error:
+                interruption = error  # what was measured is kept before it goes on
+        record = _calibrated(session.record(), selection.project)
+        if interruption is not None:
+            _keep_partial(session, record, folder, interruption)
+            raise interruption
+        written = _write(session, record, folder)
     if json:
-        print_json({"base": revision.commit, "margin": margin, "exit_code": code, "judgements": judgements})
+        print_json(ab_document(record, written))
     else:
-        print_judgements(judgements)
-        typer.echo(f"against {revision.ref} ({short}): {verdict_line(judgements)}")
-    raise typer.Exit(code)
+        print_ab(record, console())
+        typer.echo(f"run: {written}")
+    raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _with(settings: S, **given: float | None) -> S:
+    """`settings` with those options that were given."""
+    import msgspec
+
+    return msgspec.structs.replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+
+def _other_side(
+    selection: Selection, base: str | None, base_kernels: Path | None, exact: bool, scratch: Path
+) -> tuple[OtherSide, tuple[Path, ...]]:
+    """What is compared with, and where its kernels lie."""
+    return _folder_side(base_kernels) if base_kernels is not None else _commit_side(selection, base or "", exact, scratch)
+
+
+def _folder_side(folder: Path) -> tuple[OtherSide, tuple[Path, ...]]:
+    """A folder as what is compared with, and where its kernels lie."""
+    from ..store.comparison_record import OtherSide
+
+    if not folder.is_dir():
+        raise UsageError(f"--base-kernels {folder}: no such folder; expected one like `kernels/`, with a folder per op")
+    return OtherSide(asked=str(folder)), (folder.resolve(),)
+
+
+def _commit_side(selection: Selection, ref: str, exact: bool, scratch: Path) -> tuple[OtherSide, tuple[Path, ...]]:
+    """The same of a commit, whose kernels are unpacked into `scratch`."""
+    from ..runner.base_checkout import extract, find_base
+    from ..store.comparison_record import OtherSide
+
+    commit = find_base(selection.project.root, ref, exact=exact)
+    found = extract(selection.project.root, commit, selection.collection.roots, scratch)
+    return OtherSide(asked=ref, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots
+
+
+def _calibrated(record: Comparison, project: Project) -> Comparison:
+    import msgspec
+
+    from ..store.calibration_note import load_note
+
+    return msgspec.structs.replace(record, calibration=load_note(project.results, record.environment.device_name))
+
+
+def _write(session: ComparingSession, record: Comparison, folder: Path) -> Path:
+    from ..report.ab import ab_markdown
+    from ..store.comparison_folder import write_comparison
+
+    return write_comparison(folder, record, session.samples, ab_markdown(record))
+
+
+def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, interruption: KeyboardInterrupt | FusebenchError) -> None:
+    """Write what an interrupted comparison has, marked incomplete; nothing where it has nothing."""
+    import msgspec
+
+    from .output import remark
+
+    if not session.begun:
+        return
+    if isinstance(interruption, FusebenchError):
+        record = msgspec.structs.replace(record, exit_code=interruption.exit_code, warnings=[*record.warnings, str(interruption)])
+    remark("note", f"interrupted; what was compared is kept, marked incomplete, in {_write(session, record, folder)}")

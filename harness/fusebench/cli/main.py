@@ -17,6 +17,7 @@ from ..errors import FusebenchError
 from . import (
     ab_command,
     baseline_command,
+    calibrate_command,
     check_command,
     compare_command,
     doctor_command,
@@ -63,8 +64,9 @@ app.command("check")(check_command.check)
 app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
-app.add_typer(baseline_command.baseline, name="baseline")
 app.command("ab")(ab_command.ab)
+app.command("calibrate")(calibrate_command.calibrate)
+app.add_typer(baseline_command.baseline, name="baseline")
 app.command("static")(static_command.static)
 app.command("report")(report_command.report)
 

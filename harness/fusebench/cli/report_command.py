@@ -36,15 +36,20 @@ def report(
         Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; a folder for pages, which need one.")
     ] = None,
 ) -> None:
-    """Render a run's record.  The record alone is read: any run can be rendered anew at any time."""
+    """Render a run's record; any run can be rendered anew at any time.
+
+    A run that was made before its device was calibrated is shown with the device's stored calibration.
+    """
     from ..config import find_project
+    from ..store.calibration_note import with_calibration
     from ..store.files import write_file
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
     if form is Format.PAGES and out is None:
         raise UsageError("--format pages: writes several files; say into which folder with --out DIR")
-    record = read_run(find_run(run, find_project()))
+    project = find_project()
+    record = with_calibration(read_run(find_run(run, project)), project.results)
     if out is None:
         typer.echo(_render(record, form), nl=False)
         return

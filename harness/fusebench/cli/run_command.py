@@ -29,7 +29,10 @@ BudgetOption = Annotated[
 WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")]
 CacheOption = Annotated[CacheState, typer.Option("--cache", help="Whether the cache is emptied, by reading, before every timed call.")]
 TimerOption = Annotated[
-    str, typer.Option("--timer", metavar="auto|cupti|cuda_events|host", help="Timer; results of different timers are never compared.")
+    str,
+    typer.Option(
+        "--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer; results of different timers are never compared."
+    ),
 ]
 ReplicatesOption = Annotated[
     int | None, typer.Option("--replicates", min=2, help="Fresh random placements of all buffers, each of many rounds.", show_default=False)
@@ -103,7 +106,7 @@ def run(
     changes = {name: value for name, value in (("replicates", replicates), ("rounds", rounds)) if value is not None}
     plan = msgspec.structs.replace(plan, **changes)
     resumed = _stopped_run(resume, selection.project) if resume is not None else None
-    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=_command(), resumed=resumed)
+    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=command_line(), resumed=resumed)
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
     folder = out if out is not None else runs_folder(selection.project)
 
@@ -121,7 +124,7 @@ def run(
     if interruption is not None:
         _keep_partial(session, folder, interruption)
         raise interruption
-    record = judged(session.record(), selection.project.results, rule)
+    record = judged(session.record(), selection.project.results, rule, selected=kernel is not None or case is not None)
     written = _write(session, folder, record)
     if json:
         print_json(run_document(record, written))
@@ -140,7 +143,7 @@ def _stopped_run(text: str, project: Project) -> Resumed:
     return Resumed(read_run(folder), sample_values(folder))
 
 
-def _command() -> str:
+def command_line() -> str:
     """The command line, as it can be pasted."""
     return shlex.join(["fusebench", *sys.argv[1:]])
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelDeclarationError
@@ -98,6 +99,15 @@ class Kernel:
     def remembers(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments would be such a repetition."""
         return self._replay is not None and self._replay.remembers(describe_call(args, kwargs))
+
+    @contextmanager
+    def without_replay(self) -> Iterator[None]:
+        """Let calls within the block run `function`, whatever was seen before."""
+        replay, self._replay = self._replay, None
+        try:
+            yield
+        finally:
+            self._replay = replay
 
     @property
     def info(self) -> KernelInfo:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
+from .machine_code import current_listener
 from .replay import current_recorder
 
 
@@ -49,16 +50,23 @@ def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None)
     return core.Program(source.file.read_text(), "c++", options).compile("cubin", logs=log)
 
 
+class _Loaded(NamedTuple):
+    kernel: Any
+    cubin: Any
+    """cuda-core's ObjectCode."""
+
+
 @functools.cache
-def _loaded(source: KernelSource, device_index: int) -> Any:
-    """The compiled kernel on torch's device `device_index`."""
+def _loaded(source: KernelSource, device_index: int) -> _Loaded:
+    """The compiled kernel on torch's device `device_index`, and what it was loaded from."""
     import torch
 
     major, minor = torch.cuda.get_device_capability(device_index)
     # Torch has made its primary context current; cuda-core adopts that one.
     torch.cuda.current_stream(device_index).synchronize()
     _core().Device(device_index).set_current()
-    return compile_cubin(source, f"sm_{major}{minor}").get_kernel(source.entry)
+    cubin = compile_cubin(source, f"sm_{major}{minor}")
+    return _Loaded(cubin.get_kernel(source.entry), cubin)
 
 
 @functools.lru_cache(maxsize=64)
@@ -75,7 +83,7 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     import torch
 
     core = _core()
-    kernel = _loaded(source, device_index)
+    kernel, cubin = _loaded(source, device_index)
     config = core.LaunchConfig(grid=grid, block=block)
 
     def run(*values: Any, stream: int) -> None:
@@ -85,6 +93,9 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     recorder = current_recorder()
     if recorder is not None:
         recorder.note(run, [0 if argument is None else argument for argument in arguments])
+    listener = current_listener()
+    if listener is not None:
+        listener.note(source.entry, bytes(cubin.code), (grid, block), arguments)
 
 
 def _value(argument: Any) -> Any:

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from .machine_code import current_listener
+
 MOST_LAYOUTS = 1024
 """Layouts kept per kernel; a model has a few dozen.  Past it all are forgotten, which costs one slow call each."""
 ALIGNMENT = 16
@@ -67,17 +69,24 @@ class Recorder:
 
     def watch(self, jit_function: Any) -> Any:
         """`jit_function`, its launches written down."""
-        return _Watched(jit_function, self)
+        return Watched(jit_function, self)
 
 
-class _Watched:
-    def __init__(self, jit_function: Any, recorder: Recorder) -> None:
+class Watched:
+    """A Triton function whose launches are told to a recorder, and to whoever listens to machine code."""
+
+    def __init__(self, jit_function: Any, recorder: Recorder | None) -> None:
         self._jit_function = jit_function
         self._recorder = recorder
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         def launch(*args: Any, **kwargs: Any) -> Any:
             compiled = self._jit_function[grid](*args, **kwargs)
+            listener = current_listener()
+            if listener is not None:
+                listener.note(*_triton_code(compiled, grid), [*args, *sorted(kwargs.items())])
+            if self._recorder is None:
+                return compiled
             names = self._jit_function.arg_names[len(args) :]
             if compiled is None or callable(grid) or any(name not in kwargs for name in names):
                 self._recorder.give_up()
@@ -86,6 +95,15 @@ class _Watched:
             return compiled
 
         return launch
+
+
+def _triton_code(compiled: Any, grid: Any) -> tuple[str, bytes | None, tuple[Any, ...]]:
+    """Name, cubin and launch geometry of a compiled Triton kernel; no cubin in the interpreter, or for a grid that is a function."""
+    if compiled is None or callable(grid):
+        return "triton", None, ()
+    metadata = compiled.metadata
+    geometry = (tuple(grid), metadata.num_warps, metadata.shared, getattr(metadata, "cluster_dims", None))
+    return compiled.name, compiled.asm.get("cubin"), geometry
 
 
 def _triton_run(compiled: Any, grid: Sequence[int]) -> Run:

@@ -16,7 +16,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..schema import Language, Role
-from .replay import current_recorder
+from .machine_code import current_listener
+from .replay import Watched, current_recorder
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -30,13 +31,16 @@ def interpreting() -> bool:
 
 
 def launchable(jit_function: Any) -> Any:
-    """`jit_function`, wrapped so that whoever follows the call can see its launch: torch tracing a fused kernel's operator, or a replay.
+    """`jit_function`, wrapped so that whoever follows the call can see its launch: torch tracing a fused kernel's operator, a replay, or a
+    listener to machine code.
 
     Kernel authors write `launchable(_kernel)[grid](...)`; where nobody follows this returns `jit_function` itself.
     """
     if not _tracing.get():
         recorder = current_recorder()
-        return jit_function if recorder is None else recorder.watch(jit_function)
+        if recorder is not None:
+            return recorder.watch(jit_function)
+        return jit_function if current_listener() is None else Watched(jit_function, None)
     import torch
 
     return torch.library.wrap_triton(jit_function)

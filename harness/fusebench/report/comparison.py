@@ -55,6 +55,9 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
         "standing": str(judgement.standing),
         "change": finite(change.value) if change else None,
         "change_ci": ends(change),
+        "p_value": finite(judgement.verdict.p_value),
+        "adjusted_p": finite(judgement.verdict.adjusted_p),
+        "margin": finite(judgement.verdict.margin),
         "reason": judgement.verdict.reason,
     }
 

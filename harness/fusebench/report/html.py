@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 from ..schema import Run, Status
+from .calibrated import calibration_line
 from .plot import speedup_png
 from .rows import FULL_HEADER, suite_rows
 from .savings import saving_lines
@@ -25,6 +26,7 @@ def html_report(run: Run) -> str:
         headline=headline(run),
         sampling=sampling(run),
         control=control_line(run),
+        calibration=calibration_line(run),
         weighted=[*weighted_lines(run), *saving_lines(run)],
         parts=part_notes(run),
         header=FULL_HEADER,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
+from .calibrated import calibration_line
 from .compiled import compiled_lines
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, saving_rows
@@ -65,6 +66,7 @@ def _notices(run: Run) -> list[str]:
         found.append("**Incomplete run**: not every case was measured.")
     if run.timer_fallback:
         found.append(f"Timer fallback: {run.timer_fallback}.")
+    found += [f"**Not cold**: case {summary.case.key}: {summary.not_cold}." for summary in run.cases if summary.not_cold]
     return found + [f"Warning: {warning}" for warning in run.warnings]
 
 
@@ -199,5 +201,6 @@ def _method(run: Run) -> list[str]:
     ]
     if control := control_line(run):
         lines.append(f"* {control}")
+    lines.append(f"* {calibration_line(run)}")
     lines += [f"* {line}" for line in spending_lines(run)]
     return [*lines, "", "To reproduce:", "", "```", run.command, "```", ""]

@@ -6,6 +6,7 @@ import msgspec
 
 from ..schema import Run
 from ..stats.weighted import BEST_FUSED
+from .calibrated import calibration_line
 from .compiled import compiled_lines
 from .markdown import environment_table, markdown_report, markdown_table
 from .plot import speedup_png
@@ -52,7 +53,7 @@ def _index(run: Run, suites: list[str]) -> str:
     if rows := saving_rows(run):
         lines += ["## Microseconds saved per denoise step", "", *markdown_table(SAVING_HEADER, rows), ""]
     lines += ["## Suites", "", *markdown_table(("suite", "cases", "weighted speedup of the best fused kernels"), _rows(run, suites)), ""]
-    lines += [f"{line}.\n" for line in (*compiled_lines(run), *spending_lines(run))]
+    lines += [f"{line}.\n" for line in (*compiled_lines(run), calibration_line(run), *spending_lines(run))]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -32,16 +32,37 @@ DEFAULT_SILENCE_S = 300.0
 class Workers:
     """The worker processes of a run, started when first needed."""
 
-    def __init__(self, device: Device, roots: Sequence[Path], silence_s: float = DEFAULT_SILENCE_S, *, threads: int | None = None) -> None:
-        """`threads`: how many torch may compute with in each process; None leaves it to torch."""
+    def __init__(
+        self,
+        device: Device,
+        roots: Sequence[Path],
+        silence_s: float = DEFAULT_SILENCE_S,
+        *,
+        threads: int | None = None,
+        base_roots: Sequence[Path] = (),
+    ) -> None:
+        """`threads`: how many torch may compute with in each process; None leaves it to torch.  `base_roots`: kernels folders of the other
+        side of a comparison."""
         self.device = device
 
         def worker(interpret: bool) -> WorkerProcess:
-            setup = WorkerSetup(roots=tuple(roots), device=device.torch_name, gpu_uuid=device.uuid, interpret=interpret, threads=threads)
+            setup = WorkerSetup(
+                roots=tuple(roots),
+                base_roots=tuple(base_roots),
+                device=device.torch_name,
+                gpu_uuid=device.uuid,
+                interpret=interpret,
+                threads=threads,
+            )
             return WorkerProcess(setup, silence_s=silence_s)
 
+        self._worker = worker
         self.native = worker(interpret=False)
         self.interpreter = worker(interpret=True)
+
+    def fresh(self) -> WorkerProcess:
+        """One more native worker, whose process starts with its first task and ends with its context."""
+        return self._worker(interpret=False)
 
     def __enter__(self) -> Workers:
         return self
@@ -62,9 +83,12 @@ def check(
     kernel: Kernel,
     *,
     seed: int | None = None,
+    prefix: str = "",
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
     """Put one kernel through the accuracy gate on one case: status `checked`, `wrong`, or how it failed.
+
+    `prefix` precedes its id in the task: `messages.BASE` for a kernel of the other side.
 
     Raises:
         DeviceUnfitError: no worker can work on the device at all.
@@ -72,7 +96,7 @@ def check(
     kind = workers.device.kind
     in_interpreter = interpreted(kernel, kind)
     worker = workers.interpreter if in_interpreter else workers.native
-    task = CheckTask(case=contenders.case, kernel=str(kernel.id), seed=seed, rows=INTERPRETER_ROWS if in_interpreter else None)
+    task = CheckTask(case=contenders.case, kernel=f"{prefix}{kernel.id}", seed=seed, rows=INTERPRETER_ROWS if in_interpreter else None)
     reply = worker.ask(task, on_progress)
 
     def result(status: Status, reason: str, **known: object) -> Result:

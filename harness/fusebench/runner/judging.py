@@ -7,9 +7,13 @@ from pathlib import Path
 import msgspec
 
 from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind, worst_exit_code
-from ..stats.gating import judge_run
-from ..stats.rule import Rule
+from ..stats.gating import fingerprint_differences, judge_run
+from ..stats.rule import MarginRule
+from ..stats.soundness import require_sound
+from ..stats.suite_changes import shrinkage, unexplained_improvements
+from ..stats.suite_rate import held_to_rate
 from ..store.baselines import load_baseline
+from ..store.calibration_note import with_calibration
 
 _EXIT_CODES = {
     VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
@@ -18,15 +22,29 @@ _EXIT_CODES = {
 }
 
 
-def judged(run: Run, results_folder: Path, rule: Rule) -> Run:
-    """`run` with a verdict on every result that has one, and its exit code.
+def judged(run: Run, results_folder: Path, rule: MarginRule, *, selected: bool = False) -> Run:
+    """`run` with a verdict on every result that has one, its exit code, and what its device's calibration says of verdicts.
 
     Without a stored baseline nothing can have regressed, and nothing is called a pass: verdicts are `incomparable` and say so.
+
+    `selected` says that single kernels or cases were asked for, so that what is missing is no loss.  Otherwise suites that say less than
+    they did in the baseline are among the warnings, as are improvements without a known cause.
+
+    Raises:
+        RunRecordError: the stored baseline or calibration cannot be read, or holds what no measurement gives.
     """
+    run = with_calibration(run, results_folder)
     baseline = load_baseline(results_folder, run.environment.device_name)
     verdicts: dict[tuple[str, str], Verdict] = {}
     if baseline is not None:
-        verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judge_run(run, baseline, rule)}
+        require_sound(baseline, "baseline")
+        judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
+        verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judgements}
+        suites = {summary.case.suite for summary in run.cases}
+        remarks = [str(suite) for suite in shrinkage(run, baseline) if suite.suite in suites and not selected]
+        for one in unexplained_improvements(judgements, {}, fingerprint_differences(run, baseline)):
+            remarks.append(f"unexplained improvement of {one.kernel} on {one.case}: {one.reason}")
+        run = msgspec.structs.replace(run, warnings=[*run.warnings, *remarks])
     missing = Verdict(
         kind=VerdictKind.INCOMPARABLE,
         reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",

@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 
 from ..schema import Accuracy, Case, Sample, SamplingPlan, Status
+from ..stats.sequential import Plan
+from ..timing.coldness import Coldness
+from ..timing.pairs import Compared, Pair
+
+BASE = "base:"
+"""Precedes the id of a kernel of `WorkerSetup.base_roots`, in tasks and as the name of its arm."""
 
 
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to know once."""
 
     roots: tuple[Path, ...]
+    base_roots: tuple[Path, ...] = ()
+    """Kernels folders of the other side of a comparison, loaded beside the first under names of their own."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
     gpu_uuid: str = ""
@@ -28,8 +36,19 @@ class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     kernel: str
+    """Its id, after `BASE` where it is the other side's, which is held to this side's reference and split chain."""
     seed: int | None = None
     rows: int | None = None
+
+
+class ExtraArm(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm beyond the one of every kernel."""
+
+    name: str
+    kernel: str
+    """Its id, after `BASE` where it is the other side's."""
+    params: dict[str, Any] | None = None
+    """Parameters of this arm alone; the case's where None."""
 
 
 class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +62,14 @@ class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     seconds: float | None = None
     """Time left for this case; None for no limit."""
+    extra_arms: tuple[ExtraArm, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    looks: Plan | None = None
+    """When and how to judge the pairs; None measures the plan's replicates and judges nothing."""
+    skip_identical: bool = False
+    """Whether pairs of the same machine code, other than those of `sampled`, are left untimed."""
+    sampled: tuple[str, ...] = ()
+    """Names of pairs that are timed even so."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +97,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     cut_short: bool
     retried_replicates: int
+    coldness: Coldness | None = None
     phases_s: dict[str, float] = {}
     """Where `seconds` went, by phase of `timing.measure`."""
     first_call_s: dict[str, float] = {}
     """What the first call of each arm took, compilation included."""
+    compared: dict[str, Compared] = {}
+    """By name, the pairs that were judged."""
+    same_code: dict[str, bool | None] = {}
+    """By name of a pair of kernels, whether both launch the same machine code; None where that is not known."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

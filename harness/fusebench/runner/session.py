@@ -36,15 +36,13 @@ from ..stats.weighted import suite_summaries
 from ..timing.placement import CONTROL
 from .checking import Workers, check_all
 from .contenders import Contenders, contenders, result_for, split_reference
-from .messages import Failure, Measured, MeasureTask, Progress
+from .messages import Failure, MeasureTask, Progress
 from .repeats import Outcome, Repeats
 from .reporter import Reporter
 from .resuming import Resumed
 from .spending import CHECK, Ledger
 from .summarise import CaseFigures
-
-INTRUSION_RETRIES = 2
-"""Times that a case is measured again after something touched the device."""
+from .undisturbed import measure_undisturbed
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +223,14 @@ class Session:
             seed=random.SystemRandom().randrange(2**31),
             seconds=seconds,
         )
-        reply = self._measure_undisturbed(task, workers)
+        reply = measure_undisturbed(
+            task,
+            workers.native,
+            self._monitor,
+            self.device,
+            on_progress=lambda progress: self._show("measure", progress),
+            warn=self.warn,
+        )
         if isinstance(reply, Failure):
             if reply.unfit:
                 raise DeviceUnfitError(f"case {entry.case.key}: {reply.reason}")
@@ -245,21 +250,6 @@ class Session:
         self._cases.append(figures.summary())
         self._add(
             [msgspec.structs.replace(result, status=Status.MEASURED, measurement=figures.measurement(result.kernel)) for result in ready]
-        )
-
-    def _measure_undisturbed(self, task: MeasureTask, workers: Workers) -> Measured | Failure:
-        """Measure until nothing touched the device meanwhile."""
-        for _ in range(INTRUSION_RETRIES + 1):
-            began = time.monotonic()
-            reply = workers.native.ask(task, lambda progress: self._show("measure", progress))
-            assert isinstance(reply, Measured | Failure), "a measurement is answered by Measured or Failure"
-            touched = self._monitor.intrusions_since(began)
-            if isinstance(reply, Failure) or not touched:
-                return reply
-            self.warn(f"case {task.case.key}: measured again, because the device was touched: {'; '.join(touched)}")
-        raise DeviceUnfitError(
-            f"case {task.case.key}: {self.device} was touched during each of {INTRUSION_RETRIES + 1} measurements "
-            f"({'; '.join(touched)}); run again when it is free"
         )
 
     def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:

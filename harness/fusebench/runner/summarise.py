@@ -8,6 +8,7 @@ from statistics import mean
 
 from ..schema import CaseSummary, Estimate, Measurement, Sample, SamplingPlan
 from ..stats.paired import ratio_estimate, time_estimate
+from ..timing.coldness import contradiction
 from ..timing.placement import CONTROL, COPY, STREAM
 from .contenders import Contenders
 from .messages import Measured
@@ -40,6 +41,7 @@ class CaseFigures:
             copy_us=self._time_us(COPY),
             stream_us=self._time_us(STREAM),
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
+            not_cold=contradiction(self._moved(), self._measured.coldness),
         )
 
     def measurement(self, kernel: str) -> Measurement:
@@ -51,6 +53,7 @@ class CaseFigures:
         return Measurement(
             time_us=time_us,
             busy_us=mean(sample.busy_ns for sample in samples) / 1e3,
+            gap_us=mean(sample.span_ns - sample.busy_ns for sample in samples) / 1e3 if samples[0].kernels else None,
             kernels=samples[0].kernels,
             host_us=self._measured.host_us.get(kernel),
             speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
@@ -60,6 +63,13 @@ class CaseFigures:
             replicates=len(self._spans(kernel)),
             rounds=self._plan.rounds,
         )
+
+    def _moved(self) -> dict[str, tuple[int, float]]:
+        """Minimum bytes and time of every arm whose bytes are known: the kernels and the yardsticks."""
+        params = self._contenders.params
+        kernels = {str(kernel.id) for kernel in self._contenders.runnable} & self._by_arm.keys()
+        parts = {name: part.minimum_bytes(params) for name, part in self._parts.items()}
+        return {name: (parts.get(name, self.minimum_bytes), self._time_us(name).value) for name in (COPY, STREAM, *sorted(kernels))}
 
     def _spans(self, arm: str) -> Replicates:
         by_replicate: dict[int, list[float]] = defaultdict(list)

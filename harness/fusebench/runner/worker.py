@@ -10,15 +10,19 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import TimerError
-from ..registry import Collection, load_collection
+from ..errors import TimerError, UsageError
+from ..registry import Collection, Kernel, load_collection
 from ..schema import Case, Status
-from .messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
+from .messages import BASE, Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
+
+if TYPE_CHECKING:
+    from ..timing.arm import Arm
+    from ..timing.placement import ArmSpec
 
 COMPILE_ERROR_NAMES = frozenset(
     {"CompilationError", "NVRTCError", "InductorError", "BackendCompilerFailed", "PTXASError", "CompileTimeAssertionFailure"}
@@ -74,6 +78,7 @@ class _Worker:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.collection: Collection = load_collection(setup.roots, entry_points=False)
+        self.base: Collection | None = load_collection(setup.base_roots, entry_points=False) if setup.base_roots else None
         self.case_key = ""
 
     def serve(self) -> None:
@@ -90,7 +95,8 @@ class _Worker:
         except TimerError as error:
             return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
-            return Failure(status=_status_of(error), reason=describe_exception(error, self.setup.roots), kernel=read_name(self.calling))
+            reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))
+            return Failure(status=_status_of(error), reason=reason, kernel=read_name(self.calling))
 
     def _call(self, name: str) -> None:
         """Note that the kernel or arm `name` is about to be called.  Precedes every timed call, so it must stay cheap."""
@@ -109,14 +115,14 @@ class _Worker:
     def _check(self, task: CheckTask) -> Checked:
         from ..accuracy.gate import check_kernel
 
-        kernel = self.collection.kernel(task.kernel)
+        kernel, side = self._kernel(task.kernel)
         op, params = self._case(task.case)
         accuracy = check_kernel(
             kernel,
             op,
             params,
             split=self.collection.kernel(f"{op.name}/{op.split_reference}"),
-            others=self.collection.kernels,
+            others=side.kernels,
             device=self.device,
             seed=task.seed,
             rows=task.rows,
@@ -126,17 +132,28 @@ class _Worker:
 
     def _measure(self, task: MeasureTask) -> Measured:
         from ..timing.measure import measure_case
-        from ..timing.placement import arm_specs
+        from ..timing.placement import ArmSpec, arm_specs
         from ..timing.select import select_timer
 
         op, params = self._case(task.case)
         timer, fallback = select_timer(self.device.type, task.timer)
         warm_up: dict[str, Any] = {}
+        extra = [
+            ArmSpec(arm.name, self._kernel(arm.kernel)[0], None if arm.params is None else op.parse_params(arm.params))
+            for arm in task.extra_arms
+        ]
+        specs = arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline), extra)
+        same_code: dict[str, bool | None] = {}
+
+        def identical(arms: Sequence[Arm]) -> list[str]:
+            same_code.update(self._same_code(task, specs, arms))
+            return [name for name, same in same_code.items() if same and name not in task.sampled] if task.skip_identical else []
+
         timings = measure_case(
             task.case.key,
             op,
             params,
-            arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline)),
+            specs,
             device=self.device,
             plan=task.plan,
             timer=timer,
@@ -145,7 +162,10 @@ class _Worker:
             settle=lambda work: warm_up.update(self._settle(work)),
             on_arm=lambda name: self._progress("warm up", kernel=name),
             on_call=self._call,
-            on_replicate=lambda done: self._progress("measure", done, task.plan.replicates),
+            on_replicate=lambda done: self._progress("measure", done, task.looks.looks[-1] if task.looks else task.plan.replicates),
+            pairs=task.pairs,
+            looks=task.looks,
+            decided_before=identical,
         )
         return Measured(
             samples=timings.samples,
@@ -157,9 +177,36 @@ class _Worker:
             seconds=timings.seconds,
             cut_short=timings.cut_short,
             retried_replicates=timings.retried_replicates,
+            coldness=timings.coldness,
             phases_s=dict(timings.phases_s),
             first_call_s=timings.first_call_s,
+            compared=timings.compared,
+            same_code=same_code,
         )
+
+    def _kernel(self, name: str) -> tuple[Kernel, Collection]:
+        """The kernel of either side, and its side."""
+        side = self.collection
+        if name.startswith(BASE):
+            if self.base is None:
+                raise UsageError(f"kernel {name}: this worker was given no folder of the other side")
+            side = self.base
+        return side.kernel(name.removeprefix(BASE)), side
+
+    def _same_code(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, bool | None]:
+        """By pair, whether both kernels launch the same machine code on the case's inputs; None where that is not known."""
+        from ..registry.machine_code import call_digests
+        from ..stats.identical import same_code
+
+        kernels = {spec.name: spec.kernel for spec in specs}
+        called = {arm.name: arm for arm in arms}
+        digests: dict[str, dict[str, str]] = {}
+        for name in {arm for pair in task.pairs for arm in (pair.new, pair.old)}:
+            kernel = kernels[name]
+            if kernel is not None:
+                called[name].restore()
+                digests[name] = call_digests(kernel, called[name].call)
+        return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in task.pairs}
 
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
@@ -188,6 +235,8 @@ def _status_of(error: Exception) -> Status:
     names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"}:
         return Status.OUT_OF_MEMORY
+    if "NotCapturableError" in names:  # the timer's limit, not the kernel's fault
+        return Status.NOT_RUNNABLE
     return Status.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else Status.CRASHED
 
 

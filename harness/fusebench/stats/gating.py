@@ -7,7 +7,6 @@ two runs holds is reported as missing or new.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -16,7 +15,6 @@ import msgspec
 from ..schema import (
     COMPARABLE_VERSIONS,
     FAILED_STATUSES,
-    Accuracy,
     CaseSummary,
     Estimate,
     ExitCode,
@@ -27,16 +25,9 @@ from ..schema import (
     VerdictKind,
     worst_exit_code,
 )
+from .accuracy_change import with_accuracy
 from .paired import quotient
 from .rule import Rule, describe_change
-
-ACCURACY_MARGIN = 0.10
-"""RMS error may grow by 10 % over the baseline's.  The contract itself allows 1.5 x the split chain's error, so a kernel could pass
-it while losing a third; many denoising steps amplify such a loss."""
-
-DRAW_SCATTER = 10.0
-"""The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
-reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
 
 
 class Comparison(StrEnum):
@@ -130,24 +121,6 @@ def fingerprint_differences(run: Run, baseline: Run) -> list[str]:
     return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
 
 
-def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
-    """RMS error of `new` over that of `old`, each relative to the split chain's on the same draws where that is known.
-
-    The errors are those relative to each channel's RMS where both records have them: plain RMS errors follow the few outlier channels,
-    whose places are drawn afresh each time (two runs of one kernel differed by 13 % on an H200, half of whose head is rotated).
-
-    1 where both are exact; infinite where only the old one was.
-    """
-    pairs = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
-    if not all(own > 0 for own, _ in pairs):
-        pairs = [(one.rms_error, one.split_rms_error) for one in (new, old)]
-    relative = all(split > 0 for _, split in pairs)
-    above, below = (own / split if relative else own for own, split in pairs)
-    if below > 0:
-        return above / below
-    return math.inf if above > 0 else 1.0
-
-
 _Finding = tuple[VerdictKind, str, Estimate | None, Comparison]
 
 
@@ -158,6 +131,8 @@ class _Judge:
         self.rule = rule
         self.new_cases = {summary.case.key: summary for summary in run.cases}
         self.old_cases = {summary.case.key: summary for summary in baseline.cases}
+        self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
+        self.old_suites = tuple(dict.fromkeys(summary.case.suite for summary in baseline.cases))
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
 
@@ -173,9 +148,9 @@ class _Judge:
             return self._gone(new, old) if old is not None and _ran(old) else None
         assert new is not None
         if old is None or not _ran(old):
-            why = "not in the baseline" if old is None else f"the baseline has no measurement of it ({old.status}: {old.reason})"
+            why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
             return _judgement(new, VerdictKind.INCOMPARABLE, why, standing=Standing.NEW)
-        differences = self.differences + self._case_differences(new.case_key)
+        differences = self.differences + self._case_differences(new.case_key) + self._warm(new.case_key)
         if differences:
             return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
         return self._common(new, old)
@@ -184,14 +159,30 @@ class _Judge:
         if new is None:
             case_left = old.case_key in self.new_cases
             what = "this kernel is not in the run" if case_left else "this case is not in the run"
+            if old.suite not in self.new_suites:
+                what = f"suite: {old.suite} -> {', '.join(self.new_suites)}"
             return _judgement(old, VerdictKind.INCOMPARABLE, f"{old.status} in the baseline; {what}", standing=Standing.MISSING)
         reason = f"{old.status} in the baseline; now {new.status}: {new.reason or 'no reason recorded'}"
         kind = VerdictKind.UNDECIDED if new.status is Status.NOT_MEASURED else VerdictKind.INCOMPARABLE
         return _judgement(new, kind, reason, standing=Standing.MISSING)
 
+    def _why_new(self, new: Result) -> str:
+        if new.suite in self.old_suites:
+            return "not in the baseline"
+        return f"not in the baseline, which is of another suite: {', '.join(self.old_suites)} -> {new.suite}"
+
     def _now_a_part(self, new: Result) -> Judgement:
         reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
         return _judgement(new, VerdictKind.INCOMPARABLE, reason, standing=Standing.MISSING)
+
+    def _warm(self, key: str) -> list[str]:
+        """Where a case's samples carry the label `cold` and are not."""
+        sides = (("baseline", self.old_cases), ("run", self.new_cases))
+        return [
+            f"cache state: the {side} is labelled cold, but {cases[key].not_cold}"
+            for side, cases in sides
+            if key in cases and cases[key].not_cold
+        ]
 
     def _case_differences(self, key: str) -> list[str]:
         new, old = self.new_cases.get(key), self.old_cases.get(key)
@@ -204,10 +195,8 @@ class _Judge:
 
     def _common(self, new: Result, old: Result) -> Judgement:
         kind, reason, change, comparison = self._speed(new, old)
-        loss = _accuracy_loss(new, old)
-        if loss:
-            kind, reason = VerdictKind.REGRESSION, f"{loss}; speed: {reason}"
-        return _judgement(new, kind, reason, change=change, comparison=comparison)
+        verdict = with_accuracy(Verdict(kind=kind, reason=reason, change=change), new.accuracy, old.accuracy)
+        return _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
 
     def _speed(self, new: Result, old: Result) -> _Finding:
         if new.measurement is None or old.measurement is None:
@@ -256,17 +245,6 @@ def _share(result: Result, summary: CaseSummary) -> Estimate | None:
     if result.measurement is None or summary.copy_us is None:
         return None
     return quotient(result.measurement.time_us, summary.copy_us)
-
-
-def _accuracy_loss(new: Result, old: Result) -> str:
-    if new.accuracy is None or old.accuracy is None:
-        return ""
-    growth = accuracy_growth(new.accuracy, old.accuracy)
-    elements = max(1, min(new.accuracy.elements, old.accuracy.elements))
-    allowed = 1.0 + ACCURACY_MARGIN + DRAW_SCATTER / math.sqrt(elements)
-    if growth <= allowed:
-        return ""
-    return f"accuracy: rms error relative to the split chain's is {growth:.2f} x the baseline's; {allowed:.2f} x is allowed"
 
 
 def _index(run: Run) -> dict[tuple[str, str], Result]:

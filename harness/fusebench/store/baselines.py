@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
+from ..stats.soundness import require_sound
 from .files import folder_in_making
 from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples
 
@@ -39,6 +40,9 @@ def objections(run: Run, folder: Path) -> list[str]:
         found.append(f"{len(failed)} kernels failed: {named}{', …' if len(failed) > 4 else ''}")
     if run.exit_code == ExitCode.DEVICE_UNFIT:
         found.append("the device was not fit to measure (exit code 3)")
+    warm = [summary.case.key for summary in run.cases if summary.not_cold]
+    if warm:
+        found.append(f"{len(warm)} cases are labelled cold and are not: {', '.join(warm[:4])}{', …' if len(warm) > 4 else ''}")
     if run.environment.git_dirty:
         found.append(f"the working tree had uncommitted changes on {run.environment.git_commit[:12] or 'an unknown commit'}")
     return found
@@ -55,6 +59,7 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
+    require_sound(run)
     against = objections(run, run_folder)
     if against and not force:
         raise RunRecordError(

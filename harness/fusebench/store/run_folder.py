@@ -42,7 +42,7 @@ def write_run(parent: Path, run: Run, samples: Sequence[Sample]) -> Path:
         raise RunRecordError(f"{folder}: exists already; a run is never overwritten, so give the new one its own id")
     with folder_in_making(folder) as making:
         write_file(making / RUN_FILE, encode_run(run))
-        _write_samples(making / SAMPLES_FILE, run, samples)
+        write_samples(making / SAMPLES_FILE, run.id, samples)
         try:
             making.rename(folder)
         except OSError as error:
@@ -91,17 +91,26 @@ def sample_values(folder: Path) -> list[Sample]:
 
 def folder_name(run: Run) -> str:
     """`20260727T072547Z_<id>`: sorts by time, and holds no character that a file system minds."""
+    return stamped_name(run.id, run.created)
+
+
+def stamped_name(run_id: str, created: str) -> str:
+    """The same from a record's id and its time, an ISO 8601 string.
+
+    Raises:
+        RunRecordError: it is not one.
+    """
     try:
-        created = datetime.fromisoformat(run.created)
+        time = datetime.fromisoformat(created)
     except ValueError as error:
-        raise RunRecordError(f"run {run.id}: created={run.created!r} is not an ISO 8601 time") from error
-    stamp = (created if created.tzinfo is not None else created.replace(tzinfo=UTC)).astimezone(UTC)
-    return f"{stamp:%Y%m%dT%H%M%SZ}_{run.id}"
+        raise RunRecordError(f"run {run_id}: created={created!r} is not an ISO 8601 time") from error
+    stamp = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
+    return f"{stamp:%Y%m%dT%H%M%SZ}_{run_id}"
 
 
 def encode_run(run: Run) -> bytes:
     """`run` as indented JSON.  JSON has no infinity and no NaN: they are written as the strings "inf", "-inf" and "nan"."""
-    return msgspec.json.format(msgspec.json.encode(_finite(msgspec.to_builtins(run))), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(run))), indent=1) + b"\n"
 
 
 def decode_run(content: bytes, where: str) -> Run:
@@ -131,13 +140,14 @@ def decode_run(content: bytes, where: str) -> Run:
         raise RunRecordError(f"{where}: schema version {found}, but the record does not fit it: {error}") from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with every infinity and NaN in it as a string, which JSON can hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return value
 
 
@@ -157,7 +167,8 @@ def _read_bytes(file: Path) -> bytes:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
-def _write_samples(file: Path, run: Run, samples: Sequence[Sample]) -> None:
+def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
+    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call."""
     import pyarrow
     import pyarrow.parquet
 
@@ -165,7 +176,7 @@ def _write_samples(file: Path, run: Run, samples: Sequence[Sample]) -> None:
     types["arm"] = types["case"]
     schema = pyarrow.schema(
         [(name, types.get(name, pyarrow.int32())) for name in Sample.__struct_fields__],
-        metadata={"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run.id},
+        metadata={"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run_id},
     )
     columns = {name: [getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__}
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), file, compression="zstd")

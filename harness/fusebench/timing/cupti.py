@@ -4,6 +4,10 @@ Each call runs inside a range, and so does what happens between calls.  The prof
 which they start, and tags every launch with the number of the innermost one (CUPTI's external correlation id).  A device activity
 therefore belongs to the last range whose number is not greater than its tag: no name and no timestamp is consulted.
 
+CUPTI drops records where its buffers run out, and Kineto hands out no counter of that.  So loss is told from what is left: every range must
+be there, every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation id), every call
+must have one, and `measure` asks that an arm launches as much in every call.
+
 Device times are those of the activity records, without the constant of about 2.8 us that CUDA events add.  They tick in 32 ns on an
 H200.
 """
@@ -20,6 +24,8 @@ from .arm import Arm, CallTiming
 
 _BETWEEN = "fusebench:between"
 _CALL = "fusebench:call:"
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel")
+"""How the host's records of kernel launches begin, of the runtime and of the driver interface (which Triton uses)."""
 
 
 class CuptiTimer:
@@ -27,16 +33,28 @@ class CuptiTimer:
 
     name = "cupti"
 
+    def __init__(self, kineto_config: str = "") -> None:
+        """`kineto_config`: lines of Kineto's configuration.  Its buffers are 4 MB each, which cannot be changed; only their number can, by
+        `ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB`.  A replicate (some 400 calls, 6 records of about 200 bytes each) fills an eighth of one, so
+        none is handed over, which would stall the launching thread, before the last call is timed."""
+        self._kineto_config = kineto_config
+
     def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
+        return attribute(self.record(calls, prepare), [arm.name for arm in calls])
+
+    def record(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[Any]:
+        """Make the calls and return the profiler's events, for `attribute`."""
         import torch
-        from torch._C._profiler import _RecordFunctionFast
+        from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
         from torch.profiler import ProfilerActivity, profile
 
         # One cycle is all there is.  `acc_events`, which silences torch's warning of that, makes the profiler build its own tables of all
         # events at once: 0.7 s for the twelve replicates of a case, and nothing of it is read.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Pp]rofiler clears events")
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            # The backend's own line ends where the first of ours begins.
+            lines = _ExperimentalConfig(custom_profiler_config=f"\n{self._kineto_config}") if self._kineto_config else None
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], experimental_config=lines) as profiler:
                 for index, arm in enumerate(calls):
                     with _RecordFunctionFast(_BETWEEN):
                         prepare(arm)
@@ -44,8 +62,7 @@ class CuptiTimer:
                         arm.call()
                 with _RecordFunctionFast(_BETWEEN):
                     torch.cuda.synchronize()
-        events = profiler.profiler.kineto_results.events()
-        return attribute(events, [arm.name for arm in calls])
+        return list(profiler.profiler.kineto_results.events())
 
 
 def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
@@ -57,15 +74,20 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
         names: name of the arm of each call, in order, for messages.
 
     Raises:
-        TimerError: a range is missing, an activity carries no tag, or a call has no activity.
+        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity.
     """
     ranges: list[tuple[int, int]] = []
     activities: list[tuple[int, int, int, str]] = []
+    launches: list[tuple[int, int, str]] = []
+    recorded: set[int] = set()
     for event in events:
         name = event.name()
         if _is_device(event):
             if not event.is_user_annotation():  # the shadow that a range casts on the device's timeline is no activity
                 activities.append((event.linked_correlation_id(), event.start_ns(), event.end_ns(), name))
+                recorded.add(event.correlation_id())
+        elif name.startswith(_LAUNCHES):
+            launches.append((event.linked_correlation_id(), event.correlation_id(), name))
         elif name.startswith(_CALL):
             ranges.append((event.correlation_id(), int(name.removeprefix(_CALL))))
         elif name == _BETWEEN:
@@ -87,12 +109,36 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
         index = ranges[place][1]
         if index >= 0:
             intervals[index].append((start, end))
+    _require_activities(launches, recorded, ranges, names)
     for index, found in enumerate(intervals):
         if not found:
             raise TimerError(
                 f"call {index} of arm {names[index]!r} left no device activity: it launched nothing, or CUPTI dropped its records"
             )
     return [_timing(found) for found in intervals]
+
+
+def _require_activities(
+    launches: Sequence[tuple[int, int, str]], recorded: set[int], ranges: Sequence[tuple[int, int]], names: Sequence[str]
+) -> None:
+    """Raise TimerError for a launch within a call whose activity was not recorded.
+
+    Where not one launch shares its id with an activity, this torch numbers the two apart and there is nothing to match.
+    """
+    if not any(number in recorded for _, number, _ in launches):
+        return
+    starts = [number for number, _ in ranges]
+    lost: dict[int, int] = {}
+    for tag, number, _ in launches:
+        place = bisect.bisect_right(starts, tag) - 1
+        if place >= 0 and (index := ranges[place][1]) >= 0 and number not in recorded:
+            lost[index] = lost.get(index, 0) + 1
+    if lost:
+        index, count = next(iter(sorted(lost.items())))
+        raise TimerError(
+            f"call {index} of arm {names[index]!r} made {count} launches that left no device activity, as did calls of {len(lost)} in all: "
+            "CUPTI dropped their records"
+        )
 
 
 def _missing(ranges: Sequence[tuple[int, int]], names: Sequence[str]) -> str:

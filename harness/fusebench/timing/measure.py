@@ -1,23 +1,30 @@
-"""Times the arms of one case: replicates of balanced rounds, each replicate on a fresh random placement."""
+"""Times the arms of one case: replicates of balanced rounds, each replicate on a fresh random placement.
+
+How many replicates is fixed, or, where pairs of arms are to be compared, decided by what the pairs show (`stats.sequential`).
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TimerError
+from ..errors import TimerError, UsageError
 from ..registry import Op
+from ..registry.op import Buffers
 from ..schema import CacheState, Sample, SamplingPlan
+from ..stats.sequential import Plan
 from .arm import Arm, CallTiming, Timer
 from .cache import make_evictor
+from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
 from .orders import balanced_rounds
-from .placement import ArmSpec, Placement
+from .pairs import Compared, Judge, Pair
+from .placement import CONTROL, ArmSpec, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +48,14 @@ class CaseTimings:
     host_us: dict[str, float] = field(default_factory=dict)
     """Host cost per call, by arm; empty on a CPU."""
     extra_memory_bytes: dict[str, int] = field(default_factory=dict)
+    coldness: Coldness | None = None
+    """What was seen of the eviction; None for warm samples and on a CPU."""
     retried_replicates: int = 0
     seconds: float = 0.0
     cut_short: bool = False
-    """Whether the deadline ended the case before all its replicates."""
+    """Whether the deadline ended the case before all its replicates, or before its pairs were decided."""
+    compared: dict[str, Compared] = field(default_factory=dict)
+    """By name, the pairs that were judged."""
     phases_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Where `seconds` went."""
     first_call_s: dict[str, float] = field(default_factory=dict)
@@ -75,6 +86,9 @@ def measure_case(
     on_arm: Callable[[str], None] = lambda name: None,
     on_call: Callable[[str], None] = lambda name: None,
     on_replicate: Callable[[int], None] = lambda replicate: None,
+    pairs: Sequence[Pair] = (),
+    looks: Plan | None = None,
+    decided_before: Callable[[Sequence[Arm]], Collection[str]] = lambda arms: (),
 ) -> CaseTimings:
     """Time `specs` against one another.
 
@@ -82,6 +96,7 @@ def measure_case(
         case_key: goes into the samples.
         params: the op's Params.
         device: torch device; `cpu` or `cuda:N`.
+        plan: rounds of a replicate, and without `looks` the number of replicates.
         seed: of the input values, the placements and the orders.
         deadline: `time.monotonic()` value after which no replicate is started (two are always made).
         settle: called with one round of work before the first replicate; runs it until the clocks are steady.
@@ -89,9 +104,16 @@ def measure_case(
         on_call: called with an arm's name before each of its calls, timed or not, outside what is timed, and with an empty name when no
             arm is being called; must be cheap.
         on_replicate: called with the number of replicates done.
+        pairs: arms to compare with one another.
+        looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
+            Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
+            says, and nothing is judged.
+        decided_before: asked once, with all arms after their first calls, for the names of pairs that need not be timed.
 
     Raises:
         TimerError: records were missing again and again.
+        NotColdError: cold samples were asked for and the eviction empties nothing.
+        UsageError: two pairs share a name, or a pair names an arm that is not among `specs`.
     """
     import torch
 
@@ -99,35 +121,77 @@ def measure_case(
     rng = random.Random(seed)
     generator = torch.Generator(device=device).manual_seed(seed)
     timings = CaseTimings()
+    judge = _judge_of(specs, pairs, looks, plan)
+    kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, str(spec.kernel.id) if spec.kernel else "")}
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
+        own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
         evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
-    for replicate in range(plan.replicates):
+    for replicate in range(plan.replicates if judge is None else judge.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
             break
         on_call("")
         with timings.phase("placements"):
             placement = Placement(op, params, values, device, rng)
-            arms = [_announced(placement.arm(spec), on_call) for spec in specs]
+            left = [spec for spec in specs if judge is None or spec.name not in judge.idle_arms() - kept]
+            arms = _placed(placement, left, own_values, rng, on_call)
         with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
             timings.first_call_s = seconds
-            with timings.phase("warm-up to steady clocks"):
-                settle(lambda: _round_of_work(arms, device))  # noqa: B023 (called before the loop goes on)
-            if device.type == "cuda":
-                with timings.phase("host cost and memory"):
-                    timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
-                    timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
+            if judge is not None:
+                judge.drop(decided_before(arms))
+                if not judge.open:
+                    break
+                arms = [arm for arm in arms if arm.name not in judge.idle_arms() - kept]
+            _warm_up(arms, device, settle, timings)
         rounds = balanced_rounds(arms, plan.rounds, rng)
         prepare = _preparation(device, evict, timings.host_us)
         with timings.phase("timed rounds"):
             timed = _time_replicate(rounds, timer, prepare, timings)
-        timings.samples += _samples(case_key, replicate, rounds, timed)
+        taken = _samples(case_key, replicate, rounds, timed)
+        timings.samples += taken
         on_replicate(replicate + 1)
+        if judge is not None:
+            judge.add(taken)
+            if not judge.open:
+                break
+    if judge is not None:
+        timings.compared = judge.compared()
     timings.seconds = time.monotonic() - started
     return timings
+
+
+def _placed(
+    placement: Placement,
+    specs: Sequence[ArmSpec],
+    own_values: Mapping[str, Buffers],
+    rng: random.Random,
+    on_call: Callable[[str], None],
+) -> list[Arm]:
+    """The arms in the order of `specs`, placed in random order, so that neither arm of a pair always has the lower addresses."""
+    shuffled = rng.sample(specs, len(specs))
+    placed = {spec.name: _announced(placement.arm(spec, own_values.get(spec.name)), on_call) for spec in shuffled}
+    return [placed[spec.name] for spec in specs]
+
+
+def _judge_of(specs: Sequence[ArmSpec], pairs: Sequence[Pair], looks: Plan | None, plan: SamplingPlan) -> Judge | None:
+    names = {spec.name for spec in specs}
+    unknown = [arm for pair in pairs for arm in (pair.new, pair.old) if arm not in names]
+    if unknown:
+        raise UsageError(f"a pair names the arm {unknown[0]!r}, which is not measured; there are {', '.join(sorted(names))}")
+    return Judge(pairs, looks, plan.trim) if pairs and looks is not None else None
+
+
+def _observe(timings: CaseTimings, arms: Sequence[Arm], device: torch.device, timer: Timer, evict: Callable[[], None] | None) -> None:
+    """What is measured once per case besides times: host cost, memory, and, where the cache is emptied by `evict`, that it is."""
+    with timings.phase("host cost and memory"):
+        timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
+        timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
+    if evict is not None:
+        with timings.phase("proof that cold is cold"):
+            timings.coldness = observe_coldness(timer, evict, device)
 
 
 def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
@@ -138,6 +202,16 @@ def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
         arm.restore()
 
     return replace(arm, restore=restore)
+
+
+def _warm_up(arms: Sequence[Arm], device: torch.device, settle: Callable[[Callable[[], None]], None], timings: CaseTimings) -> None:
+    """Work until the clocks are steady; on a GPU then take what the timer does not see: host time and memory."""
+    with timings.phase("warm-up to steady clocks"):
+        settle(lambda: _round_of_work(arms, device))
+    if device.type == "cuda":
+        with timings.phase("host cost and memory"):
+            timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
+            timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
 
 
 def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> dict[str, float]:
@@ -170,7 +244,7 @@ def _preparation(device: torch.device, evict: Callable[[], None], host_us: dict[
 
     def prepare(arm: Arm) -> None:
         arm.restore()
-        if device.type == "cuda":
+        if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             # While the GPU spins, the host queues the whole call: gaps inside a chain of launches are then the GPU's own.
             lead_us = min(SPIN_LIMIT_US, PROFILED_HOST_FACTOR * host_us[arm.name])
             torch.cuda._sleep(int(lead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]

@@ -39,10 +39,12 @@ class ArmSpec:
 
     name: str
     kernel: Kernel | None
+    params: Any = None
+    """Params of this arm alone, where they are not the case's: a slowdown is planted by giving a kernel more rows."""
 
 
-def arm_specs(kernels: Sequence[Kernel], baseline: Kernel) -> list[ArmSpec]:
-    """The arms of one comparison: both yardsticks, the baseline twice (once as the control), and every other kernel."""
+def arm_specs(kernels: Sequence[Kernel], baseline: Kernel, extra: Sequence[ArmSpec] = ()) -> list[ArmSpec]:
+    """The arms of one comparison: both yardsticks, the baseline twice (once as the control), every other kernel, and the `extra` ones."""
     others = [kernel for kernel in kernels if kernel.id != baseline.id]
     return [
         ArmSpec(COPY, None),
@@ -50,6 +52,7 @@ def arm_specs(kernels: Sequence[Kernel], baseline: Kernel) -> list[ArmSpec]:
         ArmSpec(str(baseline.id), baseline),
         ArmSpec(CONTROL, baseline),
         *(ArmSpec(str(kernel.id), kernel) for kernel in others),
+        *extra,
     ]
 
 
@@ -57,6 +60,7 @@ class Placement:
     """Places arms one after the other and keeps their padding alive for as long as it lives itself."""
 
     def __init__(self, op: Op, params: Any, values: Mapping[str, torch.Tensor], device: torch.device, rng: random.Random) -> None:
+        """`values`: of the case's inputs, copied to every arm's own buffers."""
         import torch
 
         if device.type == "cuda":
@@ -64,10 +68,12 @@ class Placement:
         self._op, self._params, self._values, self._device, self._rng = op, params, values, device, rng
         self._padding: list[torch.Tensor] = []
 
-    def arm(self, spec: ArmSpec) -> Arm:
-        """`spec` on buffers of its own."""
+    def arm(self, spec: ArmSpec, values: Mapping[str, torch.Tensor] | None = None) -> Arm:
+        """`spec` on buffers of its own; `values` where it has Params, and so inputs, of its own."""
         if spec.kernel is not None:
-            return self._kernel(spec.name, spec.kernel)
+            return self._kernel(
+                spec.name, spec.kernel, self._params if spec.params is None else spec.params, self._values if values is None else values
+            )
         return self._copy() if spec.name == COPY else self._stream()
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -95,11 +101,11 @@ class Placement:
         target = source if self._op.in_place else self._yardstick_buffer()
         return Arm(STREAM, lambda: torch.bitwise_not(source, out=target), lambda: None)
 
-    def _kernel(self, name: str, kernel: Kernel) -> Arm:
-        placed = {key: self._empty(tuple(value.shape), value.dtype).copy_(value) for key, value in self._values.items()}
-        arguments = dict(self._op.arguments(self._params, placed))
-        originals = self._op.arguments(self._params, self._values)
-        outputs = self._op.outputs_of(self._params) if self._op.in_place else ()
+    def _kernel(self, name: str, kernel: Kernel, params: Any, values: Mapping[str, torch.Tensor]) -> Arm:
+        placed = {key: self._empty(tuple(value.shape), value.dtype).copy_(value) for key, value in values.items()}
+        arguments = dict(self._op.arguments(params, placed))
+        originals = self._op.arguments(params, values)
+        outputs = self._op.outputs_of(params) if self._op.in_place else ()
         overwritten = [(arguments[output], originals[output]) for output in outputs]
 
         def restore() -> None:

@@ -1,0 +1,133 @@
+"""`fusebench calibrate`: how often verdicts are wrong on this machine, and what they can see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UsageError
+from ..schema import CacheState
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from ..config import Project
+    from ..runner.subjects import Subject
+
+GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
+CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
+"""A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
+QUICK_PASSES, PASSES = 1, 10
+IDENTICAL = 11
+"""Pairs of equal arms in one measurement: ten passes over ten subjects make 1100 comparisons."""
+TRUTH_REPLICATES = 12
+"""In each of the five fresh processes: 60 replicates know a truth at 12 us to 0.07 % (one standard error)."""
+
+
+def calibrate(
+    *,
+    suite: SuiteOption = None,
+    op: OpOption = None,
+    kernel: KernelOption = None,
+    case: CaseOption = None,
+    device: DeviceOption = "auto",
+    kernels: KernelsOption = None,
+    cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
+    timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
+    passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every subject.", show_default=False)] = None,
+    identical: Annotated[int, typer.Option("--identical", min=1, help="Pairs of equal arms in each measurement.")] = IDENTICAL,
+    quick: Annotated[bool, typer.Option("--quick", help="One pass: to see that it works, not to claim anything.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", metavar="SECONDS", min=1.0, help="Begin no pass after this long; what was found is confirmed in any case."
+        ),
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add to the stored calibration instead of replacing it.")] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")
+    ] = 0.0,
+    kernel_timeout: TimeoutOption = 300.0,
+    json: JsonOption = False,
+) -> None:
+    """Measure how often a verdict is wrong on this machine, and the smallest slowdown that is found.
+
+    Equal kernels and kernels slowed down by known shares (by more rows, and by a wait on the device) go through the whole pipeline of `ab`:
+    sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  Always measured: fusebench's own
+    kernels of 2 to 200 us.  SELECTION adds the newest fused kernel of each selected case.
+
+    The result lies in results/calibration/ and stands in every report of the device.
+    """
+    from ..device import device_lock, require_idle, resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..report.calibration_table import calibration_document, calibration_report
+    from ..runner.calibrating import Calibrating, CalibrationOptions
+    from ..runner.calibration_summary import combined, require_same_method, summary_of
+    from ..runner.checking import Workers
+    from ..runner.comparing import default_looks
+    from ..runner.session import default_plan
+    from ..runner.subjects import CALIBRATION_KERNELS, built_in_subjects
+    from ..stats.confirmation import PROCESSES
+    from ..store.calibrations import load_calibration, write_calibration
+    from ..timing.names import require_timer
+    from .output import print_json, remark
+    from .progress import make_reporter
+
+    require_timer(timer)
+    target = resolve_device(device)
+    require_timer(timer, target.kind)
+    require_torch_for(target)
+    selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
+    subjects = [*built_in_subjects(target.kind), *selected]
+    state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
+    earlier = load_calibration(project.results, target.name) if add else None
+    if add and earlier is None:
+        raise UsageError(f"--add: there is no calibration of {target.name} to add to; leave --add out")
+    import msgspec
+
+    options = CalibrationOptions(
+        plan=msgspec.structs.replace(default_plan(target.kind, state), replicates=TRUTH_REPLICATES),
+        looks=default_looks(target.kind),
+        slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
+        passes=passes or (QUICK_PASSES if quick else PASSES),
+        identical=identical,
+        processes=PROCESSES,
+        timer=timer,
+        budget_s=budget,
+        session=len(earlier.sessions) if earlier is not None else 0,
+    )
+    if earlier is not None:
+        require_same_method(earlier, options, earlier.timer if timer == "auto" else timer)
+    with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
+        for warning in (*target.warnings, *require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))):
+            remark("warning", warning)
+        calibrating = Calibrating(target, project.root, options, make_reporter())
+        with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout) as workers:
+            found = calibrating.run(subjects, workers)
+    record = combined(found, options, calibrating.environment, earlier)
+    file = write_calibration(project.results, record)
+    summary = summary_of(record)
+    if json:
+        print_json(calibration_document(record, summary, str(file)))
+    else:
+        typer.echo(calibration_report(record, summary))
+        typer.echo(f"{len(found.trials)} comparisons in {found.seconds:.0f} s; calibration: {file}")
+
+
+def _selected(
+    *, suite: list[str] | None, op: str | None, kernel: str | None, case: str | None, kernels: list[Path] | None, device_kind: str
+) -> tuple[list[Subject], Project, tuple[Path, ...]]:
+    """The subjects that the SELECTION options add, the project, and its kernels folders where any is needed."""
+    from ..config import find_project
+
+    if suite is None and op is None:
+        if kernel is not None or case is not None:
+            raise UsageError("--kernel and --case choose among the cases of a suite; add --suite NAME or --op NAME")
+        return [], find_project(), ()
+    from ..runner.subjects import subjects_of
+    from .selection import resolve_selection
+
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    found = subjects_of(selection.collection, selection.cases, device_kind, kernel)
+    return found, selection.project, selection.collection.roots

@@ -1,0 +1,137 @@
+"""Digests of the machine code that a call launches, so that two versions of a kernel can be told equal without timing them.
+
+Owns the reading of a cubin and the listening to launches; what follows from equality is `stats.identical`'s business.  Launches are heard
+where a replay hears them (`launchable`, `nvrtc.launch`), but independently of it: a repeated call launches what was heard the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ..schema import Language, Role
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+KEPT_SECTIONS = (".text.", ".nv.info", ".nv.constant", ".nv.shared.", ".nv.global", ".rodata")
+"""Beginnings of the names of sections that decide what runs: instructions, register counts and launch bounds (`.nv.info`), constants, sizes
+of shared memory.  The others hold names, paths of source files and line numbers, which differ between two folders of the same source."""
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NO_BITS = 8
+
+
+class Listener:
+    """Collects one digest per launch, and per torch operator, in order."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+        self.launches = 0
+
+    def note(self, name: str, cubin: bytes | None, geometry: Sequence[Any], arguments: Iterable[Any]) -> None:
+        """A launch of the function `name`; without a cubin (another backend, an interpreter) its digest is empty: unknown."""
+        self.launches += 1
+        self._add(name, digest(cubin, [*geometry, *described(arguments)]) if cubin else "")
+
+    def note_operator(self, name: str, arguments: Iterable[Any]) -> None:
+        """A torch operator: equal ones on equal layouts run equal code in one process."""
+        self._add(name, hashlib.sha256(repr([name, *described(arguments)]).encode()).hexdigest())
+
+    def _add(self, name: str, value: str) -> None:
+        self.digests[f"{len(self.digests)}:{name}"] = value
+
+
+def described(arguments: Iterable[Any]) -> list[Any]:
+    """Arguments as text, tensors by their layouts: a launch depends on its scalars and not on addresses."""
+    shown: list[Any] = []
+    for value in arguments:
+        if isinstance(value, list | tuple):
+            shown.append(described(value))
+        elif hasattr(value, "data_ptr"):
+            shown.append((str(value.dtype), tuple(value.shape), tuple(value.stride())))
+        else:
+            shown.append(repr(value))
+    return shown
+
+
+_listener: ContextVar[Listener | None] = ContextVar("fusebench_machine_code_listener", default=None)
+
+
+def current_listener() -> Listener | None:
+    """Who listens to the call that is being made; None outside `listening`."""
+    return _listener.get()
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    """Hear every launch that the block makes through `launchable` or `nvrtc.launch`, and every torch operator."""
+    listener = Listener()
+    token = _listener.set(listener)
+    try:
+        with _operator_mode(listener):
+            yield listener
+    finally:
+        _listener.reset(token)
+
+
+def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
+    """Digests of what `call`, which calls `kernel` on a device, launches.
+
+    Empty, which is unknown, where launches may go unheard: torch.compile's and another library's, and those of a Triton or CUDA kernel
+    of which none was heard.
+    """
+    if kernel.role in (Role.COMPILED, Role.PEER):
+        return {}
+    with kernel.without_replay(), listening() as listener:
+        call()
+    if kernel.language is not Language.TORCH and not listener.launches:
+        return {}
+    return listener.digests
+
+
+def _operator_mode(listener: Listener) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            listener.note_operator(str(func), [*args, *(kwargs or {}).items()])
+            return func(*args, **(kwargs or {}))
+
+    return Mode()  # type: ignore[no-untyped-call]
+
+
+def digest(cubin: bytes, geometry: Sequence[Any] = ()) -> str:
+    """SHA-256 of what a cubin makes the GPU do, with the launch geometry; names, paths and line numbers are left out.
+
+    Raises:
+        ValueError: `cubin` is not a 64-bit little-endian ELF file.
+    """
+    found = hashlib.sha256(repr(tuple(geometry)).encode())
+    for kind, content in _sections(cubin):
+        found.update(f"{kind} {len(content)}\n".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
+    """Kind and content of the sections that decide what runs, in the file's order."""
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ValueError(f"expected a 64-bit little-endian ELF file, which a cubin is; found {cubin[:6]!r}")
+    header = _HEADER.unpack_from(cubin)
+    start, size, count, names_at = header[6], header[11], header[12], header[13]
+    sections = [_SECTION.unpack_from(cubin, start + number * size) for number in range(count)]
+    names = sections[names_at][4]
+    for name, kind, _, _, offset, length, *_ in sections:
+        label = cubin[names + name : cubin.index(b"\0", names + name)].decode()
+        prefix = next((one for one in KEPT_SECTIONS if label.startswith(one)), None)
+        if prefix is None:
+            continue
+        content = length.to_bytes(8, "little") if kind == _NO_BITS else cubin[offset : offset + length]
+        # The function's own name follows the prefix, and for constants the number of the bank comes first.
+        bank = label.removeprefix(prefix).partition(".")[0] if prefix == ".nv.constant" else ""
+        yield prefix + bank, content

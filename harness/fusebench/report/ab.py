@@ -1,0 +1,204 @@
+"""What `fusebench ab` prints: a table per case, the report, and the one JSON document, all from the record."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..schema import Spending, VerdictKind
+from ..stats.accuracy_change import accuracy_growth
+from ..stats.rule import describe_change
+from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, Standing
+from .calibrated import calibration_words
+from .document import ends, finite
+from .markdown import markdown_table
+from .table import VERDICT_STYLES
+from .wording import DASH, microseconds, short_kernel
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADER = ("kernel", "base us", "this us", "change", "replicates", "rms error, this / base", "verdict")
+
+
+def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
+    """What lies above and below the tables: sentences with the style that they are shown in."""
+    kinds = Counter(one.verdict.kind.value for one in comparison.kernels)
+    lines = [(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing was compared", "bold")]
+    for kind in (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT):
+        found = [one for one in comparison.kernels if one.verdict.kind is kind]
+        lines += [(f"{kind.value}: {one.kernel} on {one.case_key}: {_explained(one)}", VERDICT_STYLES[kind]) for one in found]
+    lines += [(f"{names}: {reason}", "dim") for reason, names in _left_out(comparison).items()]
+    lines += [(line, "") for line in (_noise(comparison), calibration(comparison), _spent(comparison.spending)) if line]
+    lines += [(f"warning: {warning}", "yellow") for warning in (*comparison.base.notes, *comparison.warnings)]
+    if not comparison.complete:
+        lines.append(("this comparison is incomplete: not every case was measured", "yellow"))
+    return lines
+
+
+def headline(comparison: Comparison) -> str:
+    """Which two things were compared, on what."""
+    environment, base = comparison.environment, comparison.base
+    head = (environment.git_commit[:12] or "this checkout") + (" with uncommitted changes" if environment.git_dirty else "")
+    origin = f", the merge base of HEAD and {base.asked}" if base.merge_base and base.asked else f", {base.asked}" if base.commit else ""
+    return f"{head} against {base.commit[:12] or base.asked}{origin} · {environment.device_name} · timer {comparison.timer}"
+
+
+def print_ab(comparison: Comparison, console: Console) -> None:
+    """Print the tables and what belongs below them."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(headline(comparison), style="bold"))
+    for case in comparison.cases:
+        table = Table(box=box.SIMPLE_HEAD, title=_case_line(case), title_justify="left", title_style="bold", pad_edge=False)
+        for title in HEADER:
+            table.add_column(title, justify="left" if title in ("kernel", "verdict") else "right")
+        for one in _of(comparison, case):
+            cells = _cells(one)
+            table.add_row(*cells[:-1], Text(cells[-1], style=VERDICT_STYLES[one.verdict.kind]))
+        console.print(table)
+    for line, style in ab_lines(comparison):
+        console.print(Text(line, style=style))
+
+
+def ab_markdown(comparison: Comparison) -> str:
+    """report.md."""
+    lines = [f"# {headline(comparison)}", ""]
+    lines += [f"{line}\n" for line, _ in ab_lines(comparison)]
+    for case in comparison.cases:
+        lines += [f"## {_case_line(case)}", "", *markdown_table(HEADER, [_cells(one) for one in _of(comparison, case)]), ""]
+    plan = comparison.looks
+    lines += [
+        f"Every replicate is a fresh random placement of all buffers with {comparison.plan.rounds} rounds ({comparison.plan.cache.value} "
+        f"cache). Pairs were judged after {', '.join(map(str, plan.looks))} replicates with a margin of {plan.margin:.1%}, at least "
+        f"{plan.floor_us:g} us; changes were measured again in fresh processes."
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
+    """What `ab --json` prints; floats are finite or None."""
+    return {
+        "run": str(folder) if folder is not None else None,
+        "comparison_version": comparison.comparison_version,
+        "device": comparison.environment.device_name,
+        "timer": comparison.timer,
+        "exit_code": int(comparison.exit_code),
+        "complete": comparison.complete,
+        "head": {"commit": comparison.environment.git_commit, "dirty": comparison.environment.git_dirty},
+        "base": msgspec.to_builtins(comparison.base),
+        "calibration": calibration(comparison),
+        "warnings": [*comparison.base.notes, *comparison.warnings],
+        "results": [_result(one) for one in comparison.kernels],
+    }
+
+
+def calibration(comparison: Comparison) -> str:
+    """What is known of the verdicts' reliability on this device."""
+    return calibration_words(comparison.calibration, comparison.environment.device, comparison.timer, comparison.plan.cache)
+
+
+def _result(one: ComparedKernel) -> dict[str, Any]:
+    finding, change = one.finding, one.verdict.change
+    return {
+        "case": one.case,
+        "suite": one.suite,
+        "op": one.op,
+        "kernel": one.kernel,
+        "role": str(one.role),
+        "standing": str(one.standing),
+        "changed_files": list(one.changed_files),
+        "same_code": one.same_code,
+        "new_us": finite(one.new_us),
+        "base_us": finite(one.old_us),
+        "change": finite(change.value) if change else None,
+        "change_ci": ends(change),
+        "replicates": finding.replicates if finding else 0,
+        "margin": finding.margin if finding else None,
+        "adjusted_p": finite(one.adjusted_p),
+        "confirmed_by": list(one.confirmation.estimates) if one.confirmation else [],
+        "error_growth": finite(_growth(one)),
+        "verdict": str(one.verdict.kind),
+        "reason": one.verdict.reason,
+    }
+
+
+def _cells(one: ComparedKernel) -> list[str]:
+    change, growth = one.verdict.change, _growth(one)
+    return [
+        short_kernel(one.kernel),
+        microseconds(one.old_us),
+        microseconds(one.new_us),
+        describe_change(change, 2) if change is not None and change.low > 0 and math.isfinite(change.high) else DASH,
+        str(one.finding.replicates) if one.finding is not None else DASH,
+        DASH if growth is None else f"{growth:.2f} x",
+        _outcome(one),
+    ]
+
+
+def _outcome(one: ComparedKernel) -> str:
+    if one.standing is not Standing.BOTH:
+        return f"{one.standing.value}: not compared"
+    if one.verdict.kind is VerdictKind.PASS and not one.changed_files:
+        return "pass: identical source"
+    if one.verdict.kind is VerdictKind.PASS and one.same_code:
+        return "pass: identical machine code"
+    return one.verdict.kind.value
+
+
+def _growth(one: ComparedKernel) -> float | None:
+    if one.new_accuracy is None or one.old_accuracy is None:
+        return None
+    return accuracy_growth(one.new_accuracy, one.old_accuracy)
+
+
+def _explained(one: ComparedKernel) -> str:
+    changed = f" (changed: {', '.join(one.changed_files)})" if one.changed_files else ""
+    return f"{one.verdict.reason}{changed}"
+
+
+def _left_out(comparison: Comparison) -> dict[str, str]:
+    """By reason, the kernels that were not compared for it."""
+    found: dict[str, dict[str, None]] = {}
+    for one in comparison.kernels:
+        if one.verdict.kind is VerdictKind.INCOMPARABLE:
+            found.setdefault(one.verdict.reason, {})[one.kernel] = None
+    return {reason: ", ".join(names) for reason, names in found.items()}
+
+
+def _noise(comparison: Comparison) -> str:
+    twins = comparison.twins
+    if not twins:
+        return ""
+    largest = max(abs(math.log(twin.change.value)) for twin in twins)
+    wrong = sum(twin.kind is VerdictKind.REGRESSION for twin in twins)
+    seen = f"{len(twins)} comparisons of identical code differed by up to {math.expm1(largest):.2%}"
+    return f"{seen}; their times alone call {wrong} of them slower"
+
+
+def _spent(spending: Spending | None) -> str:
+    if spending is None:
+        return ""
+    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in list(spending.phases_s.items())[:4])
+    return f"took {spending.total_s:.0f} s" + (f": {phases}" if phases else "")
+
+
+def _case_line(case: ComparedCase) -> str:
+    parts = [case.case.key, case.shape]
+    if case.same_as:
+        parts.append(f"the same work as {case.same_as}")
+    if case.copy_us is not None and case.stream_us is not None:
+        parts.append(f"copy, stream {microseconds(case.copy_us.value)}, {microseconds(case.stream_us.value)} us")
+    if case.replicates:
+        parts.append(f"{case.replicates} replicates, {case.gpu_seconds:.1f} s of timed rounds")
+    return " · ".join(parts)
+
+
+def _of(comparison: Comparison, case: ComparedCase) -> list[ComparedKernel]:
+    return [one for one in comparison.kernels if one.case_key == case.case.key]

@@ -1,0 +1,46 @@
+"""What every report says of the verdicts themselves: how often they are wrong, and what they can see."""
+
+from __future__ import annotations
+
+import math
+
+from ..schema import CacheState, CalibrationNote, Run, VisibleEffect
+
+UNCALIBRATED = (
+    "not calibrated on this {what}: how often a verdict is wrong here, and what it can see, is unknown; "
+    "measure it with `fusebench calibrate`"
+)
+
+
+def calibration_line(run: Run) -> str:
+    """False-alarm rate and smallest visible effect of the run's device, or that it was not calibrated."""
+    return calibration_words(run.calibration, run.environment.device, run.timer, run.plan.cache)
+
+
+def calibration_words(note: CalibrationNote | None, device: str, timer: str, cache: CacheState) -> str:
+    """The same for any comparison made on `device` (`cpu` or `cuda`) with that timer in that cache state."""
+    what = "CPU" if device == "cpu" else "GPU"
+    if note is None:
+        return UNCALIBRATED.format(what=what)
+    if (note.timer, note.cache) != (timer, cache):
+        return (
+            f"not calibrated on this {what} with timer {timer} and {cache} cache, but with {note.timer} and {note.cache} ({note.created})"
+        )
+    alarms = (
+        f"{note.false_regressions} of {note.comparisons} equal kernels called slower (95 % interval up to {note.false_regression_high:.2%})"
+    )
+    effects = ", ".join(f"{_class(effect)}: {_smallest(effect)}" for effect in note.effects)
+    seen = f"; smallest slowdown found with 95 % probability: {effects}" if effects else ""
+    return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{seen}"
+
+
+def _class(effect: VisibleEffect) -> str:
+    if effect.low_us == 0:
+        return f"under {effect.high_us:g} us"
+    return f"{effect.low_us:g} us and more" if math.isinf(effect.high_us) else f"{effect.low_us:g} to {effect.high_us:g} us"
+
+
+def _smallest(effect: VisibleEffect) -> str:
+    if effect.smallest is not None:
+        return f"{effect.smallest:.2%}"
+    return f"more than {effect.largest_planted:.2%}" if effect.largest_planted else "too few trials"

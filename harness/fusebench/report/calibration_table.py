@@ -1,0 +1,114 @@
+"""What `fusebench calibrate` prints: the rate of false alarms, what was found of every planted slowdown, where the scatter comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..stats.calibration import Calibration, ClassSummary, Rate
+from ..stats.planting import Truth
+from ..store.calibrations import CalibrationRecord, CaseComponents
+from .calibrated import calibration_words
+from .document import finite
+from .markdown import markdown_table
+from .wording import DASH
+
+CLASS_HEADER = ("duration", "equal kernels", "called slower", "called faster", "undecided", "smallest found", "95 % found at", "replicates")
+TRUTH_HEADER = ("kernel", "case", "planted", "meant", "measured", "us")
+SCATTER_HEADER = ("kernel", "case", "us", "rounds", "placements", "processes", "one replicate")
+
+
+def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
+    """The whole calibration as Markdown, which is also what the terminal shows."""
+    plan, looks = record.sampling, record.looks
+    parts = [
+        f"# Calibration of {record.environment.device_name}",
+        "",
+        f"{calibration_words(record.note, record.environment.device, record.timer, record.cache)}.",
+        "",
+        f"timer {record.timer}, {record.cache} cache, {plan.rounds} rounds a replicate, looks after {', '.join(map(str, looks.looks))} "
+        f"replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, {record.processes} fresh processes confirm; "
+        f"{len(record.trials)} comparisons in {len(record.sessions)} sessions, the last on {record.sessions[-1]}.",
+        "",
+        "## By duration of the kernel",
+        "",
+        *markdown_table(CLASS_HEADER, [_class_row(one) for one in summary.classes]),
+        "",
+        *_found(summary.classes),
+        "## What the plantings truly are",
+        "",
+        *markdown_table(TRUTH_HEADER, [_truth_row(one) for one in record.truths], right_from=3),
+        "",
+        "## Where the scatter comes from (standard deviations of the log ratio of equal kernels)",
+        "",
+        *markdown_table(SCATTER_HEADER, [_scatter_row(one) for one in record.components], right_from=2),
+    ]
+    if record.warnings:
+        parts += ["", *(f"* {warning}" for warning in record.warnings)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def calibration_document(record: CalibrationRecord, summary: Calibration, file: str) -> dict[str, Any]:
+    """The one JSON document of `fusebench calibrate --json`."""
+    return {
+        "file": file,
+        "device": record.environment.device_name,
+        "timer": record.timer,
+        "cache": str(record.cache),
+        "comparisons": record.note.comparisons,
+        "false_regressions": record.note.false_regressions,
+        "false_regression_high": record.note.false_regression_high,
+        "classes": [
+            {
+                "low_us": one.low_us,
+                "high_us": finite(one.high_us),
+                "comparisons": one.false_regressions.total,
+                "false_regressions": one.false_regressions.count,
+                "undecided": one.undecided.count,
+                "found": [{"planted": size, "count": rate.count, "total": rate.total} for size, rate in one.found.items()],
+                "smallest_found": one.smallest_found,
+            }
+            for one in summary.classes
+        ],
+        "warnings": list(record.warnings),
+    }
+
+
+def _class_row(one: ClassSummary) -> list[str]:
+    return [
+        one.name,
+        str(one.false_regressions.total),
+        _rate(one.false_regressions),
+        _rate(one.false_improvements),
+        _rate(one.undecided),
+        _share(one.smallest_found),
+        _share(one.visible),
+        DASH if math.isnan(one.median_replicates) else f"{one.median_replicates:g}",
+    ]
+
+
+def _found(classes: Sequence[ClassSummary]) -> list[str]:
+    rows = [[one.name, f"{size:.2%}", _rate(rate), _rate(one.passed[size])] for one in classes for size, rate in one.found.items()]
+    return [*markdown_table(("duration", "planted", "found", "passed"), rows), ""] if rows else []
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.count} of {rate.total} (up to {rate.high:.2%})" if rate.total else DASH
+
+
+def _share(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2%}"
+
+
+def _truth_row(one: Truth) -> list[str]:
+    change = one.change
+    seen = f"{change.value - 1:+.2%} [{change.low - 1:+.2%}, {change.high - 1:+.2%}]"
+    return [one.place.kernel, one.place.case, str(one.place.planting), f"{one.place.nominal:.2%}", seen, f"{one.time_us:.2f}"]
+
+
+def _scatter_row(one: CaseComponents) -> list[str]:
+    found = one.components
+    processes = DASH if found.processes is None else f"{found.processes:.2%}"
+    shares = [f"{found.rounds:.2%}", f"{found.placements:.2%}", processes, f"{found.replicate:.2%}"]
+    return [one.kernel, one.case, f"{one.time_us:.2f}", *shares]

@@ -1,0 +1,336 @@
+"""Calibration: comparisons whose answer is known, put through the whole pipeline that `ab` uses.
+
+Three stages.  A pilot finds what planted work does to each subject's time.  Then every subject is measured in passes, each of many pairs
+with arms of their own, judged while they are being measured.  Last, fresh processes confirm what was found, as they do for `ab` (the same
+five serve all findings: each is fresh to every first finding), and measure each planting with a fixed number of replicates: its truth,
+and the components of variance.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..device import Device, EnvironmentMonitor, environment_of
+from ..errors import DeviceUnfitError
+from ..schema import Sample, SamplingPlan, VerdictKind
+from ..stats.confirmation import PROCESSES, combined_p, conclude, confirm, needs_confirmation, placements_for
+from ..stats.fdr import DEFAULT_RATE, select
+from ..stats.planting import Place, PlantedTrial, Planting, Truth
+from ..stats.sequential import Finding, Plan, repeated_interval
+from ..stats.variance import components
+from ..store.calibrations import CaseComponents
+from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
+from .checking import Workers
+from .messages import Failure, Measured, MeasureTask
+from .reporter import Reporter
+from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pilot_of
+from .undisturbed import Worker, measure_undisturbed
+
+PILOT_REPLICATES = 4
+TRUTH_LEVEL_TAIL = 0.025
+CONFIRMED_AT_ONCE = 12
+"""Pairs in one measurement of a fresh process: 24 arms of a case of 200 us hold 10 GB."""
+
+
+class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to measure, and how."""
+
+    plan: SamplingPlan
+    """Rounds, cache state and trim are those of `ab`; its replicates are those that measure a planting's truth in each fresh process."""
+    looks: Plan
+    slowdowns: tuple[float, ...]
+    passes: int
+    """Measurements of every subject."""
+    identical: int
+    """Pairs of identical arms in each."""
+    processes: int = PROCESSES
+    timer: str = "auto"
+    budget_s: float | None = None
+    """Seconds after which no further pass is begun; what was found is confirmed in any case."""
+    session: int = 0
+
+
+class _Pending(msgspec.Struct, kw_only=True):
+    """A comparison that awaits its confirmation."""
+
+    subject: int
+    pass_number: int
+    place: Place
+    compared: Compared
+    seconds: float
+    by_process: list[list[float]] = []
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What one calibration adds to the record."""
+
+    trials: tuple[PlantedTrial, ...]
+    truths: tuple[Truth, ...]
+    components: tuple[CaseComponents, ...]
+    warnings: tuple[str, ...]
+    timer: str
+    created: str
+    seconds: float
+    complete: bool
+    """Whether all passes were made."""
+
+
+class Calibrating:
+    """One calibration of one device."""
+
+    def __init__(self, device: Device, project_root: Path, options: CalibrationOptions, reporter: Reporter) -> None:
+        self.device, self.options, self.reporter = device, options, reporter
+        self.environment = environment_of(device, project_root)
+        self._monitor = EnvironmentMonitor(device)
+        self._warnings: list[str] = []
+        self._timer = options.timer
+        self._created = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def run(self, subjects: Sequence[Subject], workers: Workers) -> Found:
+        """Measure everything.
+
+        Raises:
+            DeviceUnfitError: the device was touched again and again, its timer lost records, or nothing could be measured.
+        """
+        began = time.monotonic()
+        self.reporter.begin(len(subjects) * self.options.passes)
+        try:
+            with self._monitor:
+                pilots = self._pilots(subjects, workers)
+                pending, passes = self._passes(subjects, pilots, workers, began)
+                if not pending:
+                    raise DeviceUnfitError(f"nothing could be measured on {self.device}: {'; '.join(self._warnings) or 'no subject'}")
+                truths, scatter = self._fresh_processes(subjects, pilots, pending, workers)
+        finally:
+            self.reporter.end()
+        return Found(
+            trials=tuple(self._concluded(pending)),
+            truths=tuple(truths),
+            components=tuple(scatter),
+            warnings=tuple(dict.fromkeys(self._warnings)),
+            timer=self._timer,
+            created=self._created,
+            seconds=time.monotonic() - began,
+            complete=passes == self.options.passes,
+        )
+
+    def _pilots(self, subjects: Sequence[Subject], workers: Workers) -> dict[int, Pilot]:
+        """By subject's number; without those that cannot be measured."""
+        pilots: dict[int, Pilot] = {}
+        for number, subject in enumerate(subjects):
+            self.reporter.step(f"pilot of {subject.name}", number, len(subjects))
+            believed = Pilot(time_us=1.0, sensitivity=1.0)
+            slowdowns = (PILOT_SHARE,) if subject.planting is Planting.ROWS else ()
+            wanted = comparing(subject, 1, slowdowns, believed)
+            reply = self._ask(subject, wanted.arms, wanted.pairs, workers.native, replicates=PILOT_REPLICATES)
+            if reply is None:
+                continue
+            arms, last = _mean_us(reply.samples, self.options.plan.trim), wanted.pairs[-1]
+            # A wait adds the time that it takes, whatever precedes it; what more rows add is not known before.
+            added = wanted.nominal[last.name] > 0
+            pilots[number] = pilot_of(arms[last.new], arms[last.old]) if added else Pilot(time_us=arms[last.old], sensitivity=1.0)
+        return pilots
+
+    def _passes(self, subjects: Sequence[Subject], pilots: dict[int, Pilot], workers: Workers, began: float) -> tuple[list[_Pending], int]:
+        """All comparisons of the first stage, and how many passes were made."""
+        pending: list[_Pending] = []
+        for number in range(self.options.passes):
+            if number and self.options.budget_s is not None and time.monotonic() - began > self.options.budget_s:
+                self._warn(f"the budget of {self.options.budget_s:g} s ended after {number} of {self.options.passes} passes")
+                return pending, number
+            for place, pilot in pilots.items():
+                subject = subjects[place]
+                shown = len(pilots) * number + list(pilots).index(place) + 1
+                self.reporter.case(shown, len(pilots) * self.options.passes, subject.case, f"{subject.kernel}, {pilot.time_us:.1f} us")
+                wanted = comparing(subject, self.options.identical, self.options.slowdowns, pilot)
+                reply = self._ask(subject, wanted.arms, wanted.pairs, workers.native, looks=self.options.looks)
+                if reply is None:
+                    continue
+                pending += [
+                    _Pending(
+                        subject=place,
+                        pass_number=number,
+                        place=self._place(subject, wanted.nominal[name]),
+                        compared=compared,
+                        seconds=reply.seconds / len(reply.compared),
+                    )
+                    for name, compared in reply.compared.items()
+                ]
+        return pending, self.options.passes
+
+    def _fresh_processes(
+        self, subjects: Sequence[Subject], pilots: dict[int, Pilot], pending: Sequence[_Pending], workers: Workers
+    ) -> tuple[list[Truth], list[CaseComponents]]:
+        """Confirm what was found, and measure each planting by itself."""
+        claims = defaultdict(list)
+        for one in pending:
+            if needs_confirmation(one.compared.finding):
+                claims[one.subject].append(one)
+        logs: dict[Place, list[float]] = defaultdict(list)
+        times: dict[Place, list[float]] = defaultdict(list)
+        nested: dict[int, list[list[list[float]]]] = defaultdict(list)
+        for process in range(self.options.processes):
+            self.reporter.note(
+                f"fresh process {process + 1} of {self.options.processes}: {sum(map(len, claims.values()))} findings to confirm"
+            )
+            with workers.fresh() as worker:
+                for place, pilot in pilots.items():
+                    subject = subjects[place]
+                    for start in range(0, len(claims[place]), CONFIRMED_AT_ONCE):
+                        self._confirm(subject, pilot, claims[place][start : start + CONFIRMED_AT_ONCE], worker)
+                    wanted = comparing(subject, 1, self.options.slowdowns, pilot)
+                    reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=self.options.plan.replicates)
+                    if reply is None:
+                        continue
+                    means = _mean_us(reply.samples, self.options.plan.trim)
+                    for pair in wanted.pairs:
+                        where = self._place(subject, wanted.nominal[pair.name])
+                        logs[where] += pair_logs(reply.samples, pair, self.options.plan.trim)
+                        times[where].append(means[pair.old])
+                    nested[place].append(_round_logs(reply.samples, wanted.pairs[0]))
+        truths = [_truth(where, logs[where], times[where]) for where in logs if where.nominal > 0]
+        return truths, [
+            CaseComponents(
+                session=self.options.session,
+                case=subjects[place].case.key,
+                kernel=subjects[place].kernel,
+                time_us=pilots[place].time_us,
+                components=components(found),
+            )
+            for place, found in nested.items()
+        ]
+
+    def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker) -> None:
+        """Measure the claims again in one fresh process, each in a pair of its own."""
+        counts: dict[float, int] = defaultdict(int)
+        names = []
+        for one in claims:
+            nominal = one.place.nominal
+            counts[nominal] += 1
+            names.append((nominal, counts[nominal]))
+        wanted = comparing(subject, counts.pop(0.0, 0), counts, pilot)
+        placements = max(placements_for(one.compared.finding) for one in claims)
+        reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=placements)
+        if reply is None:
+            return
+        pairs = defaultdict(list)
+        for pair in wanted.pairs:
+            pairs[wanted.nominal[pair.name]].append(pair)
+        for one, (nominal, number) in zip(claims, names, strict=True):
+            one.by_process.append(pair_logs(reply.samples, pairs[nominal][number - 1], self.options.plan.trim))
+
+    def _concluded(self, pending: Sequence[_Pending]) -> list[PlantedTrial]:
+        """Verdicts as `ab` gives them; a pass over the subjects is one suite."""
+        trials: list[PlantedTrial] = []
+        for number in range(max(one.pass_number for one in pending) + 1):
+            suite = [one for one in pending if one.pass_number == number]
+            confirmed = [
+                confirm(one.compared.finding, one.by_process) if len(one.by_process) == self.options.processes else None for one in suite
+            ]
+            findings = [one.compared.finding for one in suite]
+            adjusted: dict[VerdictKind, Sequence[float]] = {
+                direction: select([combined_p(*both, direction) for both in zip(findings, confirmed, strict=True)]).adjusted
+                for direction in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+            }
+            for place, (one, confirmation) in enumerate(zip(suite, confirmed, strict=True)):
+                kind = conclude(one.compared.finding, confirmation).kind
+                if kind in adjusted and adjusted[kind][place] > DEFAULT_RATE:
+                    kind = VerdictKind.UNDECIDED
+                trials.append(_trial(one, one.compared.finding, kind))
+        return trials
+
+    def _ask(
+        self,
+        subject: Subject,
+        arms: Sequence[Any],
+        pairs: Sequence[Pair],
+        worker: Worker,
+        *,
+        replicates: int = 2,
+        looks: Plan | None = None,
+    ) -> Measured | None:
+        """The measurement, or None where the subject failed, which is kept as a warning."""
+        task = MeasureTask(
+            case=subject.case,
+            kernels=(subject.kernel,),
+            baseline=subject.kernel,
+            plan=msgspec.structs.replace(self.options.plan, replicates=replicates),
+            timer=self.options.timer,
+            seed=random.SystemRandom().randrange(2**31),
+            extra_arms=tuple(arms),
+            pairs=tuple(pairs),
+            looks=looks,
+        )
+        reply = measure_undisturbed(
+            task,
+            worker,
+            self._monitor,
+            self.device,
+            on_progress=lambda progress: self.reporter.step(progress.text, progress.done, progress.total),
+            warn=self._warn,
+        )
+        if isinstance(reply, Failure):
+            if reply.unfit:
+                raise DeviceUnfitError(f"{subject.name}: {reply.reason}")
+            self._warn(f"{subject.name} is left out where it failed: {reply.reason}")
+            return None
+        self._timer = reply.timer
+        return reply
+
+    def _place(self, subject: Subject, nominal: float) -> Place:
+        planting = subject.planting if nominal else Planting.IDENTICAL
+        return Place(self.options.session, subject.case.key, subject.kernel, planting, nominal)
+
+    def _warn(self, text: str) -> None:
+        self._warnings.append(text)
+        self.reporter.note(text)
+
+
+def _trial(one: _Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
+    return PlantedTrial(
+        place=one.place,
+        time_us=one.compared.old_us,
+        first=finding.kind,
+        verdict=kind,
+        change=finding.change,
+        replicates=len(one.compared.logs),
+        device_seconds=one.seconds,
+    )
+
+
+def _truth(where: Place, logs: Sequence[float], times: Sequence[float]) -> Truth:
+    change = repeated_interval(logs, TRUTH_LEVEL_TAIL, looks=1)
+    return Truth(place=where, time_us=math.fsum(times) / len(times), change=change, replicates=len(logs))
+
+
+def _mean_us(samples: Sequence[Sample], trim: float) -> dict[str, float]:
+    """Geometric mean over replicates of each arm's trimmed means, in microseconds."""
+    by_replicate: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_replicate[sample.replicate].append(sample)
+    logs: dict[str, list[float]] = defaultdict(list)
+    for taken in by_replicate.values():
+        for arm, value in replicate_logs(taken, trim).items():
+            logs[arm].append(value)
+    return {arm: math.exp(math.fsum(values) / len(values)) / 1e3 for arm, values in logs.items()}
+
+
+def _round_logs(samples: Sequence[Sample], pair: Pair) -> list[list[float]]:
+    """Log ratio of every round, by placement."""
+    spans: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    for sample in samples:
+        if sample.arm in (pair.new, pair.old):
+            spans[sample.replicate, sample.round][sample.arm] = sample.span_ns
+    placements: dict[int, list[float]] = defaultdict(list)
+    for (replicate, _), both in sorted(spans.items()):
+        placements[replicate].append(math.log(both[pair.new] / both[pair.old]))
+    return list(placements.values())

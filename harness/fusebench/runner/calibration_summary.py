@@ -1,0 +1,98 @@
+"""From what calibrations found to the record of a device model, and to the note that every report prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import UsageError
+from ..schema import CalibrationNote, Environment, VisibleEffect
+from ..stats.calibration import Calibration, ClassSummary, summarise
+from ..stats.planting import as_trials, uncounted
+from ..store.calibrations import CalibrationRecord
+from .calibrating import CalibrationOptions, Found
+
+FEWEST_TRIALS = 20
+"""With fewer, all of a size could be found and 95 % not be what that shows: 19 of 20 is the first share that is 95 %."""
+
+
+def summary_of(record: CalibrationRecord) -> Calibration:
+    """False-alarm rate, shares found and scatter of replicates, by class of duration."""
+    return summarise(as_trials(record.trials, record.truths))
+
+
+def require_same_method(record: CalibrationRecord, options: CalibrationOptions, timer: str) -> None:
+    """Raise UsageError where trials made with `options` do not belong with those of `record`."""
+    pairs = (
+        ("timer", record.timer, timer),
+        ("cache state", record.cache, options.plan.cache),
+        ("sampling", record.sampling, options.plan),
+        ("looks", record.looks, options.looks),
+        ("fresh processes", record.processes, options.processes),
+    )
+    differing = [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
+    if differing:
+        raise UsageError(
+            f"--add: the stored calibration of {record.environment.device_name} was made another way ({'; '.join(differing)}); "
+            "repeat its options, or leave --add out to replace it"
+        )
+
+
+def combined(found: Found, options: CalibrationOptions, environment: Environment, earlier: CalibrationRecord | None) -> CalibrationRecord:
+    """The record with what was found now, after what was found `earlier`.
+
+    Raises:
+        UsageError: as `require_same_method`.
+    """
+    if earlier is not None:
+        require_same_method(earlier, options, found.timer)
+    record = CalibrationRecord(
+        note=CalibrationNote(
+            device_name=environment.device_name,
+            created=found.created,
+            timer=found.timer,
+            cache=options.plan.cache,
+            comparisons=0,
+            false_regressions=0,
+            false_regression_high=1.0,
+            effects=(),
+        ),
+        environment=environment,
+        timer=found.timer,
+        cache=options.plan.cache,
+        looks=options.looks,
+        sampling=options.plan,
+        processes=options.processes,
+        sessions=(*(earlier.sessions if earlier is not None else ()), found.created),
+        trials=(*(earlier.trials if earlier is not None else ()), *found.trials),
+        truths=(*(earlier.truths if earlier is not None else ()), *found.truths),
+        components=(*(earlier.components if earlier is not None else ()), *found.components),
+        warnings=(*(earlier.warnings if earlier is not None else ()), *found.warnings),
+    )
+    known = set(record.warnings)
+    left_out = [f"not counted: {text}" for text in uncounted(record.trials, record.truths)]
+    record = msgspec.structs.replace(record, warnings=(*record.warnings, *(text for text in left_out if text not in known)))
+    return msgspec.structs.replace(record, note=_note(record))
+
+
+def _note(record: CalibrationRecord) -> CalibrationNote:
+    summary = summary_of(record)
+    alarms = summary.false_regressions
+    return msgspec.structs.replace(
+        record.note,
+        comparisons=alarms.total,
+        false_regressions=alarms.count,
+        false_regression_high=alarms.high,
+        effects=tuple(_effect(one) for one in summary.classes),
+    )
+
+
+def _effect(one: ClassSummary) -> VisibleEffect:
+    """What a class claims: only sizes that were tried often enough count, for and against."""
+    tried = [size for size, rate in one.found.items() if rate.total >= FEWEST_TRIALS]
+    return VisibleEffect(
+        low_us=one.low_us,
+        high_us=one.high_us,
+        comparisons=one.false_regressions.total,
+        smallest=one.smallest_found if one.smallest_found in tried else None,
+        largest_planted=max(tried, default=None),
+    )

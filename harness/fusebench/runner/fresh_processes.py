@@ -1,0 +1,58 @@
+"""Findings measured again in fresh processes: every one of them loads, compiles and places everything anew."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from ..stats.confirmation import PROCESSES, placements_for
+from ..stats.sequential import Finding
+from ..timing.pairs import pair_logs
+from .checking import Workers
+from .messages import Failure, Measured, MeasureTask
+from .process import WorkerProcess
+
+
+def in_fresh_processes(
+    task: MeasureTask,
+    claims: Mapping[str, Finding],
+    workers: Workers,
+    *,
+    ask: Callable[[MeasureTask, WorkerProcess], Measured | Failure],
+    on_process: Callable[[int, int], None] = lambda done, total: None,
+    processes: int = PROCESSES,
+) -> dict[str, list[list[float]]] | Failure:
+    """Log ratios of the claimed pairs by name, one list per fresh process, each as long as the longest finding took; or the first failure.
+
+    Args:
+        task: the measurement that the findings are from; pairs that nothing is claimed of are left out, with their arms.
+        claims: regressions and improvements by the name of their pair.
+        ask: puts a task to a worker and answers when nothing disturbed it.
+        on_process: called with the number of processes done, and that of all.
+    """
+    pairs = tuple(pair for pair in task.pairs if pair.name in claims)
+    wanted = {arm for pair in pairs for arm in (pair.new, pair.old)}
+    kernels = tuple(kernel for kernel in task.kernels if kernel in wanted)
+    again = msgspec.structs.replace(
+        task,
+        kernels=kernels,
+        baseline=kernels[0] if kernels else task.baseline,
+        extra_arms=tuple(arm for arm in task.extra_arms if arm.name in wanted),
+        pairs=pairs,
+        plan=msgspec.structs.replace(task.plan, replicates=max(placements_for(finding) for finding in claims.values())),
+        looks=None,
+        seconds=None,  # a confirmation that is cut short says nothing
+        skip_identical=False,
+    )
+    logs: dict[str, list[list[float]]] = {pair.name: [] for pair in pairs}
+    for number in range(processes):
+        on_process(number, processes)
+        with workers.fresh() as worker:
+            reply = ask(msgspec.structs.replace(again, seed=random.SystemRandom().randrange(2**31)), worker)
+        if isinstance(reply, Failure):
+            return reply
+        for pair in pairs:
+            logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
+    return logs

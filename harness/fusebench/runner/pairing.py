@@ -1,0 +1,64 @@
+"""The arms of two sides as pairs, and what their samples say of a case besides its findings."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ..schema import Estimate, Sample, SamplingPlan
+from ..stats.identical import Twin
+from ..stats.paired import ratio_estimate, time_estimate
+from ..stats.sequential import Plan, judge
+from ..store.comparison_record import ComparedCase
+from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
+from ..timing.placement import CONTROL, COPY, STREAM
+from .contenders import Contenders
+from .messages import BASE, Measured
+
+
+def pairs_of(names: Sequence[str]) -> tuple[Pair, ...]:
+    """This side's kernel against the other side's, for every name."""
+    return tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
+
+
+def twin_of(case_key: str, compared: Compared | None) -> Twin | None:
+    """A comparison of identical code; None where it was not timed."""
+    if compared is None:
+        return None
+    return Twin(case=case_key, kernel=compared.name, time_us=compared.old_us, change=compared.finding.change, kind=compared.finding.kind)
+
+
+def control_twin(case_key: str, kernel: str, samples: Sequence[Sample], plan: SamplingPlan, looks: Plan) -> Twin | None:
+    """The control arm against the kernel that it copies, judged like any pair; None where nothing was timed."""
+    logs = pair_logs(samples, Pair(CONTROL, new=CONTROL, old=kernel), plan.trim)
+    if not logs:
+        return None
+    time_us = math.exp(replicate_logs([sample for sample in samples if sample.arm == kernel], plan.trim)[kernel]) / 1e3
+    finding = judge(logs, time_us, looks)
+    return Twin(case=case_key, kernel=f"{CONTROL} ({kernel})", time_us=time_us, change=finding.change, kind=finding.kind)
+
+
+def case_figures(entry: Contenders, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:
+    """The case with its yardsticks and its control; without figures where nothing was timed."""
+    spans: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in measured.samples:
+        spans[sample.arm][sample.replicate].append(float(sample.span_ns))
+    replicates = {arm: [found[number] for number in sorted(found)] for arm, found in spans.items()}
+    if not replicates:
+        return ComparedCase(case=entry.case, shape=entry.shape)
+    times = {arm: time_estimate(replicates[arm], plan.trim) for arm in (COPY, STREAM)}
+    return ComparedCase(
+        case=entry.case,
+        shape=entry.shape,
+        copy_us=_microseconds(times[COPY]),
+        stream_us=_microseconds(times[STREAM]),
+        control=control,
+        control_ratio=ratio_estimate(replicates[control], replicates[CONTROL], plan.trim),
+        replicates=len(replicates[COPY]),
+        gpu_seconds=measured.phases_s.get("timed rounds", 0.0),
+    )
+
+
+def _microseconds(time_ns: Estimate) -> Estimate:
+    return Estimate(time_ns.value / 1e3, time_ns.low / 1e3, time_ns.high / 1e3, time_ns.level)

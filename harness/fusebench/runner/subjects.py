@@ -1,0 +1,127 @@
+"""What a calibration measures: kernels of known behaviour, and the arms that make them slower by a planted share of their time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..registry import Collection
+from ..schema import Case, Role
+from ..stats.planting import Planting
+from ..timing.pairs import Pair
+from .contenders import contenders, timeable
+from .messages import ExtraArm
+
+CALIBRATION_KERNELS = Path(__file__).parents[1] / "calibration_kernels"
+"""A kernels folder of fusebench's own, with the op `planted`."""
+PLANTED_KERNEL = "planted/negate_and_wait@1"
+ROW_KEYS = ("tokens", "rows", "elements")
+"""Parameters of which more means proportionally more work."""
+DELAY_KEY = "delay_ns"
+BASE_DELAY_NS = 2000
+"""Both sides of a planted delay wait at least this long: a launch added on one side alone would cost it some 2 us, 16 % of a kernel of
+12 us, whatever it waits."""
+PILOT_SHARE = 0.10
+"""The pilot plants this much work, to see what that does to the time."""
+SENSITIVITIES = (0.2, 2.0)
+"""Limits of the ratio of time planted to work planted that a pilot is believed: a kernel of 2.8 us on an H200 becomes 1 % slower by 2 %
+more rows, which is 0.5; four replicates of it scatter by half a percent."""
+GPU_ELEMENTS = (2**16, 2**20, 6_250_000, 25_000_000, 100_000_000)
+"""About 2, 3.5, 12, 50 and 200 us on an H200, cold."""
+CPU_ELEMENTS = (2**16, 2**19)
+"""Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: on both sides of that more rows are no more work."""
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel on one case, and the parameter by which it is made slower."""
+
+    case: Case
+    kernel: str
+    planting: Planting
+    key: str
+    """The case's parameter that is raised; empty where no slowdown can be planted."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel} on {self.case.key} ({self.planting})"
+
+
+class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subject takes, and what raising its parameter does."""
+
+    time_us: float
+    sensitivity: float
+    """Share of time added per share of work planted; 1 for a delay."""
+
+
+class Comparing(msgspec.Struct, frozen=True, kw_only=True):
+    """Arms and pairs of one measurement; every pair has arms of its own, so that no two share their luck."""
+
+    arms: tuple[ExtraArm, ...]
+    pairs: tuple[Pair, ...]
+    nominal: dict[str, float]
+    """By pair; 0 for identical arms."""
+
+
+def built_in_subjects(device_kind: str) -> list[Subject]:
+    """The op `planted` in sizes from about 2 to 200 us, with rows and with a delay planted."""
+    found = []
+    for elements in GPU_ELEMENTS if device_kind == "cuda" else CPU_ELEMENTS:
+        for planting, delay, key in ((Planting.ROWS, 0, "elements"), (Planting.DELAY, BASE_DELAY_NS, DELAY_KEY)):
+            params = {"elements": elements, DELAY_KEY: delay}
+            case = Case(suite="calibration", name=f"{planting}_{elements}", op="planted", params=params)
+            found.append(Subject(case=case, kernel=PLANTED_KERNEL, planting=planting, key=key))
+    return found
+
+
+def subjects_of(collection: Collection, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[Subject]:
+    """For every case the newest fused kernel that `pattern` means and that can be timed, else the first kernel of any role."""
+    found = []
+    for case in cases:
+        entry = contenders(collection, case, device_kind, pattern, with_baseline=False)
+        ready = [kernel for kernel in entry.runnable if timeable(kernel, device_kind) is None and not kernel.covers]
+        if ready:
+            chosen = max(ready, key=lambda kernel: (kernel.role is Role.FUSED, kernel.id.version))
+            key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
+            found.append(Subject(case=case, kernel=str(chosen.id), planting=Planting.ROWS, key=key))
+    return found
+
+
+def planted_params(subject: Subject, slowdown: float, pilot: Pilot) -> dict[str, Any]:
+    """The case's parameters, raised by what slows the subject down by `slowdown` (a share of its time)."""
+    work = slowdown / pilot.sensitivity
+    value = subject.case.params[subject.key]
+    if subject.planting is Planting.DELAY:
+        return {**subject.case.params, subject.key: value + max(1, round(work * pilot.time_us * 1e3))}
+    return {**subject.case.params, subject.key: max(value + 1, round(value * (1 + work)))}
+
+
+def pilot_of(new_us: float, old_us: float) -> Pilot:
+    """From a pilot that planted `PILOT_SHARE`; a sensitivity beyond belief is taken for the nearest one that is not."""
+    low, high = SENSITIVITIES
+    return Pilot(time_us=old_us, sensitivity=min(high, max(low, math.expm1(math.log(new_us / old_us)) / PILOT_SHARE)))
+
+
+def comparing(subject: Subject, identical: int, slowdowns: Mapping[float, int] | Sequence[float], pilot: Pilot | None) -> Comparing:
+    """`identical` pairs of equal arms and as many pairs with each of the `slowdowns` as it says (one each for a sequence)."""
+    counts = dict(slowdowns) if isinstance(slowdowns, Mapping) else dict.fromkeys(slowdowns, 1)
+    wanted = [(0.0, number) for number in range(identical)]
+    if subject.key and pilot is not None:
+        wanted += [(nominal, number) for nominal, count in counts.items() for number in range(count)]
+    arms: list[ExtraArm] = []
+    pairs: list[Pair] = []
+    nominals: dict[str, float] = {}
+    for nominal, number in wanted:
+        name = f"{f'slower by {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
+        params = planted_params(subject, nominal, pilot) if nominal and pilot is not None else None
+        arms += [
+            ExtraArm(name=f"{name}: new", kernel=subject.kernel, params=params),
+            ExtraArm(name=f"{name}: old", kernel=subject.kernel),
+        ]
+        pairs.append(Pair(name, new=f"{name}: new", old=f"{name}: old"))
+        nominals[name] = nominal
+    return Comparing(arms=tuple(arms), pairs=tuple(pairs), nominal=nominals)

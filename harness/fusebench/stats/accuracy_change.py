@@ -1,0 +1,81 @@
+"""Whether a kernel has become less accurate than it was: against the baseline, or against the other side of one comparison.
+
+The contract compares a kernel with the split chain and allows it 1.5 x the error; a kernel could lose a third of its accuracy and still
+keep it.  Growth is judged with its own, narrower margin, and a kernel that got faster by it has not improved.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..schema import Accuracy, Verdict, VerdictKind
+
+RMS_MARGIN = 0.10
+"""RMS error may grow by 10 %: many denoising steps amplify more."""
+
+MAX_MARGIN = 0.50
+"""Maximum error may grow by 50 % on the same draws.  A fault of few elements (an edge, one channel) hardly moves the RMS error of
+millions.  Between different draws the maximum says nothing: it is one element, and outlier channels move it by factors."""
+
+DRAW_SCATTER = 10.0
+"""The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
+reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
+
+
+def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
+    """RMS error of `new` over that of `old`, each relative to the split chain's on the same draws where that is known.
+
+    The errors are those relative to each channel's RMS where both records have them: plain RMS errors follow the few outlier channels,
+    whose places are drawn afresh each time (two runs of one kernel differed by 13 % on an H200, half of whose head is rotated).
+
+    1 where both are exact; infinite where only the old one was.
+    """
+    pairs = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
+    if not all(own > 0 for own, _ in pairs):
+        pairs = [(one.rms_error, one.split_rms_error) for one in (new, old)]
+    relative = all(split > 0 for _, split in pairs)
+    above, below = (own / split if relative else own for own, split in pairs)
+    return _growth(above, below)
+
+
+def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
+    """What has grown beyond its margin, in words; empty where nothing has.
+
+    `paired` says that both were checked on the same inputs, as the two sides of one comparison are; a stored baseline's never are for
+    certain, since an equal seed draws other inputs under another torch.
+    """
+    elements = max(1, min(new.elements, old.elements))
+    allowed = 1.0 + RMS_MARGIN + (0.0 if paired else DRAW_SCATTER / math.sqrt(elements))
+    growth = accuracy_growth(new, old)
+    if growth > allowed:
+        return f"accuracy: rms error relative to the split chain's is {growth:.2f} x the baseline's; {allowed:.2f} x is allowed"
+    growth = _growth(new.max_error, old.max_error)
+    if paired and growth > 1.0 + MAX_MARGIN:
+        return f"accuracy: max error on the same inputs is {growth:.2f} x the baseline's; {1.0 + MAX_MARGIN:.2f} x is allowed"
+    return ""
+
+
+def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *, paired: bool = False) -> Verdict:
+    """The verdict on speed and accuracy together: a loss of accuracy is a regression whatever the speed.
+
+    `paired` is as in `accuracy_loss`.  An improvement whose accuracy was checked before and is not now stays undecided: what it was
+    bought with is unknown.
+    """
+    if new is None or old is None:
+        if old is not None and speed.kind is VerdictKind.IMPROVEMENT:
+            reason = f"{speed.reason}; its accuracy, known in the baseline, was not checked: check it before it counts as faster"
+            return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
+        return speed
+    loss = accuracy_loss(new, old, paired=paired)
+    if not loss:
+        return speed
+    bought = "; faster by being less accurate" if speed.kind is VerdictKind.IMPROVEMENT else ""
+    return msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION, reason=f"{loss}{bought}; speed: {speed.reason}")
+
+
+def _growth(above: float, below: float) -> float:
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else 1.0

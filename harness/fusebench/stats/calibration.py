@@ -1,0 +1,183 @@
+"""What a machine's own comparisons say of the verdicts made on it: the false-alarm rate and the smallest effect that is found.
+
+From many comparisons whose answer is known (a kernel with itself, or with a copy slowed down by a planted share), by class of kernel
+duration: how often equal kernels were called slower, with an upper bound, since none of 1000 is not never; and how often each planted
+slowdown was found.  A rate has the exact interval of Clopper and Pearson (Biometrika 26 (1934) 404).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+from ..schema import VerdictKind
+
+DURATION_CLASSES_US = (3.0, 10.0, 50.0)
+"""Limits between classes of kernel duration: below 3 us latency rules and a clock tick is over 1 %; to 10 us scatter is about twice that
+of longer kernels; from 50 us the memory system is busy throughout."""
+
+FOUND_SHARE = 0.95
+"""Share of planted slowdowns that must be found for their size to count as visible."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison whose answer is known."""
+
+    time_us: float
+    planted: float
+    """Slowdown as a share of the time, in time and not in work: 0 for identical arms.  A kernel that does 2 % more work at 3 us is some
+    1 % slower."""
+    kind: VerdictKind
+    replicates: int = 0
+    gpu_seconds: float = 0.0
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """`count` of `total`, with the exact two-sided interval of the rate behind it."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+    level: float = 0.95
+
+    @property
+    def value(self) -> float:
+        """The observed share; NaN for none of none."""
+        return self.count / self.total if self.total else math.nan
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.total} ({self.low:.2%} to {self.high:.2%})"
+
+
+class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of durations."""
+
+    low_us: float
+    high_us: float
+    false_regressions: Rate
+    """Equal kernels called slower."""
+    false_improvements: Rate
+    undecided: Rate
+    """Equal kernels on which no verdict was reached."""
+    found: dict[float, Rate]
+    """By planted slowdown, ascending: how often it was called a regression."""
+    passed: dict[float, Rate]
+    """By planted slowdown: how often it was passed."""
+    smallest_found: float | None
+    """The smallest planted slowdown of which, and of every larger one, at least 95 % were found; None where there is none."""
+    visible: float | None
+    """Where the found share crosses 95 %, interpolated between planted slowdowns; None where it does not."""
+    median_replicates: float
+    """Replicates that equal kernels took; NaN without any."""
+    slowest_gpu_seconds: float
+    """The most GPU time that equal kernels took; NaN without any."""
+
+    @property
+    def name(self) -> str:
+        """`3 to 10 us`."""
+        if self.low_us == 0:
+            return f"under {self.high_us:g} us"
+        return f"{self.low_us:g} us and more" if math.isinf(self.high_us) else f"{self.low_us:g} to {self.high_us:g} us"
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """The summary of a machine."""
+
+    classes: tuple[ClassSummary, ...]
+    """Those that had any trial, shortest durations first."""
+    false_regressions: Rate
+    """Over all classes: the claim that stands in every report, as its upper end."""
+
+    def of(self, time_us: float) -> ClassSummary | None:
+        """The class that a kernel of `time_us` microseconds belongs to, or None where it was not calibrated."""
+        return next((one for one in self.classes if one.low_us <= time_us < one.high_us), None)
+
+
+def summarise(trials: Iterable[Trial], limits_us: Sequence[float] = DURATION_CLASSES_US) -> Calibration:
+    """What the trials show.
+
+    Raises:
+        ValueError: a negative or unbounded planted slowdown, or a time that is not positive.
+    """
+    edges = [0.0, *limits_us, math.inf]
+    grouped: dict[int, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if not (0 < trial.time_us < math.inf and 0 <= trial.planted < math.inf):
+            raise ValueError(f"{trial!r}: expected a positive time and a planted slowdown that is not negative")
+        grouped[sum(trial.time_us >= limit for limit in limits_us)].append(trial)
+    classes = tuple(_class(edges[place], edges[place + 1], grouped[place]) for place in sorted(grouped))
+    equal = [trial for group in grouped.values() for trial in group if trial.planted == 0]
+    return Calibration(classes=classes, false_regressions=_rate(equal, VerdictKind.REGRESSION))
+
+
+def rate(count: int, total: int, level: float = 0.95) -> Rate:
+    """Clopper and Pearson's interval for a rate: 0 of 1000 is at most 0.37 % (0.30 % at a one-sided 95 %, which is a `level` of 0.9)."""
+    if not 0 <= count <= total or not 0 < level < 1:
+        raise ValueError(f"{count} of {total} at level {level!r} is not a rate")
+    # Imported here: scipy.special takes a third of a second.
+    from scipy.special import betaincinv
+
+    tail = (1 - level) / 2
+    low = float(betaincinv(count, total - count + 1, tail)) if count > 0 else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
+    return Rate(count, total, low, high, level)
+
+
+def visible_effect(found: dict[float, Rate], share: float = FOUND_SHARE) -> float | None:
+    """The slowdown at which the share found crosses `share`, by linear interpolation of a curve made monotone first (a larger slowdown
+    cannot truly be found less often: adjacent violators are pooled).  None where it never does, or does so already at the smallest."""
+    sizes = sorted(found)
+    shares = _pooled([found[size] for size in sizes])
+    for below, above, first, second in zip(sizes, sizes[1:], shares, shares[1:], strict=False):
+        if first < share <= second:
+            return below + (above - below) * (share - first) / (second - first)
+    return None
+
+
+def _class(low: float, high: float, trials: Sequence[Trial]) -> ClassSummary:
+    equal = [trial for trial in trials if trial.planted == 0]
+    planted = {size: [trial for trial in trials if trial.planted == size] for size in sorted({trial.planted for trial in trials} - {0.0})}
+    found = {size: _rate(group, VerdictKind.REGRESSION) for size, group in planted.items()}
+    return ClassSummary(
+        low_us=low,
+        high_us=high,
+        false_regressions=_rate(equal, VerdictKind.REGRESSION),
+        false_improvements=_rate(equal, VerdictKind.IMPROVEMENT),
+        undecided=_rate(equal, VerdictKind.UNDECIDED),
+        found=found,
+        passed={size: _rate(group, VerdictKind.PASS) for size, group in planted.items()},
+        smallest_found=_smallest(found),
+        visible=visible_effect({0.0: _rate(equal, VerdictKind.REGRESSION), **found} if equal else found),
+        median_replicates=float(median(trial.replicates for trial in equal)) if equal else math.nan,
+        slowest_gpu_seconds=max((trial.gpu_seconds for trial in equal), default=math.nan),
+    )
+
+
+def _smallest(found: dict[float, Rate]) -> float | None:
+    smallest = None
+    for size in sorted(found, reverse=True):
+        if found[size].value < FOUND_SHARE:
+            break
+        smallest = size
+    return smallest
+
+
+def _rate(trials: Sequence[Trial], kind: VerdictKind) -> Rate:
+    return rate(sum(trial.kind is kind for trial in trials), len(trials))
+
+
+def _pooled(rates: Sequence[Rate]) -> list[float]:
+    """Shares made non-decreasing: neighbours in the wrong order are replaced by their common share."""
+    blocks: list[tuple[int, int, int]] = []  # found, tried, sizes pooled
+    for one in rates:
+        block = (one.count, one.total, 1)
+        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
+            last = blocks.pop()
+            block = (last[0] + block[0], last[1] + block[1], last[2] + block[2])
+        blocks.append(block)
+    return [count / total if total else math.nan for count, total, sizes in blocks for _ in range(sizes)]

@@ -1,0 +1,107 @@
+"""Many comparisons at once: which findings stand when a suite tests tens or hundreds, and the intervals that go with the choice.
+
+One comparison's level says nothing of the worst of a hundred.  Benjamini and Hochberg's rule keeps the expected share of false findings
+among those called at `rate`; Yekutieli's factor makes that hold under any dependence between cases (one GPU, one afternoon), at the price
+of a factor of about ln m.  The intervals of what was selected must then be wider than those of what was not looked for: with R of m
+selected, level 1 - R x rate / m keeps the expected share of selected intervals that miss at `rate` (false coverage-statement rate).
+
+Sources: Benjamini & Hochberg, J. R. Statist. Soc. B 57 (1995) 289; Benjamini & Yekutieli, Ann. Statist. 29 (2001) 1165, and
+J. Amer. Statist. Assoc. 100 (2005) 71 for the intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from ..schema import Estimate
+from .student import quantile, upper_tail
+
+DEFAULT_RATE = 0.05
+"""Expected share of false findings among the regressions of a run.  A finding confirmed in five fresh processes has p <= 1.6e-4 and stands
+even alone among 320 comparisons; a larger suite tightens the first stage by `first_level`."""
+
+
+class Dependence(StrEnum):
+    """What is known of how the comparisons depend on one another."""
+
+    POSITIVE = "positive"
+    """Independent, or what makes one look slow makes none look fast: Benjamini-Hochberg."""
+    ANY = "any"
+    """Nothing: Benjamini-Yekutieli."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which comparisons stand."""
+
+    adjusted: tuple[float, ...]
+    """Adjusted p-values, in the order given: the smallest rate at which each would stand."""
+    stands: tuple[bool, ...]
+    rate: float
+
+    @property
+    def count(self) -> int:
+        """How many stand."""
+        return sum(self.stands)
+
+    @property
+    def tail(self) -> float:
+        """One-sided error of the interval to show for a one-sided finding that stands: R x rate / m; `rate` where none does."""
+        return self.rate * (self.count / len(self.stands) if self.count else 1.0)
+
+
+def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: Dependence = Dependence.POSITIVE) -> Selection:
+    """The findings that stand among all comparisons made, those without any sign of a change included.
+
+    Raises:
+        ValueError: a p-value outside [0, 1], or a rate outside (0, 1).
+    """
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate={rate!r}: expected a share between 0 and 1")
+    for place, value in enumerate(p_values):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"p-value {place} of {len(p_values)} is {value!r}; expected one between 0 and 1")
+    adjusted = _adjusted(p_values, dependence)
+    return Selection(adjusted=adjusted, stands=tuple(value <= rate for value in adjusted), rate=rate)
+
+
+def first_level(comparisons: int, processes: int, rate: float = DEFAULT_RATE, most: float = 0.005) -> float:
+    """The `alarm_level` at which every finding that is then confirmed in so many fresh processes also stands among so many comparisons:
+    rate x 2**processes / comparisons, and never above `most`."""
+    if comparisons < 1 or processes < 0:
+        raise ValueError(f"comparisons={comparisons!r}, processes={processes!r}: expected at least one comparison, and no negative number")
+    return min(most, rate * 2.0**processes / comparisons)
+
+
+def p_slower_of(change: Estimate, margin: float, degrees: int) -> float:
+    """One-sided p-value of "no slower than the margin" behind a Student interval on the logarithm.
+
+    For changes between two stored runs, which have an interval and no replicates to test.
+
+    Args:
+        change: new time over old.
+        margin: share of the old time.
+        degrees: of freedom of the interval; for a quotient of two, the smaller of theirs, which is cautious.
+    """
+    if degrees < 1 or change.low <= 0.0:
+        return 1.0  # an interval without bounds says nothing
+    half = math.log(change.value / change.low)
+    distance = math.log(change.value) - math.log1p(margin)
+    if half <= 0.0:
+        return 0.0 if distance > 0.0 else 1.0
+    return upper_tail(distance / half * quantile(0.5 + change.level / 2, degrees), degrees)
+
+
+def _adjusted(p_values: Sequence[float], dependence: Dependence) -> tuple[float, ...]:
+    # scipy.stats.false_discovery_control does the same and takes a second to import, which `gate` does not have.
+    count = len(p_values)
+    factor = math.fsum(1 / rank for rank in range(1, count + 1)) if dependence is Dependence.ANY else 1.0
+    adjusted = [1.0] * count
+    least = 1.0
+    for rank, place in reversed(list(enumerate(sorted(range(count), key=p_values.__getitem__), start=1))):
+        least = min(least, p_values[place] * count / rank * factor)
+        adjusted[place] = least
+    return tuple(adjusted)

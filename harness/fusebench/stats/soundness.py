@@ -1,0 +1,75 @@
+"""Whether a record can be judged at all: figures that no measurement gives are a corrupted record, not a regression.
+
+A NaN compares as neither slower nor faster, so that whatever follows from it is chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ..errors import RunRecordError
+from ..schema import Accuracy, Estimate, Result, Run, Status
+
+FEWEST_REPLICATES = 2
+"""One replicate gives no interval, and a gate without intervals calls noise a change."""
+SHOWN = 4
+"""Faults that are named; a record with one is often full of them."""
+
+
+def require_sound(run: Run, what: str = "run") -> None:
+    """Raise RunRecordError, naming the first faults, where `run` holds something that no measurement gives.
+
+    `what` says which record it is (`run`, `baseline`).  Looks at every figure once.
+    """
+    found = faults(run)
+    if found:
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise RunRecordError(f"{what} {run.id} cannot be judged: {'; '.join(found[:SHOWN])}{more}. Measure again; nothing was changed")
+
+
+def faults(run: Run) -> list[str]:
+    """What is wrong with the record, in its order; empty for a sound one."""
+    if not run.cases or not run.results:
+        return [f"it holds {len(run.cases)} cases and {len(run.results)} results; expected at least one of each (an empty suite?)"]
+    found = [f"case {key} is there {times} times" for key, times in Counter(one.case.key for one in run.cases).items() if times > 1]
+    places = Counter((one.case_key, one.kernel) for one in run.results)
+    found += [f"{kernel} on {key} is there {times} times" for (key, kernel), times in places.items() if times > 1]
+    for summary in run.cases:
+        for name in ("copy_us", "stream_us", "control_ratio"):
+            found += _estimate(getattr(summary, name), f"case {summary.case.key}: {name}")
+    for result in run.results:
+        found += _result(result)
+    return found
+
+
+def _result(result: Result) -> list[str]:
+    where = f"{result.kernel} on {result.case_key}"
+    if result.status is not Status.MEASURED:
+        return _accuracy(result.accuracy, where) if result.status is Status.CHECKED else []
+    timing = result.measurement
+    if timing is None:
+        return [f"{where}: its status is measured and it has no time"]
+    found = [*_estimate(timing.time_us, f"{where}: time_us"), *_estimate(timing.speedup, f"{where}: speedup")]
+    if timing.replicates < FEWEST_REPLICATES or timing.rounds < 1:
+        seen = f"{timing.replicates} replicates of {timing.rounds} rounds"
+        found.append(f"{where}: too few samples, {seen}; expected at least {FEWEST_REPLICATES} replicates")
+    return [*found, *_accuracy(result.accuracy, where)]
+
+
+def _estimate(estimate: Estimate | None, where: str) -> list[str]:
+    if estimate is None:
+        return []
+    if not (math.isfinite(estimate.value) and estimate.value > 0):
+        return [f"{where} is {estimate.value!r}; expected a positive finite number"]
+    if not estimate.low <= estimate.value <= estimate.high:
+        return [f"{where} {estimate.value!r} lies outside of its interval [{estimate.low!r}, {estimate.high!r}]"]
+    return []
+
+
+def _accuracy(accuracy: Accuracy | None, where: str) -> list[str]:
+    if accuracy is None:
+        return []
+    errors = (accuracy.rms_error, accuracy.max_error, accuracy.split_rms_error, accuracy.split_max_error)
+    # A failed check may hold NaN; one that passed never does.  `nan >= 0` is false.
+    return [] if all(error >= 0 for error in errors) else [f"{where}: its errors are {errors}; expected none that is negative or NaN"]

@@ -1,0 +1,61 @@
+"""Student's t distribution for whole degrees of freedom, without scipy, whose import takes longer than a gate may.
+
+With theta = atan(t / sqrt(n)), the probability inside [-t, t] is a finite sum of powers of cos(theta): Abramowitz & Stegun, Handbook of
+Mathematical Functions, 26.7.3 for odd and 26.7.4 for even n.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+_HALVINGS = 200
+"""Enough to narrow any bracket to neighbouring floating-point numbers."""
+
+
+def upper_tail(t: float, degrees: int) -> float:
+    """P(T > t).  Below about 1e-15 it is 0: the sum is taken from 1.
+
+    Raises:
+        ValueError: fewer than one degree of freedom, or NaN.
+    """
+    if degrees < 1 or math.isnan(t):
+        raise ValueError(f"t={t!r}, degrees={degrees!r}: expected a number and at least one degree of freedom")
+    if math.isinf(t):
+        return 0.0 if t > 0 else 1.0
+    tail = max(0.0, 0.5 * (1.0 - _inside(abs(t), degrees)))
+    return tail if t >= 0 else 1.0 - tail
+
+
+@functools.cache
+def quantile(p: float, degrees: int) -> float:
+    """The t with P(T <= t) = p, by bisection.
+
+    Raises:
+        ValueError: a probability outside (0, 1), or fewer than one degree of freedom.
+    """
+    if not 0.0 < p < 1.0:
+        raise ValueError(f"p={p!r}: expected a probability between 0 and 1")
+    if p < 0.5:
+        return -quantile(1.0 - p, degrees)
+    low, high = 0.0, 1.0
+    while upper_tail(high, degrees) > 1.0 - p and high < 1e12:
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if upper_tail(middle, degrees) > 1.0 - p else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _inside(t: float, degrees: int) -> float:
+    """P(-t <= T <= t)."""
+    theta = math.atan(t / math.sqrt(degrees))
+    sine, cosine = math.sin(theta), math.cos(theta)
+    odd = degrees % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for power in range(odd, degrees - 1, 2):
+        total += term
+        term *= cosine * cosine * (power + 1) / (power + 2)
+    return (theta + sine * total) * 2.0 / math.pi if odd else sine * total

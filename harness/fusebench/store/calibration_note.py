@@ -1,0 +1,75 @@
+"""What reports print of a stored calibration: read without the statistics that made it, whose imports a gate has no time for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..errors import RunRecordError
+from ..naming import device_slug
+from ..schema import CalibrationNote, Run
+
+CALIBRATION_VERSION = 1
+"""Of the calibration file's format; raised whenever a reader of the previous version could misread the new one."""
+
+T = TypeVar("T")
+
+
+class _Slim(msgspec.Struct):
+    note: CalibrationNote
+
+
+class _Probe(msgspec.Struct):
+    version: int
+
+
+def calibration_file(results: Path, device_name: str) -> Path:
+    """Where the calibration of a device model lies."""
+    return results / "calibration" / f"{device_slug(device_name)}.json"
+
+
+def load_note(results: Path, device_name: str) -> CalibrationNote | None:
+    """The note of the device model's calibration, or None where there is none.
+
+    Raises:
+        RunRecordError: there is one, and it cannot be read.
+    """
+    slim = decoded(calibration_file(results, device_name), _Slim)
+    return slim.note if slim is not None else None
+
+
+def with_calibration(run: Run, results: Path) -> Run:
+    """`run` with its device's calibration, unless it carries the one that it was judged under.
+
+    Raises:
+        RunRecordError: as `load_note`.
+    """
+    if run.calibration is not None:
+        return run
+    return msgspec.structs.replace(run, calibration=load_note(results, run.environment.device_name))
+
+
+def decoded(file: Path, kind: type[T]) -> T | None:
+    """The calibration file as `kind`, or None where there is no file.
+
+    Raises:
+        RunRecordError: it cannot be read, is garbled, or is of a newer version.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
+    try:
+        found = msgspec.json.decode(content, type=_Probe).version
+        if found > CALIBRATION_VERSION:
+            newest = f"version {found} is newer than this fusebench reads (up to {CALIBRATION_VERSION})"
+            raise RunRecordError(f"{file}: {newest}; upgrade fusebench to read it")
+        return msgspec.json.decode(content, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunRecordError(
+            f"{file}: not a calibration that fusebench wrote: {error}; restore it, or delete it and run `fusebench calibrate` again"
+        ) from error

@@ -1,0 +1,62 @@
+"""Calibrations on disk: one file per device model, `results/calibration/<device>.json`, with every trial, so that more can be added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..schema import CacheState, CalibrationNote, Environment, SamplingPlan
+from ..stats.planting import PlantedTrial, Truth
+from ..stats.sequential import Plan
+from ..stats.variance import Components
+from .calibration_note import CALIBRATION_VERSION, calibration_file, decoded
+from .files import write_file
+from .run_folder import finite
+
+
+class CaseComponents(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the scatter of one kernel's comparison with itself comes from."""
+
+    session: int
+    case: str
+    kernel: str
+    time_us: float
+    components: Components
+
+
+class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """All that `fusebench calibrate` found on one device model."""
+
+    version: int = CALIBRATION_VERSION
+    note: CalibrationNote
+    environment: Environment
+    """Of the last session."""
+    timer: str
+    cache: CacheState
+    looks: Plan
+    sampling: SamplingPlan
+    processes: int
+    """Fresh processes that confirm a finding."""
+    sessions: tuple[str, ...]
+    """When each session was made, UTC, ISO 8601."""
+    trials: tuple[PlantedTrial, ...]
+    truths: tuple[Truth, ...]
+    components: tuple[CaseComponents, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def write_calibration(results: Path, record: CalibrationRecord) -> Path:
+    """Write the record in the place of the one there, at once, and return its file."""
+    file = calibration_file(results, record.environment.device_name)
+    write_file(file, msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(record))), indent=1) + b"\n")
+    return file
+
+
+def load_calibration(results: Path, device_name: str) -> CalibrationRecord | None:
+    """The whole record, or None where the device model was not calibrated.
+
+    Raises:
+        RunRecordError: there is one, and it cannot be read.
+    """
+    return decoded(calibration_file(results, device_name), CalibrationRecord)

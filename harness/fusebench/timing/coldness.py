@@ -1,0 +1,120 @@
+"""Whether samples that are labelled cold can be: proof that the eviction works, and a look at what the samples moved.
+
+Two proofs, since neither sees everything.  The eviction itself is tried on a buffer that fits the cache: the same launch right after the
+buffer was touched, and after the cache was emptied as before every timed call.  If these take equally long, nothing was emptied.  And no
+cold call moves its bytes faster than the device's memory does: one that seems to found some of them in the cache.  Calls of a few
+megabytes are bound by latency and stay below that limit even when warm, which is why the first proof is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import NotColdError
+from .arm import Arm, Timer
+from .cache import last_level_cache_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+MEMORY_FACTOR = 1.2
+"""A call that moves its minimum bytes this many times as fast as a large copy was not cold.  An H200 copies 2 GiB at 4.25 TB/s and its
+fastest cold kernel reached 4.19 TB/s; 1.2 times the copy is 5.1 TB/s, beyond the 4.8 TB/s of its memory's datasheet."""
+EVICTION_FACTOR = 1.1
+"""An emptied cache must make the probe at least this many times slower.  On a GPU the memory has a third to a half of the cache's
+bandwidth and twice its latency, so that a probe of a quarter of the cache is slower by half or more."""
+PROBE_SHARE = 4
+"""The probe's buffer is the cache over this: where the halves of a cache keep copies of each other's lines it still fits."""
+COPY_MULTIPLES = 4
+"""The large copy reads this many times the cache, and writes as much."""
+PROBES = 10
+COPIES = 5
+SPIN_CYCLES = 200_000
+"""The device waits about 0.1 ms before each probe, while the host queues the whole of it."""
+
+_TOUCHED, _EMPTIED, _COPY = "probe in a touched buffer", "probe after the cache was emptied", "large copy"
+
+
+class Coldness(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of the cache and the memory, with the timer and the eviction of the case."""
+
+    touched_us: float
+    """The probe right after its buffer was touched."""
+    emptied_us: float
+    """The same launch after the cache was emptied."""
+    memory_gb_per_s: float
+    """Of a copy several times the cache, in 1e9 bytes per second, reads and writes together."""
+
+
+def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device) -> Coldness:
+    """Try the eviction and the memory of a CUDA device, in some ten milliseconds.
+
+    Raises:
+        NotColdError: the eviction does not empty the cache.
+        TimerError: as the timer.
+    """
+    import torch
+
+    cache = last_level_cache_bytes(device)
+    probe = torch.ones(max(1, cache // PROBE_SHARE // 4), dtype=torch.float32, device=device)
+    source = torch.ones(COPY_MULTIPLES * cache // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+
+    def touch() -> None:
+        probe.neg_()
+
+    def copy() -> None:
+        target.copy_(source)
+
+    arms = [Arm(_TOUCHED, touch, touch), Arm(_EMPTIED, touch, touch)] * PROBES + [Arm(_COPY, copy, lambda: None)] * COPIES
+
+    def prepare(arm: Arm) -> None:
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        arm.restore()
+        if arm.name == _EMPTIED:
+            evict()
+
+    spans: dict[str, list[int]] = {}
+    for arm, timing in zip(arms, timer.time_calls(arms, prepare), strict=True):
+        spans.setdefault(arm.name, []).append(timing.span_ns)
+    seen = Coldness(
+        touched_us=median(spans[_TOUCHED]) / 1e3,
+        emptied_us=median(spans[_EMPTIED]) / 1e3,
+        memory_gb_per_s=2 * source.nbytes / median(spans[_COPY]),
+    )
+    require_emptied(seen)
+    return seen
+
+
+def require_emptied(seen: Coldness) -> None:
+    """Raise NotColdError where the cache was as full after it was emptied as before."""
+    if seen.emptied_us < EVICTION_FACTOR * seen.touched_us:
+        raise NotColdError(
+            f"emptying the cache has no effect: a launch takes {seen.touched_us:.2f} us on a buffer that it just touched and "
+            f"{seen.emptied_us:.2f} us after the cache was emptied; expected at least {EVICTION_FACTOR:g} times as long. Cold samples "
+            "cannot be taken here; take --cache warm, whose results are compared with warm ones only"
+        )
+
+
+def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None) -> str:
+    """Why samples cannot have been cold, in words; empty where nothing speaks against it, or where nothing was observed (a CPU).
+
+    Args:
+        moved: by arm, the bytes that any implementation must move, and the call's time in microseconds.
+    """
+    if seen is None:
+        return ""
+    limit = MEMORY_FACTOR * seen.memory_gb_per_s
+    fastest = {name: bytes_ / time_us / 1e3 for name, (bytes_, time_us) in moved.items()}
+    over = {name: speed for name, speed in fastest.items() if speed > limit}
+    if not over:
+        return ""
+    name = max(over, key=over.__getitem__)
+    others = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
+    memory = f"more than {MEMORY_FACTOR:g} x the {seen.memory_gb_per_s:.0f} GB/s of a copy that no cache holds"
+    return f"{name}{others} moved its minimum bytes at {over[name]:.0f} GB/s, {memory}: part of its data was in the cache"

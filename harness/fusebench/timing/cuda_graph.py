@@ -1,0 +1,127 @@
+"""Fallback timer on CUDA: a call captured in a graph, timed by the difference between n and 2n replays.
+
+The difference cancels what events and the first launch add.  What must precede every call (inputs restored, cache emptied) is captured with
+it, and once more without it; the difference between the two is the call's time.  So a cold call's time carries the scatter of two
+evictions that are many times as long as itself, and nothing is seen of the single activities: hence a fallback, whose name is part of the
+result, and whose results are never compared with another timer's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from ..errors import NotCapturableError, TimerError
+from .arm import Arm, CallTiming
+
+REPLAYS = 4
+"""Replays in the shorter of the two runs.  Each replay of a cold call on an H200 reads 240 MB in about 60 us, so a timed call takes
+24 replays or 1.5 ms; twice as many would halve the clock's share (events tick in 32 ns there) and double that."""
+
+Replay = Callable[[], None]
+
+
+class Gpu(Protocol):
+    """What the timer needs of a device."""
+
+    def capture(self, work: Callable[[], object]) -> Replay:
+        """Record what `work` launches without running it; the result launches all of it once."""
+        ...
+
+    def elapsed_ns(self, work: Callable[[], None]) -> float:
+        """Device time from before the first launch of `work` to after its last."""
+        ...
+
+
+class CudaGraphTimer:
+    """Times calls by their graphs' replays.
+
+    Raises NotCapturableError for a call that no graph can hold, TimerError for one too short to be told from the noise of replays.
+    """
+
+    name = "cuda_graph"
+
+    def __init__(self, replays: int = REPLAYS, gpu: Gpu | None = None) -> None:
+        if replays < 1:
+            raise ValueError(f"replays={replays!r}: expected at least one")
+        self._replays = replays
+        self._gpu = gpu or _TorchGpu()
+
+    def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
+        graphs: dict[str, tuple[Replay, Replay]] = {}
+        for arm in calls:
+            if arm.name not in graphs:
+                graphs[arm.name] = self._captured(arm, prepare)
+        timings = []
+        for index, arm in enumerate(calls):
+            whole, preparation = graphs[arm.name]
+            span = round(self._replay_ns(whole) - self._replay_ns(preparation))
+            if span <= 0:
+                raise TimerError(
+                    f"call {index} of arm {arm.name!r}: its replays took {-span} ns less than those without it; "
+                    "it is too short for the timer cuda_graph, take --timer cupti"
+                )
+            timings.append(CallTiming(span_ns=span, busy_ns=span, kernels=0))
+        return timings
+
+    def _captured(self, arm: Arm, prepare: Callable[[Arm], None]) -> tuple[Replay, Replay]:
+        def whole() -> None:
+            prepare(arm)
+            arm.call()
+
+        try:
+            return self._gpu.capture(whole), self._gpu.capture(lambda: prepare(arm))
+        except RuntimeError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise NotCapturableError(
+                f"arm {arm.name!r} cannot be captured in a CUDA graph ({lines[0] if lines else type(error).__name__}): it waits for the "
+                "device, allocates outside of torch or copies from pageable memory; take --timer cupti or cuda_events"
+            ) from error
+
+    def _replay_ns(self, replay: Replay) -> float:
+        """Device time of one replay, from the difference between n and 2n."""
+
+        def replay_times(count: int) -> Callable[[], None]:
+            def work() -> None:
+                for _ in range(count):
+                    replay()
+
+            return work
+
+        short = self._gpu.elapsed_ns(replay_times(self._replays))
+        return (self._gpu.elapsed_ns(replay_times(2 * self._replays)) - short) / self._replays
+
+
+class _TorchGpu:
+    """The current CUDA device."""
+
+    def capture(self, work: Callable[[], object]) -> Replay:
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # Not `torch.cuda.graph`: it collects garbage and empties the allocator's cache at every capture, for two captures an arm.
+        with warnings.catch_warnings(), torch.cuda.stream(stream):
+            warnings.filterwarnings("ignore", message=".*CUDA Graph is empty")  # a warm call that restores nothing needs no preparation
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException:
+                with suppress(RuntimeError):  # what broke the capture is the error to show
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph.replay
+
+    def elapsed_ns(self, work: Callable[[], None]) -> float:
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end) * 1e6)

@@ -1,0 +1,125 @@
+"""Pairs of arms whose ratio is asked for, judged from the samples of their common replicates while they are being taken."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ..errors import UsageError
+from ..schema import Sample, VerdictKind
+from ..stats.sequential import Finding, Plan, judge
+from ..stats.trimmed import trimmed_mean
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two arms of one case: how much longer does `new` take than `old`?"""
+
+    name: str
+    """What is compared; unique within a case."""
+    new: str
+    """Name of the arm above the fraction bar: a ratio of 1.02 says that it is 2 % slower."""
+    old: str
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replicates say of one pair."""
+
+    name: str
+    logs: tuple[float, ...]
+    """Natural logarithm of new over old, one per replicate that held both arms, in the order in which they were taken."""
+    new_us: float
+    """Geometric mean over these replicates of the arm's trimmed means, in microseconds."""
+    old_us: float
+    finding: Finding
+    """`undecided` where the deadline or the last look came first."""
+
+
+class Judge:
+    """Follows the pairs of one case from replicate to replicate; what is decided stays decided."""
+
+    def __init__(self, pairs: Sequence[Pair], looks: Plan, trim: float) -> None:
+        """`trim`: share of a replicate's samples cut from each end.
+
+        Raises:
+            UsageError: two pairs share a name.
+        """
+        if len({pair.name for pair in pairs}) < len(pairs):
+            raise UsageError(f"the pairs {', '.join(pair.name for pair in pairs)} do not differ in name; give each a name of its own")
+        self._pairs, self._looks, self._trim = tuple(pairs), looks, trim
+        self._logs: dict[str, list[tuple[float, float]]] = {pair.name: [] for pair in pairs}
+        self._findings: dict[str, Finding] = {}
+        self._dropped: set[str] = set()
+
+    @property
+    def open(self) -> list[Pair]:
+        """Pairs that more replicates are wanted for."""
+        return [pair for pair in self._pairs if pair.name not in self._dropped and not self._settled(pair)]
+
+    @property
+    def replicates(self) -> int:
+        """The most that can be asked for."""
+        return self._looks.looks[-1]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Measure these pairs no further."""
+        self._dropped.update(names)
+
+    def idle_arms(self) -> set[str]:
+        """Arms that only settled pairs name."""
+        wanted = {arm for pair in self.open for arm in (pair.new, pair.old)}
+        return {arm for pair in self._pairs for arm in (pair.new, pair.old)} - wanted
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Take in one replicate."""
+        logs = replicate_logs(samples, self._trim)
+        for pair in self.open:
+            self._logs[pair.name].append((logs[pair.new], logs[pair.old]))
+            count = len(self._logs[pair.name])
+            if count in self._looks.looks:
+                self._findings[pair.name] = self._finding(pair)
+
+    def compared(self) -> dict[str, Compared]:
+        """Every pair that any replicate held, in their order."""
+        return {pair.name: self._compared(pair) for pair in self._pairs if self._logs[pair.name]}
+
+    def _settled(self, pair: Pair) -> bool:
+        found = self._findings.get(pair.name)
+        return found is not None and (found.kind is not VerdictKind.UNDECIDED or found.next_look is None)
+
+    def _finding(self, pair: Pair) -> Finding:
+        taken = self._logs[pair.name]
+        return judge([new - old for new, old in taken], _mean_us([old for _, old in taken]), self._looks)
+
+    def _compared(self, pair: Pair) -> Compared:
+        taken = self._logs[pair.name]
+        return Compared(
+            name=pair.name,
+            logs=tuple(new - old for new, old in taken),
+            new_us=_mean_us([new for new, _ in taken]),
+            old_us=_mean_us([old for _, old in taken]),
+            finding=self._findings[pair.name] if self._settled(pair) else self._finding(pair),
+        )
+
+
+def replicate_logs(samples: Iterable[Sample], trim: float) -> dict[str, float]:
+    """By arm, the logarithm of the trimmed mean (in nanoseconds) of one replicate's samples."""
+    spans: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        spans[sample.arm].append(float(sample.span_ns))
+    return {arm: math.log(trimmed_mean(values, trim)) for arm, values in spans.items()}
+
+
+def pair_logs(samples: Iterable[Sample], pair: Pair, trim: float) -> list[float]:
+    """Log ratios of the pair, one per replicate that holds both arms, in order: what a measurement of fixed length says of it."""
+    by_replicate: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_replicate[sample.replicate].append(sample)
+    replicates = [replicate_logs(by_replicate[number], trim) for number in sorted(by_replicate)]
+    return [logs[pair.new] - logs[pair.old] for logs in replicates if pair.new in logs and pair.old in logs]
+
+
+def _mean_us(logs_ns: Sequence[float]) -> float:
+    return math.exp(math.fsum(logs_ns) / len(logs_ns)) / 1e3

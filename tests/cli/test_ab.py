@@ -1,0 +1,166 @@
+"""`fusebench ab`: two commits of a repository, from the command line to a folder, a table, one JSON document and an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result as Outcome
+
+from fusebench.runner.messages import CheckTask, MeasureTask
+from fusebench.runner.process import WorkerProcess
+from fusebench.schema import ExitCode, VerdictKind
+from fusebench.store.comparison_folder import read_comparison
+from fusebench.store.comparison_record import Comparison
+from fusebench.store.run_folder import read_samples
+
+Fusebench = Callable[..., Outcome]
+QUICK = ["ab", "--suite", "scale", "--case", "even", "--device", "cpu", "--cache", "warm"]
+KERNEL = """from fusebench import kernel
+
+
+@kernel("scale", "{name}", version=1, role="fused", language="torch")
+def {name}(x, *, factor=2.0):
+    {body}
+    x.mul_(factor)
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write(project: Path, name: str, body: str = "pass") -> None:
+    (project / "kernels" / "scale" / f"{name}.py").write_text(KERNEL.format(name=name, body=body))
+
+
+def commit(project: Path, message: str) -> None:
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", message)
+
+
+@pytest.fixture
+def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits: a first with `scale/plain@1`, and a second that changes nothing of the kernels."""
+    monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(toy_project.parent / "locks"))
+    (toy_project / ".gitignore").write_text("results/\n__pycache__/\n")
+    write(toy_project, "plain")
+    git(toy_project, "init", "-q", "-b", "main")
+    commit(toy_project, "one")
+    (toy_project / "README").write_text("two\n")
+    commit(toy_project, "two")
+    return toy_project
+
+
+def kept(project: Path) -> Comparison:
+    (folder,) = (project / "results" / "runs").iterdir()
+    assert folder.name.endswith("_ab")
+    assert {file.name for file in folder.iterdir()} == {"ab.json", "samples.parquet", "report.md"}
+    return read_comparison(folder)
+
+
+def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fusebench, project: Path) -> None:
+    outcome = fusebench(*QUICK, "--base", "HEAD~1", "--json")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    document = json.loads(outcome.stdout)
+    assert {row["kernel"]: row["verdict"] for row in document["results"]} == {
+        "scale/fast@2": "pass", "scale/plain@1": "pass", "scale/split@1": "pass",
+    }  # fmt: skip
+    assert document["base"]["commit"] == git(project, "rev-parse", "HEAD~1")
+    assert document["head"] == {"commit": git(project, "rev-parse", "HEAD"), "dirty": False}
+    record = kept(project)
+    assert record.complete
+    assert {twin.kernel for twin in record.twins} == {"scale/plain@1", "scale/split@1", "control (scale/plain@1)"}
+    arms = set(read_samples(Path(document["run"]))["arm"])
+    assert arms == {"copy", "stream", "control", "scale/plain@1", "base:scale/plain@1", "scale/split@1", "base:scale/split@1"}
+    assert "identical source" in (Path(document["run"]) / "report.md").read_text()
+    assert git(project, "status", "--porcelain") == ""
+
+
+def test_a_slower_kernel_in_a_dirty_tree_is_a_regression_with_exit_code_1(fusebench: Fusebench, project: Path) -> None:
+    """With real processes; the change is large, since the CPU of a test machine sees no small one."""
+    write(project, "plain", "for _ in range(30): x.add_(0.0)")
+    write(project, "extra")
+    (project / "kernels" / "scale" / "fast.py").unlink()
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "[!s]*")
+    assert outcome.exit_code == ExitCode.REGRESSION, outcome.output
+    found = {one.kernel: one for one in kept(project).kernels}
+    assert found["scale/plain@1"].verdict.kind is VerdictKind.REGRESSION
+    assert found["scale/plain@1"].confirmation is not None
+    assert len(found["scale/plain@1"].confirmation.estimates) == 5
+    assert kept(project).environment.git_dirty
+    for said in ("confirmed by 5 of 5 fresh processes", "changed: scale/plain.py", "scale/extra@1: new:", "scale/fast@2: removed:"):
+        assert said in outcome.stdout
+
+
+def test_a_less_accurate_kernel_is_a_regression_with_exit_code_1(fusebench: Fusebench, project: Path) -> None:
+    """In bfloat16 tolerance of the split chain, and twice as far from the reference as it was."""
+    (project / "kernels" / "scale" / "split.py").write_text(
+        (project / "kernels" / "scale" / "split.py").read_text().replace("(x * factor,)", "((x.double() * factor * (1 + 3e-7)).float(),)")
+    )
+    write(project, "plain", "x.mul_(1 + 2e-7)")
+    commit(project, "inaccurate split, and a kernel that is better than it")
+    write(project, "plain", "x.mul_(1 + 3e-7)")
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain", "--json")
+    (row,) = json.loads(outcome.stdout)["results"]
+    assert (row["verdict"], outcome.exit_code) == ("regression", ExitCode.REGRESSION), row["reason"]
+    assert "accuracy: rms error relative to the split chain's is" in row["reason"]
+
+
+def test_a_commented_kernel_is_identical_machine_code(fusebench: Fusebench, project: Path) -> None:
+    write(project, "plain", "pass  # a comment")
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain", "--json")
+    (row,) = json.loads(outcome.stdout)["results"]
+    assert (row["verdict"], row["same_code"], row["changed_files"]) == ("pass", True, ["scale/plain.py"])
+    assert row["replicates"] == 0
+
+
+def test_a_folder_can_be_the_other_side_where_there_is_no_repository(fusebench: Fusebench, toy_project: Path, tmp_path: Path) -> None:
+    outcome = fusebench(*QUICK, "--base-kernels", str(toy_project / "kernels"), "--kernel", "split")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert "pass: identical source" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say what to compare with: --base REF"),
+        (["--base", "HEAD", "--base-kernels", "kernels"], "and not both"),
+        (["--base", "mian"], "unknown git commit, branch or tag 'mian'; did you mean 'main'?"),
+        (["--base-kernels", "absent"], "--base-kernels absent: no such folder"),
+        (["--base", "HEAD", "--timer", "hots"], "unknown timer 'hots'"),
+        (["--base", "HEAD", "--kernel", "plian"], "did you mean 'plain'?"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_usage_error(fusebench: Fusebench, project: Path, arguments: list[str], said: str) -> None:
+    outcome = fusebench(*QUICK, *arguments)
+    assert (outcome.exit_code, outcome.stdout) == (ExitCode.USAGE, "")
+    assert said in outcome.stderr
+    assert not (project / "results").exists()
+
+
+def test_outside_of_a_repository_it_is_said_what_to_do(fusebench: Fusebench, toy_project: Path) -> None:
+    outcome = fusebench(*QUICK, "--base", "HEAD")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "--base-kernels DIR" in outcome.stderr
+
+
+def test_ctrl_c_keeps_what_was_compared(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = WorkerProcess.ask
+
+    def interrupted(self: WorkerProcess, task: CheckTask | MeasureTask, *rest: object) -> object:
+        if task.case.name == "odd":
+            raise KeyboardInterrupt
+        return ask(self, task, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WorkerProcess, "ask", interrupted)
+    outcome = fusebench("ab", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--base", "HEAD", "--kernel", "plain")
+    assert outcome.exit_code == 130
+    assert "what was compared is kept, marked incomplete" in outcome.stderr
+    record = kept(project)
+    assert not record.complete
+    assert {one.case for one in record.kernels} == {"even"}

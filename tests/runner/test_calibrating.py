@@ -1,0 +1,266 @@
+"""Calibration over workers that no process stands behind: times follow from parameters, plus noise of known size."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.device import Device
+from fusebench.errors import DeviceUnfitError, UsageError
+from fusebench.registry import load_collection
+from fusebench.runner.calibrating import Calibrating, CalibrationOptions, Found
+from fusebench.runner.calibration_summary import FEWEST_TRIALS, combined, summary_of
+from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.subjects import (
+    CALIBRATION_KERNELS,
+    Pilot,
+    Subject,
+    built_in_subjects,
+    comparing,
+    pilot_of,
+    planted_params,
+    subjects_of,
+)
+from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status, VerdictKind
+from fusebench.stats.planting import Planting
+from fusebench.stats.sequential import Plan
+from fusebench.store.calibration_note import load_note
+from fusebench.store.calibrations import load_calibration, write_calibration
+from fusebench.timing.pairs import Judge
+
+ROUNDS = 4
+
+
+class FakeWorker:
+    """Answers a task as a device would on which a call takes 12 us for 1000 elements and half as much again per element beyond."""
+
+    def __init__(self, scatter: float = 0.004, shift: float = 0.0, seed: int = 1, failing: str = "") -> None:
+        self.scatter, self.shift, self.failing = scatter, shift, failing
+        self.random = random.Random(seed)
+        self.tasks: list[MeasureTask] = []
+
+    def __enter__(self) -> FakeWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def time_ns(self, params: dict[str, Any]) -> float:
+        return 12_000 * (1 + 0.5 * (params["elements"] / 1000 - 1)) + params.get("delay_ns", 0)
+
+    def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
+        self.tasks.append(task)
+        if self.failing and self.failing in task.case.name:
+            return Failure(status=Status.CRASHED, reason="planted")
+        judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
+        samples: list[Sample] = []
+        for replicate in range(judge.replicates if judge else task.plan.replicates):
+            taken = self.replicate(task, replicate)
+            samples += taken
+            if judge is not None:
+                judge.add(taken)
+                if not judge.open:
+                    break
+        return Measured(
+            samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
+            retried_replicates=0, compared=judge.compared() if judge else {},
+        )  # fmt: skip
+
+    def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
+        samples = []
+        for position, arm in enumerate(task.extra_arms):
+            luck = self.random.gauss(0.0, self.scatter) + (self.shift if arm.name.endswith(": new") else 0.0)
+            time = self.time_ns(arm.params or task.case.params) * math.exp(luck)
+            samples += [
+                Sample(
+                    case=task.case.key, arm=arm.name, replicate=number, round=each, position=position, kernels=1,
+                    span_ns=(span := round(time * math.exp(self.random.gauss(0.0, 0.002)))), busy_ns=span,
+                )
+                for each in range(ROUNDS)
+            ]  # fmt: skip
+        return samples
+
+
+class FakeWorkers:
+    """`native` and as many fresh workers as are asked for; `fresh` makes one from its number."""
+
+    def __init__(self, native: FakeWorker, **fresh: Any) -> None:
+        self.native, self._fresh = native, fresh
+        self.started: list[FakeWorker] = []
+
+    def fresh(self) -> FakeWorker:
+        self.started.append(FakeWorker(seed=100 + len(self.started), **self._fresh))
+        return self.started[-1]
+
+
+def subject(planting: Planting = Planting.ROWS) -> Subject:
+    params = {"elements": 1000, "delay_ns": 0 if planting is Planting.ROWS else 2000}
+    case = Case(suite="calibration", name=f"{planting}_1000", op="planted", params=params)
+    key = "elements" if planting is Planting.ROWS else "delay_ns"
+    return Subject(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
+
+
+def options(**changes: Any) -> CalibrationOptions:
+    fields: dict[str, Any] = {
+        "plan": SamplingPlan(replicates=12, rounds=ROUNDS, cache=CacheState.WARM, trim=0.1),
+        "looks": Plan(),
+        "slowdowns": (0.002, 0.02),
+        "passes": 2,
+        "identical": 4,
+    }
+    return CalibrationOptions(**(fields | changes))
+
+
+def calibrate(
+    cpu: Device, reporter: Any, native: FakeWorker | None = None, *, fresh: dict[str, Any] | None = None, **changes: Any
+) -> Found:
+    workers = FakeWorkers(native or FakeWorker(), **(fresh or {}))
+    session = Calibrating(cpu, Path(), options(**changes), reporter)
+    found = session.run([subject(Planting.ROWS), subject(Planting.DELAY)], workers)  # type: ignore[arg-type]
+    assert len(workers.started) == 5, "five fresh processes serve all findings"
+    return found
+
+
+def of(found: Found, nominal: float) -> list[Any]:
+    return [one for one in found.trials if one.place.nominal == nominal]
+
+
+def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter)
+    assert len(of(found, 0.0)) == 2 * 2 * 4
+    assert {one.verdict for one in of(found, 0.0)} <= {VerdictKind.PASS, VerdictKind.UNDECIDED}
+    assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 4
+    assert VerdictKind.REGRESSION not in {one.verdict for one in of(found, 0.002)}, "a fifth of a percent is inside the margin"
+    assert found.complete
+
+
+def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter)
+    assert {truth.place.planting for truth in found.truths} == {Planting.ROWS, Planting.DELAY}
+    for truth in found.truths:
+        assert truth.change.low <= 1 + truth.place.nominal * 1.35
+        assert truth.change.value - 1 == pytest.approx(truth.place.nominal, abs=0.004)
+        assert truth.replicates == 5 * 12
+
+
+def test_a_process_that_deceives_the_first_stage_is_no_false_alarm(cpu: Device, reporter: Any) -> None:
+    """Every new arm of the first process is 1 % slower, of whatever kernel: five fresh processes do not see it."""
+    found = calibrate(cpu, reporter, FakeWorker(shift=0.01))
+    equal = of(found, 0.0)
+    assert {one.first for one in equal} == {VerdictKind.REGRESSION}
+    assert VerdictKind.REGRESSION not in {one.verdict for one in equal}
+
+
+def test_a_pipeline_that_cries_wolf_is_found_out(cpu: Device, reporter: Any) -> None:
+    """The planted defect of the figure itself: equal arms of which the new one is always slower, in every process."""
+    found = calibrate(cpu, reporter, FakeWorker(shift=0.02), fresh={"shift": 0.02})
+    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    assert record.note.false_regressions == record.note.comparisons == 16
+    assert record.note.false_regression_high == 1.0
+
+
+def test_the_components_of_variance_are_those_of_the_noise(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter)
+    assert len(found.components) == 2
+    for one in found.components:
+        assert one.components.rounds == pytest.approx(0.002 * math.sqrt(2), rel=0.35)
+        assert one.components.placements == pytest.approx(0.004 * math.sqrt(2), rel=0.45)
+
+
+def test_a_subject_that_fails_is_left_out_and_named(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, FakeWorker(failing="delay"))
+    assert {one.place.case for one in found.trials} == {"calibration:rows_1000"}
+    assert any("delay_1000 (delay) is left out where it failed: planted" in warning for warning in found.warnings)
+
+
+def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, fresh={"failing": "rows"})
+    by_case = {one.place.case: one.verdict for one in of(found, 0.02)}
+    assert by_case == {"calibration:rows_1000": VerdictKind.UNDECIDED, "calibration:delay_1000": VerdictKind.REGRESSION}
+
+
+def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) -> None:
+    workers: Any = FakeWorkers(FakeWorker(failing="_"))
+    with pytest.raises(DeviceUnfitError, match=r"nothing could be measured .* planted"):
+        Calibrating(cpu, Path(), options(), reporter).run([subject()], workers)
+
+
+def test_a_budget_ends_the_passes_but_not_their_confirmation(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, passes=50, budget_s=1e-6)
+    assert not found.complete
+    assert len(of(found, 0.02)) == 2
+    assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 2
+
+
+def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: Any, tmp_path: Path) -> None:
+    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    first = combined(calibrate(cpu, reporter), options(), environment, None)
+    write_calibration(tmp_path, first)
+    stored = load_calibration(tmp_path, environment.device_name)
+    assert stored == first
+    assert load_note(tmp_path, environment.device_name) == first.note
+    both = combined(calibrate(cpu, reporter, session=1), options(session=1), environment, stored)
+    assert (both.note.comparisons, len(both.sessions)) == (2 * first.note.comparisons, 2)
+    assert {truth.place.session for truth in both.truths} == {0, 1}
+    changed = options(plan=SamplingPlan(replicates=12, rounds=9, cache=CacheState.WARM, trim=0.1))
+    again = calibrate(cpu, reporter)
+    with pytest.raises(UsageError, match=r"made another way \(sampling: "):
+        combined(again, changed, environment, stored)
+
+
+def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: Any) -> None:
+    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    few = combined(calibrate(cpu, reporter), options(), environment, None)
+    assert summary_of(few).classes[0].smallest_found is not None
+    assert (few.note.effects[0].smallest, few.note.effects[0].largest_planted) == (None, None)
+    # The same trials as often as it takes.
+    repeated = msgspec.structs.replace(few, trials=few.trials * FEWEST_TRIALS)
+    found = Found(
+        trials=repeated.trials, truths=few.truths, components=(), warnings=(), timer="host", created="t", seconds=1.0, complete=True
+    )
+    assert combined(found, options(), environment, None).note.effects[0].smallest == pytest.approx(0.02, rel=0.1)
+
+
+def test_every_pair_has_arms_of_its_own() -> None:
+    wanted = comparing(subject(), 5, {0.01: 2, 0.02: 1}, Pilot(time_us=12.0, sensitivity=1.0))
+    used = [arm for pair in wanted.pairs for arm in (pair.new, pair.old)]
+    assert len(used) == len(set(used)) == len(wanted.arms) == 16
+    assert sorted(wanted.nominal.values()) == [0.0] * 5 + [0.01, 0.01, 0.02]
+    slower = {arm.name for arm in wanted.arms if arm.params is not None}
+    assert slower == {pair.new for pair in wanted.pairs if wanted.nominal[pair.name] > 0}
+
+
+def test_planted_work_follows_the_pilot_within_belief() -> None:
+    half = pilot_of(new_us=12.6, old_us=12.0)
+    assert half.sensitivity == pytest.approx(0.5)
+    assert planted_params(subject(), 0.02, half)["elements"] == 1040
+    assert planted_params(subject(Planting.DELAY), 0.02, Pilot(time_us=14.0, sensitivity=1.0))["delay_ns"] == 2280
+    assert pilot_of(11.0, 12.0).sensitivity == 0.2, "a pilot that got faster is noise"
+
+
+def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
+    import torch
+
+    collection = load_collection([CALIBRATION_KERNELS], entry_points=False)
+    assert collection.problems == []
+    for kind in ("cpu", "cuda"):
+        for one in built_in_subjects(kind):
+            op = collection.op(one.case.op)
+            assert op.parse_params(one.case.params).elements > 0
+            assert one.key in one.case.params
+    kernel = collection.kernel("planted/negate_and_wait@1")
+    x = torch.tensor([1.0, -2.0])
+    kernel(x, delay_ns=1000)
+    assert x.tolist() == [-1.0, 2.0]
+
+
+def test_selected_cases_give_the_newest_fused_kernel_that_can_be_timed(collection: Any, case: Case) -> None:
+    (one,) = subjects_of(collection, [case], "cpu", "*good*")
+    assert (one.kernel, one.key, one.planting) == ("scale/good@1", "", Planting.ROWS)
+    assert subjects_of(collection, [case], "cpu", "*fast*") == [], "a CUDA kernel is not timed on a CPU"
+    wanted = comparing(one, 3, (0.01,), Pilot(time_us=1.0, sensitivity=1.0))
+    assert set(wanted.nominal.values()) == {0.0}, "without a parameter to raise only equal arms are compared"

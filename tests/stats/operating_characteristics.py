@@ -1,0 +1,74 @@
+"""How often verdicts are wrong and what they find, by simulation: the tables of docs/statistics.md.
+
+Run it from the repository with the package importable; it prints both tables as markdown in about a minute:
+
+    python tests/stats/operating_characteristics.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from fusebench.schema import VerdictKind
+from fusebench.stats.calibration import summarise
+
+SIZES = (0.005, 0.01, 0.02, 0.05)
+COLUMNS = (
+    "noise",
+    "first findings",
+    "false regressions",
+    "undecided",
+    "replicates",
+    *(f"finds {size:.1%}" for size in SIZES),
+)
+
+
+def row(simulate: ModuleType, name: str, equal: int, planted: int, seed: int = 1) -> dict[str, float]:
+    """One noise model: counts among `equal` comparisons of a kernel with itself, and shares found among `planted` of each size."""
+    noise = next(one for one in (*simulate.DURATIONS, simulate.TYPICAL, *simulate.NOISES) if one.name == name)
+    alike = simulate.compare(noise, 0.0, equal, seed)
+    trials = alike.trials()
+    for place, size in enumerate(SIZES):
+        trials += simulate.compare(noise, size, planted, seed + 1 + place).trials()
+    (summary,) = summarise(trials).classes
+    return {
+        "first findings": alike.count_first(VerdictKind.REGRESSION),
+        "false regressions": summary.false_regressions.count,
+        "undecided": summary.undecided.value,
+        "replicates": summary.median_replicates,
+        **{f"finds {size:.1%}": summary.found[size].value for size in SIZES},
+    }
+
+
+def table(simulate: ModuleType, names: list[str], equal: int, planted: int) -> list[str]:
+    """The lines of a markdown table."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    for name in names:
+        found = row(simulate, name, equal, planted)
+        cells = [
+            name,
+            f"{found['first findings']:g}",
+            f"{found['false regressions']:g}",
+            f"{found['undecided']:.1%}",
+            f"{found['replicates']:g}",
+            *(f"{found[column]:.1%}" for column in COLUMNS[5:]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    spec = importlib.util.spec_from_file_location("fusebench_simulate", Path(__file__).with_name("simulate.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    simulate = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(simulate)
+    for noises in (simulate.DURATIONS, (simulate.TYPICAL, *simulate.NOISES)):
+        print(*table(simulate, [noise.name for noise in noises], 4000, 1000), "", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

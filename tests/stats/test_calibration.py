@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from scipy.stats import binomtest
+
+from fusebench.schema import VerdictKind
+from fusebench.stats.calibration import Trial, rate, summarise, visible_effect
+
+
+def trials(time_us: float, planted: float, found: int, total: int, kind: VerdictKind = VerdictKind.REGRESSION) -> list[Trial]:
+    other = VerdictKind.PASS
+    return [
+        Trial(time_us=time_us, planted=planted, kind=kind if place < found else other, replicates=12 + place, gpu_seconds=0.01 * place)
+        for place in range(total)
+    ]
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 1000), (1, 1000), (7, 40), (40, 40)])
+def test_intervals_of_rates_are_the_exact_ones(count: int, total: int) -> None:
+    found = rate(count, total)
+    expected = binomtest(count, total).proportion_ci(0.95, method="exact")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_none_of_a_thousand_is_not_never() -> None:
+    assert rate(0, 1000, 0.90).high == pytest.approx(3 / 1000, rel=0.01)  # the rule of three, one-sided 95 %
+    assert str(rate(0, 1000)) == "0 of 1000 (0.00% to 0.37%)"
+    nothing = rate(0, 0)
+    assert (nothing.low, nothing.high) == (0.0, 1.0)
+    assert math.isnan(nothing.value)
+
+
+def test_classes_of_duration_are_kept_apart() -> None:
+    calibration = summarise([*trials(2.8, 0.0, 3, 100), *trials(12.0, 0.0, 0, 500), *trials(3.0, 0.0, 0, 10), *trials(80.0, 0.0, 1, 10)])
+    assert [one.name for one in calibration.classes] == ["under 3 us", "3 to 10 us", "10 to 50 us", "50 us and more"]
+    assert [one.false_regressions.count for one in calibration.classes] == [3, 0, 0, 1]
+    assert (calibration.false_regressions.count, calibration.false_regressions.total) == (4, 620)
+    assert calibration.of(12.0) is calibration.classes[2]
+    assert summarise(trials(12.0, 0.0, 0, 5)).of(2.0) is None
+
+
+def test_the_smallest_effect_is_the_smallest_above_which_all_are_found() -> None:
+    lucky = [*trials(12.0, 0.005, 97, 100), *trials(12.0, 0.01, 60, 100), *trials(12.0, 0.02, 95, 100), *trials(12.0, 0.05, 100, 100)]
+    (one,) = summarise(lucky).classes
+    assert one.smallest_found == 0.02
+    assert list(one.found) == [0.005, 0.01, 0.02, 0.05]
+    assert one.passed[0.01].count == 40
+    (blind,) = summarise(trials(12.0, 0.05, 94, 100)).classes
+    assert blind.smallest_found is None
+    assert math.isnan(blind.median_replicates)
+
+
+def test_the_visible_effect_is_where_the_curve_crosses() -> None:
+    found = {0.0: rate(0, 100), 0.01: rate(90, 100), 0.02: rate(100, 100)}
+    assert visible_effect(found) == pytest.approx(0.015)
+    assert visible_effect({0.01: rate(100, 100)}) is None
+    assert visible_effect({0.01: rate(10, 100), 0.02: rate(90, 100)}) is None
+    # 0.5 % found more often than 1 % by luck: both count as what they share.
+    bumpy = {0.005: rate(96, 100), 0.01: rate(84, 100), 0.02: rate(100, 100)}
+    assert visible_effect(bumpy) == pytest.approx(0.015)
+
+
+def test_equal_arms_are_counted_by_what_they_were_called() -> None:
+    (one,) = summarise(
+        [
+            *trials(12.0, 0.0, 2, 100, VerdictKind.IMPROVEMENT),
+            *trials(12.0, 0.0, 5, 50, VerdictKind.UNDECIDED),
+            *trials(12.0, 0.01, 10, 10, VerdictKind.REGRESSION),
+        ]
+    ).classes
+    assert (one.false_regressions.count, one.false_improvements.count, one.undecided.count) == (0, 2, 5)
+    assert one.false_regressions.total == 150
+    assert one.median_replicates == pytest.approx(12 + 36.5, abs=1)
+    assert one.slowest_gpu_seconds == pytest.approx(0.99)
+
+
+def test_the_true_rate_lies_in_the_interval_as_often_as_it_says() -> None:
+    generator = random.Random(1)
+    missed = 0
+    for _ in range(500):
+        found = rate(sum(generator.random() < 0.03 for _ in range(200)), 200)
+        missed += not found.low <= 0.03 <= found.high
+    assert missed / 500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 500)
+
+
+def test_refuses_trials_that_say_nothing() -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        summarise([Trial(time_us=12.0, planted=-0.01, kind=VerdictKind.PASS)])
+    with pytest.raises(ValueError, match="positive time"):
+        summarise([Trial(time_us=0.0, planted=0.0, kind=VerdictKind.PASS)])
+    with pytest.raises(ValueError, match="not a rate"):
+        rate(3, 2)

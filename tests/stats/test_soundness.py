@@ -1,0 +1,72 @@
+"""Records that hold what no measurement gives, one planted fault each."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.errors import RunRecordError
+from fusebench.schema import Estimate, ExitCode, Run
+from fusebench.stats.soundness import faults, require_sound
+
+
+def with_measurement(run: Run, **changes: Any) -> Run:
+    """`run` with its first result's measurement changed."""
+    first = run.results[0]
+    changed = msgspec.structs.replace(first, measurement=msgspec.structs.replace(first.measurement, **changes))
+    return msgspec.structs.replace(run, results=[changed, *run.results[1:]])
+
+
+def with_accuracy(run: Run, **changes: Any) -> Run:
+    first = run.results[0]
+    changed = msgspec.structs.replace(first, accuracy=msgspec.structs.replace(first.accuracy, **changes))
+    return msgspec.structs.replace(run, results=[changed, *run.results[1:]])
+
+
+def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
+    assert faults(synthetic.make_run()) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda run: with_measurement(run, time_us=Estimate(math.nan, 1.0, 2.0)), "time_us is nan"),
+        (lambda run: with_measurement(run, time_us=Estimate(-3.0, -4.0, -2.0)), "time_us is -3.0"),
+        (lambda run: with_measurement(run, time_us=Estimate(math.inf, 1.0, math.inf)), "time_us is inf"),
+        (lambda run: with_measurement(run, time_us=Estimate(3.0, 3.5, 4.0)), "outside of its interval"),
+        (lambda run: with_measurement(run, speedup=Estimate(0.0, 0.0, 1.0)), "speedup is 0.0"),
+        (lambda run: with_measurement(run, replicates=1), "too few samples, 1 replicates"),
+        (lambda run: with_accuracy(run, rms_error=math.nan), "errors are"),
+        (lambda run: with_accuracy(run, max_error=-1.0), "errors are"),
+        (lambda run: msgspec.structs.replace(run, cases=[]), "holds 0 cases"),
+        (lambda run: msgspec.structs.replace(run, results=[]), "0 results"),
+        (lambda run: msgspec.structs.replace(run, cases=[*run.cases, run.cases[0]]), "is there 2 times"),
+        (lambda run: msgspec.structs.replace(run, results=[*run.results, run.results[0]]), "is there 2 times"),
+        (
+            lambda run: msgspec.structs.replace(run, results=[msgspec.structs.replace(run.results[0], measurement=None), *run.results[1:]]),
+            "has no time",
+        ),
+        (
+            lambda run: msgspec.structs.replace(
+                run, cases=[msgspec.structs.replace(run.cases[0], copy_us=Estimate(math.nan, 1.0, 2.0)), *run.cases[1:]]
+            ),
+            "copy_us is nan",
+        ),
+    ],
+)
+def test_every_fault_is_found_and_named(synthetic: ModuleType, plant: Any, said: str) -> None:
+    with pytest.raises(RunRecordError, match=r"^baseline r1 cannot be judged: ") as caught:
+        require_sound(plant(synthetic.make_run()), "baseline")
+    assert said in str(caught.value)
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_many_faults_are_counted_not_listed(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    bad = [msgspec.structs.replace(one, measurement=msgspec.structs.replace(one.measurement, replicates=1)) for one in run.results]
+    with pytest.raises(RunRecordError, match="and 26 more"):
+        require_sound(msgspec.structs.replace(run, results=bad))

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.schema import Run, Status
+from fusebench.stats.gating import judge_run
+from fusebench.stats.rule import MarginRule
+from fusebench.stats.suite_changes import shrinkage, unexplained_improvements
+
+WHERE = "qknorm_rope:flux_1024"
+
+
+def test_an_untouched_suite_has_not_shrunk(synthetic: ModuleType) -> None:
+    assert shrinkage(synthetic.make_run(), synthetic.make_run()) == []
+    assert shrinkage(synthetic.make_run(), synthetic.make_run(cases=synthetic.CASES[:2])) == [], "growing is not shrinking"
+
+
+def test_lost_cases_are_weighed(synthetic: ModuleType) -> None:
+    (lost,) = shrinkage(synthetic.make_run(cases=synthetic.CASES[:3]), synthetic.make_run())
+    assert lost.cases == ("zimage_1024", "batch2_medium")
+    assert lost.kernels == ()
+    assert lost.lost_weight == pytest.approx((4 + 5) / (1 + 2 + 3 + 4 + 5))
+    assert str(lost) == "suite qknorm_rope has shrunk (60.0% of its weight): 2 cases are gone: zimage_1024, batch2_medium"
+
+
+def test_a_lost_variant_is_named_and_weighs_nothing(synthetic: ModuleType) -> None:
+    baseline = synthetic.make_run()
+    last = baseline.cases[-1]
+    variant = msgspec.structs.replace(last, case=msgspec.structs.replace(last.case, variant="tp2"))
+    baseline = msgspec.structs.replace(baseline, cases=[*baseline.cases[:-1], variant])
+    (lost,) = shrinkage(synthetic.make_run(cases=synthetic.CASES[:4]), baseline)
+    assert (lost.cases, lost.lost_weight) == (("batch2_medium",), 0.0)
+    (lost,) = shrinkage(synthetic.make_run(cases=[*synthetic.CASES[:3], "batch2_medium"]), baseline)
+    assert (lost.cases, lost.lost_weight) == (("zimage_1024",), pytest.approx(4 / (1 + 2 + 3 + 4)))
+
+
+def test_a_whole_suite_that_is_gone_is_named(synthetic: ModuleType) -> None:
+    (lost,) = shrinkage(synthetic.make_run(suite="other"), synthetic.make_run())
+    assert (lost.suite, lost.lost_weight, len(lost.cases)) == ("qknorm_rope", pytest.approx(1.0), 5)
+
+
+def test_kernels_that_no_longer_run_are_not_lost_in_silence(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(
+        kernels=list(synthetic.KERNELS)[1:],
+        status={
+            ("flux_1024", synthetic.FUSED): (Status.UNSUPPORTED, "declines now"),
+            ("zimage_1024", synthetic.FUSED): (Status.CHECKED, ""),
+            ("batch2_medium", synthetic.FUSED): (Status.WRONG, "has a verdict of its own"),
+        },
+    )
+    (lost,) = shrinkage(run, synthetic.make_run())
+    assert len(lost.kernels) == 5 + 1
+    assert f"flux_1024: {synthetic.FUSED}" in lost.kernels
+    assert lost.untimed == (f"zimage_1024: {synthetic.FUSED}",)
+    assert lost.lost_weight == 0.0
+    assert "1 kernels are no longer timed" in str(lost)
+
+
+def test_a_check_that_is_no_longer_made_is_lost(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    blind = msgspec.structs.replace(run, results=[msgspec.structs.replace(run.results[0], accuracy=None), *run.results[1:]])
+    (lost,) = shrinkage(blind, run)
+    assert lost.unchecked == (f"flux_1024: {run.results[0].kernel}",)
+
+
+def improved(synthetic: ModuleType) -> tuple[Run, Run]:
+    return synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9}), synthetic.make_run()
+
+
+@pytest.mark.parametrize(
+    ("same", "toolchain", "words"),
+    [
+        (True, [], "machine code is the baseline's"),
+        (True, ["triton: 3.6.0 -> 3.9.0"], "machine code is the baseline's"),
+        (None, [], "is not recorded"),
+        (None, ["triton: 3.6.0 -> 3.9.0"], ""),
+        (False, [], ""),
+    ],
+)
+def test_an_improvement_needs_a_cause(synthetic: ModuleType, same: bool | None, toolchain: list[str], words: str) -> None:
+    judgements = judge_run(*improved(synthetic), MarginRule())
+    found = unexplained_improvements(judgements, {(WHERE, synthetic.FUSED): same}, toolchain)
+    assert [(one.case, one.kernel) for one in found] == ([("flux_1024", synthetic.FUSED)] if words else [])
+    assert all(words in one.reason and one.reason.startswith("-10.00%") for one in found)
+
+
+def test_what_did_not_improve_needs_no_explanation(synthetic: ModuleType) -> None:
+    assert unexplained_improvements(judge_run(synthetic.make_run(), synthetic.make_run(), MarginRule()), {}) == []
+
+
+def test_a_kernel_that_now_covers_a_part_is_lost(synthetic: ModuleType) -> None:
+    run, baseline = synthetic.make_run(), synthetic.make_run()
+    part = msgspec.structs.replace(run.results[0], covers="norm only: no rotation")
+    (lost,) = shrinkage(msgspec.structs.replace(run, results=[part, *run.results[1:]]), baseline)
+    assert lost.kernels == (f"flux_1024: {part.kernel}",)
+    both = msgspec.structs.replace(baseline, results=[part, *baseline.results[1:]])
+    assert shrinkage(both, both) == [], "a part that stays the part is not lost"

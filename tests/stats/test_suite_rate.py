@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections import Counter
+from types import ModuleType
+
+import pytest
+
+from fusebench.schema import VerdictKind
+from fusebench.stats.gating import judge_run
+from fusebench.stats.rule import MarginRule
+from fusebench.stats.suite_rate import held_to_rate
+
+RULE = MarginRule()
+HALF = 0.012
+"""Half-width of each interval; the quotient's is sqrt(2) of it, 1.7 %."""
+
+BORDERLINE = 1.053
+"""Beyond the margin by 2.9 standard errors: p = 0.8 %."""
+
+
+def kinds(synthetic: ModuleType, **new: object) -> tuple[Counter[VerdictKind], Counter[VerdictKind]]:
+    """Verdicts before and after the suite is taken into account."""
+    run, baseline = synthetic.make_run(half=HALF, **new), synthetic.make_run(half=HALF)
+    judgements = judge_run(run, baseline, RULE)
+    held = held_to_rate(judgements, run, baseline, RULE)
+    assert [(one.case, one.kernel) for one in held] == [(one.case, one.kernel) for one in judgements]
+    return tuple(Counter(one.verdict.kind for one in each) for each in (judgements, held))  # type: ignore[return-value]
+
+
+def test_a_borderline_regression_among_thirty_comparisons_is_no_finding(synthetic: ModuleType) -> None:
+    before, after = kinds(synthetic, slow={("flux_1024", synthetic.FUSED): BORDERLINE})
+    assert (before[VerdictKind.REGRESSION], after[VerdictKind.REGRESSION], after[VerdictKind.UNDECIDED]) == (1, 0, 1)
+
+
+def test_a_clear_one_stands(synthetic: ModuleType) -> None:
+    before, after = kinds(synthetic, slow={("flux_1024", synthetic.FUSED): 1.08})
+    assert (before[VerdictKind.REGRESSION], after[VerdictKind.REGRESSION]) == (1, 1)
+
+
+def test_many_borderline_ones_stand_together(synthetic: ModuleType) -> None:
+    before, after = kinds(synthetic, slow={(case, synthetic.FUSED): BORDERLINE for case in synthetic.CASES})
+    assert before[VerdictKind.REGRESSION] == after[VerdictKind.REGRESSION] == 5
+
+
+def test_a_loss_of_accuracy_is_no_matter_of_chance(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    for slow in ({}, {place: BORDERLINE}):
+        before, after = kinds(synthetic, errors={place: 1.4}, slow=slow)
+        assert before[VerdictKind.REGRESSION] == after[VerdictKind.REGRESSION] == 1
+
+
+def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    run, baseline = synthetic.make_run(half=HALF, slow={place: BORDERLINE}), synthetic.make_run(half=HALF)
+    held = held_to_rate(judge_run(run, baseline, RULE), run, baseline, RULE)
+    reason = next(one.verdict.reason for one in held if (one.case, one.kernel) == place)
+    assert "slower beyond" in reason
+    assert "among 30 comparisons it is no finding (adjusted p" in reason
+
+
+def test_nothing_to_compare_is_nothing_to_hold(synthetic: ModuleType) -> None:
+    run, baseline = synthetic.make_run(timer="cuda_events"), synthetic.make_run()
+    judgements = judge_run(run, baseline, RULE)
+    assert held_to_rate(judgements, run, baseline, RULE) == judgements
+    with pytest.raises(ValueError, match="rate=1"):
+        held_to_rate(judgements, run, baseline, RULE, rate=1.0)
+
+
+def test_a_verdict_carries_what_it_was_decided_by(synthetic: ModuleType) -> None:
+    place = ("flux_1024", synthetic.FUSED)
+    run, baseline = synthetic.make_run(half=HALF, slow={place: 1.08}), synthetic.make_run(half=HALF)
+    held = {(one.case, one.kernel): one.verdict for one in held_to_rate(judge_run(run, baseline, RULE), run, baseline, RULE)}
+    slow, same = held[place], held["zimage_1024", synthetic.FUSED]
+    assert (slow.margin, same.margin) == (RULE.margin, RULE.margin)
+    assert slow.p_value < slow.adjusted_p < 0.05 < same.p_value
+    assert slow.adjusted_p == pytest.approx(30 * slow.p_value)

@@ -1,0 +1,149 @@
+"""The timer that replays graphs, on a device of which every cost is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fusebench.errors import NotCapturableError, TimerError
+from fusebench.timing.arm import Arm, CallTiming
+from fusebench.timing.cuda_graph import REPLAYS, CudaGraphTimer
+
+
+class FakeGpu:
+    """Every launch costs what it says; events add a constant, and the first launch after a pause another."""
+
+    def __init__(self, constant_ns: float = 2800.0) -> None:
+        self.constant_ns = constant_ns
+        self.now = 0.0
+        self.captures = 0
+        self._recording: list[float] | None = None
+
+    def launch(self, cost_ns: float) -> None:
+        assert self._recording is not None, "launched outside of a graph"
+        self._recording.append(cost_ns)
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+        self.captures += 1
+        self._recording = []
+        try:
+            work()
+            total = sum(self._recording)
+        finally:
+            self._recording = None
+
+        def replay() -> None:
+            self.now += total
+
+        return replay
+
+    def elapsed_ns(self, work: Callable[[], None]) -> float:
+        began = self.now
+        work()
+        return self.now - began + self.constant_ns
+
+
+def arm(gpu: FakeGpu, name: str, cost: float) -> Arm:
+    return Arm(name, lambda: gpu.launch(cost), lambda: None)
+
+
+@pytest.mark.parametrize("constant", [0.0, 2800.0, 50_000.0])
+def test_neither_the_constant_nor_the_preparation_is_counted(constant: float) -> None:
+    gpu = FakeGpu(constant)
+    arms = [arm(gpu, "short", 1500.0), arm(gpu, "long", 14_000.0)]
+    timings = CudaGraphTimer(gpu=gpu).time_calls(arms * 2, lambda one: gpu.launch(60_000.0))
+    assert timings == [CallTiming(1500, 1500, 0), CallTiming(14_000, 14_000, 0)] * 2
+
+
+def test_what_was_captured_with_the_call_is_in_the_preparation_alone_too() -> None:
+    """The planted defect of the test above: a preparation that the second graph lacks would be counted."""
+    gpu = FakeGpu()
+    seen = iter([60_000.0, 0.0])
+    (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "short", 1500.0)], lambda one: gpu.launch(next(seen)))
+    assert timing.span_ns == 61_500
+
+
+def test_each_arm_is_captured_once_however_often_it_is_called() -> None:
+    gpu = FakeGpu()
+    CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "a", 10.0)] * 7, lambda one: None)
+    assert gpu.captures == 2
+
+
+@pytest.mark.parametrize("message", ["operation not permitted when stream is capturing\nmore", ""])
+def test_what_cannot_be_captured_is_refused_with_its_reason(message: str) -> None:
+    gpu = FakeGpu()
+
+    def waits() -> None:
+        raise RuntimeError(message)
+
+    with pytest.raises(NotCapturableError, match=r"arm 'waits' cannot be captured in a CUDA graph \(.+\): .*--timer cupti"):
+        CudaGraphTimer(gpu=gpu).time_calls([Arm("waits", waits, lambda: None)], lambda one: None)
+
+
+def test_a_call_that_takes_no_time_is_no_time() -> None:
+    gpu = FakeGpu()
+    with pytest.raises(TimerError, match="too short for the timer cuda_graph"):
+        CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "nothing", 0.0)], lambda one: None)
+
+
+def test_refuses_no_replay() -> None:
+    with pytest.raises(ValueError, match="replays=0"):
+        CudaGraphTimer(replays=0, gpu=FakeGpu())
+    assert REPLAYS >= 1
+
+
+@pytest.mark.gpu
+def test_replays_agree_with_the_activity_records() -> None:
+    """Without the constant of 2.8 us that a pair of events adds to each call."""
+    from statistics import median
+
+    import torch
+
+    from fusebench.timing.cupti import CuptiTimer
+
+    x = torch.ones(1 << 24, device="cuda")
+    one = Arm("neg", x.neg_, lambda: None)
+
+    def typical(timer: Any) -> float:
+        return median(timing.span_ns for timing in timer.time_calls([one] * 20, lambda arm: None))
+
+    typical(CuptiTimer())
+    assert typical(CudaGraphTimer()) == pytest.approx(typical(CuptiTimer()), rel=0.10, abs=1000)
+
+
+@pytest.mark.gpu
+def test_a_call_that_waits_for_the_gpu_is_refused() -> None:
+    import torch
+
+    x = torch.ones(16, device="cuda")
+    with pytest.raises(NotCapturableError):
+        CudaGraphTimer().time_calls([Arm("item", lambda: x.sum().item(), lambda: None)], lambda arm: None)
+    x.neg_()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_a_case_is_measured_end_to_end_by_replays() -> None:
+    """Inputs restored and cache emptied inside of the graphs, and no head start for a host that launches nothing."""
+    from pathlib import Path
+
+    import torch
+
+    from fusebench.registry import load_collection
+    from fusebench.schema import CacheState, SamplingPlan
+    from fusebench.timing.cupti import CuptiTimer
+    from fusebench.timing.measure import measure_case
+    from fusebench.timing.placement import arm_specs
+
+    collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
+    op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
+    params = op.parse_params({"tokens": 4096, "heads": 24, "head_dim": 128, "layout": "interleaved"})
+    plan = SamplingPlan(replicates=2, rounds=6, cache=CacheState.COLD, trim=0.1)
+    means = {}
+    for timer in (CuptiTimer(), CudaGraphTimer()):
+        timings = measure_case("s:c", op, params, arm_specs([], baseline), device=torch.device("cuda:0"), plan=plan, timer=timer, seed=1)
+        spans = [sample.span_ns for sample in timings.samples if sample.arm == str(baseline.id)]
+        means[timer.name] = sum(spans) / len(spans)
+    assert means["cuda_graph"] == pytest.approx(means["cupti"], rel=0.15)
