@@ -28,6 +28,7 @@ from ..stats.planting import Place, PlantedTrial, Planting, Truth
 from ..stats.sequential import Finding, Plan, repeated_interval
 from ..stats.variance import components
 from ..store.calibrations import CaseComponents
+from ..timing.coldness import require_emptied
 from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
 from .checking import Workers
 from .messages import Failure, Measured, MeasureTask
@@ -283,6 +284,7 @@ class Calibrating:
                 raise DeviceUnfitError(f"{subject.name}: {reply.reason}")
             self._warn(f"{subject.name} is left out where it failed: {reply.reason}")
             return None
+        require_emptied(reply.coldness)
         self._timer = reply.timer
         return reply
 

@@ -25,6 +25,7 @@ from ..stats.fdr import first_level
 from ..stats.identical import Twin
 from ..stats.sequential import Plan
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide
+from ..timing.coldness import require_emptied
 from ..timing.placement import CONTROL
 from .checking import Workers, check
 from .contenders import Contenders, result_for, split_reference
@@ -339,6 +340,8 @@ class ComparingSession:
         )
         if isinstance(reply, Failure) and reply.unfit:
             raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
+        if isinstance(reply, Measured):
+            require_emptied(reply.coldness)
         return reply
 
     def _note_timing(self, entry: Contenders, reply: Measured) -> None:

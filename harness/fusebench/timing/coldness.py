@@ -51,10 +51,9 @@ class Coldness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device) -> Coldness:
-    """Try the eviction and the memory of a CUDA device, in some ten milliseconds.
+    """Try the eviction and the memory of a CUDA device, in some ten milliseconds; what it means is for `contradiction` to say.
 
     Raises:
-        NotColdError: the eviction does not empty the cache.
         TimerError: as the timer.
     """
     import torch
@@ -82,22 +81,28 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
     spans: dict[str, list[int]] = {}
     for arm, timing in zip(arms, timer.time_calls(arms, prepare), strict=True):
         spans.setdefault(arm.name, []).append(timing.span_ns)
-    seen = Coldness(
+    return Coldness(
         touched_us=median(spans[_TOUCHED]) / 1e3,
         emptied_us=median(spans[_EMPTIED]) / 1e3,
         memory_gb_per_s=2 * source.nbytes / median(spans[_COPY]),
     )
-    require_emptied(seen)
-    return seen
 
 
-def require_emptied(seen: Coldness) -> None:
-    """Raise NotColdError where the cache was as full after it was emptied as before."""
-    if seen.emptied_us < EVICTION_FACTOR * seen.touched_us:
+def without_effect(seen: Coldness) -> str:
+    """That the cache was as full after it was emptied as before, in words; empty where it was not."""
+    if seen.emptied_us >= EVICTION_FACTOR * seen.touched_us:
+        return ""
+    return (
+        f"emptying the cache has no effect: a launch takes {seen.touched_us:.2f} us on a buffer that it just touched and "
+        f"{seen.emptied_us:.2f} us after the cache was emptied; expected at least {EVICTION_FACTOR:g} times as long"
+    )
+
+
+def require_emptied(seen: Coldness | None) -> None:
+    """Raise NotColdError where emptying the cache had no effect; for comparisons, which have no label to refuse."""
+    if seen is not None and (reason := without_effect(seen)):
         raise NotColdError(
-            f"emptying the cache has no effect: a launch takes {seen.touched_us:.2f} us on a buffer that it just touched and "
-            f"{seen.emptied_us:.2f} us after the cache was emptied; expected at least {EVICTION_FACTOR:g} times as long. Cold samples "
-            "cannot be taken here; take --cache warm, whose results are compared with warm ones only"
+            f"{reason}. Cold samples cannot be taken here; take --cache warm, whose results are compared with warm ones only"
         )
 
 
@@ -109,6 +114,8 @@ def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None)
     """
     if seen is None:
         return ""
+    if reason := without_effect(seen):
+        return reason
     limit = MEMORY_FACTOR * seen.memory_gb_per_s
     fastest = {name: bytes_ / time_us / 1e3 for name, (bytes_, time_us) in moved.items()}
     over = {name: speed for name, speed in fastest.items() if speed > limit}

@@ -123,13 +123,14 @@ def _require_activities(
 ) -> None:
     """Raise TimerError for a launch within a call whose activity was not recorded.
 
-    Where not one launch shares its id with an activity, this torch numbers the two apart and there is nothing to match.
+    Where not one launch of an interface shares its id with an activity, this torch numbers the two apart, and there is nothing to match.
     """
-    if not any(number in recorded for _, number, _ in launches):
-        return
+    matched = {name for _, number, name in launches if number in recorded}
     starts = [number for number, _ in ranges]
     lost: dict[int, int] = {}
-    for tag, number, _ in launches:
+    for tag, number, name in launches:
+        if name not in matched:
+            continue
         place = bisect.bisect_right(starts, tag) - 1
         if place >= 0 and (index := ranges[place][1]) >= 0 and number not in recorded:
             lost[index] = lost.get(index, 0) + 1

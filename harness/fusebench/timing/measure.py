@@ -112,7 +112,6 @@ def measure_case(
 
     Raises:
         TimerError: records were missing again and again.
-        NotColdError: cold samples were asked for and the eviction empties nothing.
         UsageError: two pairs share a name, or a pair names an arm that is not among `specs`.
     """
     import torch
