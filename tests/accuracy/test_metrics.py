@@ -169,3 +169,15 @@ def test_a_flip_is_no_excuse_for_a_nan_or_a_finite_value() -> None:
     output = reference.float()
     output[0, 0], output[0, 1] = NAN, 1.0
     assert compare(output, reference).mismatches == 2
+
+
+def test_what_one_rounding_of_the_exact_result_does_is_no_bias() -> None:
+    """Values that lie close together all round the same way; what a kernel adds to that is its own."""
+    reference = 1003.0 + 0.5 * torch.rand(64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    rounded = compare(reference.bfloat16(), reference)
+    assert rounded.mean > 0.5
+    assert rounded.excess_mean == 0.0
+    off = compare((reference.bfloat16() + 8.0), reference)
+    assert off.excess_mean == pytest.approx(8.0)
+    overflow = torch.full((2, 4), 65519.0, dtype=torch.float64)
+    assert compare(torch.full((2, 4), 65504.0).half(), overflow).excess_mean == pytest.approx(0.0)

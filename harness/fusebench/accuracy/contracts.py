@@ -107,9 +107,9 @@ def judge_close(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor:
 
 def _judge_mean(kernel: ErrorMetrics, split: ErrorMetrics, floor: float) -> str | None:
     allowed = BIAS_SHARE * max(kernel.rms, floor * split.ulp_rms)
-    if abs(kernel.mean) <= allowed:
+    if abs(kernel.excess_mean) <= allowed:
         return None
-    return f"biased: mean error {kernel.mean:+.3g} exceeds {allowed:.3g} ({BIAS_SHARE:g} x the RMS error)"
+    return f"biased: mean error {kernel.excess_mean:+.3g} exceeds {allowed:.3g} ({BIAS_SHARE:g} x the RMS error)"
 
 
 def _judge_direction(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor: float) -> str | None:

@@ -37,6 +37,8 @@ class ErrorMetrics:
     """Slices along the last dimension: what one normalisation shares, so errors within one need not be independent."""
     error_sum: float = 0.0
     error_squares: float = 0.0
+    rounding_sum: float = 0.0
+    """Sum of the errors that rounding the exact result once would make: no bias of the kernel's."""
     max: float = 0.0
     """Largest absolute error."""
     channel_elements: int = 0
@@ -70,6 +72,14 @@ class ErrorMetrics:
     def mean(self) -> float:
         """Signed mean error."""
         return self.error_sum / self.elements if self.elements else 0.0
+
+    @property
+    def excess_mean(self) -> float:
+        """Signed mean error beyond that of one rounding of the exact result.
+
+        The latter is not zero where values lie close together: all of 1003 +- 0.5 round to 1004 in bfloat16, whoever computes them.
+        """
+        return (self.error_sum - self.rounding_sum) / self.elements if self.elements else 0.0
 
     @property
     def ulp_rms(self) -> float:
@@ -179,6 +189,8 @@ def _compare_rows(
         reference = reference.masked_fill(left_out, 0.0)
         found["elements"] -= int(left_out.sum())
     found |= {"error_sum": float(error.sum()), "error_squares": _sum_of_squares(error), "max": _largest(error)}
+    rounding = reference.to(output.dtype).to(torch.float64).sub_(reference)
+    found["rounding_sum"] = float(rounding.nan_to_num_(0.0, 0.0, 0.0).sum())  # Inf where rounding overflows, and output did not
     ulp = _float32_ulp(reference) if output.dtype == torch.float32 else None
     if ulp is not None:
         found |= {"ulp_squares": _sum_of_squares(ulp), "ulp_max": _largest(ulp)}
