@@ -145,6 +145,9 @@ def measure_case(
                     break
                 arms = [arm for arm in arms if arm.name not in judge.idle_arms() - kept]
             _warm_up(arms, device, settle, timings)
+            if device.type == "cuda" and plan.cache is CacheState.COLD:
+                with timings.phase("proof that cold is cold"):
+                    timings.coldness = observe_coldness(timer, evict, device)
         rounds = balanced_rounds(arms, plan.rounds, rng)
         prepare = _preparation(device, evict, timings.host_us)
         with timings.phase("timed rounds"):
@@ -181,16 +184,6 @@ def _judge_of(specs: Sequence[ArmSpec], pairs: Sequence[Pair], looks: Plan | Non
     if unknown:
         raise UsageError(f"a pair names the arm {unknown[0]!r}, which is not measured; there are {', '.join(sorted(names))}")
     return Judge(pairs, looks, plan.trim) if pairs and looks is not None else None
-
-
-def _observe(timings: CaseTimings, arms: Sequence[Arm], device: torch.device, timer: Timer, evict: Callable[[], None] | None) -> None:
-    """What is measured once per case besides times: host cost, memory, and, where the cache is emptied by `evict`, that it is."""
-    with timings.phase("host cost and memory"):
-        timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
-        timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
-    if evict is not None:
-        with timings.phase("proof that cold is cold"):
-            timings.coldness = observe_coldness(timer, evict, device)
 
 
 def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
