@@ -438,7 +438,8 @@ def test_a_run_says_where_its_time_went(bench: Bench, cases: list[Case]) -> None
     assert spending.phases_s["timed rounds"] == 9.0
     assert spending.phases_s["first calls"] == 6.0
     assert "accuracy checks" in spending.phases_s
-    assert spending.kernels_s["scale/good@1"] == 1.5
+    assert spending.kernels_s["scale/good@1"] >= 1.5, "its first calls, and what its checks took"
+    assert "scale/wrong@1" not in spending.kernels_s
     assert "copy" not in spending.kernels_s, "the yardstick is no kernel"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
@@ -127,17 +128,24 @@ def check_all(
     *,
     seed: int | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_checked: Callable[[str, float], None] = lambda kernel, seconds: None,
 ) -> list[Result]:
     """Put every runnable kernel of the case through the gate, in their order; the two workers work at the same time.
 
-    `on_progress` is called from two threads.
+    `on_progress`, and `on_checked` with a kernel and the seconds that its check took (compilation included), are called from two threads.
 
     Raises:
         DeviceUnfitError: as `check`.
     """
 
+    def timed(kernel: Kernel) -> Result:
+        began = time.monotonic()
+        result = check(workers, contenders, kernel, seed=seed, on_progress=on_progress)
+        on_checked(str(kernel.id), time.monotonic() - began)
+        return result
+
     def in_turn(kernels: Sequence[Kernel]) -> list[Result]:
-        return [check(workers, contenders, kernel, seed=seed, on_progress=on_progress) for kernel in kernels]
+        return [timed(kernel) for kernel in kernels]
 
     shares = _shares(contenders, workers.device.kind)
     with ThreadPoolExecutor(len(shares)) as pool:

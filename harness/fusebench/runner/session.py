@@ -204,7 +204,12 @@ class Session:
             self._skip(entry, f"the budget of {self.options.budget_s:g} s ended before this case")
             return
         with self._ledger.timed(CHECK):
-            checked = check_all(workers, entry, on_progress=lambda progress: self._show(f"check {progress.kernel}", progress))
+            checked = check_all(
+                workers,
+                entry,
+                on_progress=lambda progress: self._show(f"check {progress.kernel}", progress),
+                on_checked=lambda kernel, seconds: self._ledger.add({}, {kernel: seconds}),
+            )
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
         if entry.baseline_id not in {result.kernel for result in ready}:

@@ -14,7 +14,7 @@ CHECK = "accuracy checks"
 
 
 class Ledger:
-    """Adds up seconds; `spending` may be taken at any time."""
+    """Adds up seconds, from several threads; `spending` may be taken at any time."""
 
     def __init__(self, earlier: Spending | None = None) -> None:
         """`earlier`: what a run that this one goes on with had spent."""
