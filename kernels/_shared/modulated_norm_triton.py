@@ -13,13 +13,10 @@ import triton.language as tl
 
 from fusebench.registry.torch_operator import launchable, tracing
 
-from .modulation import ROW, SCALAR, Broadcast
+from .modulation import address, addressing, rows_differ
 from .norm_arguments import Plan
 from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
 from .row_tiles import RowTile
-
-ABSENT = -1
-"""In the place of an addressing: no such modulation."""
 
 
 @triton.jit
@@ -182,7 +179,7 @@ def launch(
     used = [
         broadcast for given, broadcast in ((gate, plan.gate), (scale, plan.scale), (shift, plan.shift)) if given is not None and broadcast
     ]
-    per_row = tile.rows > 1 and any(one.addressing == ROW and one.rows_per_group % tile.rows for one in used)
+    per_row = rows_differ(used, tile.rows)
     kernel: Any = launchable(_modulated_norm)
     other = x if residual is None else residual
     kernel[(triton.cdiv(plan.rows, tile.rows),)](
@@ -201,9 +198,9 @@ def launch(
         x.stride(1),
         other.stride(0),
         other.stride(1),
-        *_address(plan.gate, gate),
-        *_address(plan.scale, scale),
-        *_address(plan.shift, shift),
+        *address(plan.gate, gate),
+        *address(plan.scale, scale),
+        *address(plan.shift, shift),
         eps,
         D=plan.hidden,
         ROWS=tile.rows,
@@ -214,9 +211,9 @@ def launch(
         LAYER=norm == "layer",
         WEIGHT=weight is not None,
         BIAS=bias is not None,
-        GATE=_addressing(plan.gate, gate),
-        SCALE=_addressing(plan.scale, scale),
-        SHIFT=_addressing(plan.shift, shift),
+        GATE=addressing(plan.gate, gate),
+        SCALE=addressing(plan.scale, scale),
+        SHIFT=addressing(plan.shift, shift),
         PER_ROW=per_row,
         num_warps=tile.num_warps,
         # Uncontracted, gate * x + residual rounds as torch's float32 chain does, so that v is the model's.  Under torch.compile the
@@ -228,14 +225,3 @@ def launch(
 def intermediate_dtype(x: torch.Tensor, *beside: torch.Tensor | None) -> torch.dtype:
     """The dtype in which models keep the norm before they modulate it: x's, or float32 where anything beside x is float32."""
     return x.dtype if all(tensor is None or tensor.dtype == x.dtype for tensor in beside) else torch.float32
-
-
-def _address(broadcast: Broadcast | None, given: torch.Tensor | None) -> tuple[int, int, int]:
-    return (0, 0, 1) if given is None or broadcast is None else broadcast[:3]
-
-
-def _addressing(broadcast: Broadcast | None, given: torch.Tensor | None) -> int:
-    return ABSENT if given is None or broadcast is None else broadcast.addressing
-
-
-assert SCALAR > ABSENT, "device code tells an absent modulation by its sign"

@@ -13,7 +13,7 @@ and is read, whatever its form, at `batch * batch_stride + (token // rows_per_gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .layout import Layout, refuse
@@ -25,8 +25,11 @@ Form = Literal["scalar", "channel", "batch", "token", "frame"]
 FORMS: tuple[Form, ...] = ("scalar", "channel", "batch", "token", "frame")
 """From the narrowest to the widest."""
 
+ABSENT = -1
+"""In the place of an addressing: no such modulation; device code tells it by its sign."""
 SCALAR, CHANNEL, ROW = 0, 1, 2
 """How device code addresses a modulation: one value; one row for all of x; a row that depends on sample and token."""
+assert min(SCALAR, CHANNEL, ROW) > ABSENT, "device code tells an absent modulation by its sign"
 
 
 class Broadcast(NamedTuple):
@@ -81,6 +84,21 @@ def broadcast(op: str, name: str, values: Layout, x: Layout) -> Broadcast:
     if values.device != x.device:
         refuse(op, name, f"device {values.device}", f"{x.device}, like x")
     return found
+
+
+def address(broadcast: Broadcast | None, given: torch.Tensor | None) -> tuple[int, int, int]:
+    """Batch stride, group stride and rows per group for a launch; what no launch reads where the modulation is not given."""
+    return (0, 0, 1) if given is None or broadcast is None else broadcast[:3]
+
+
+def addressing(broadcast: Broadcast | None, given: torch.Tensor | None) -> int:
+    """SCALAR, CHANNEL or ROW, or ABSENT where the modulation is not given."""
+    return ABSENT if given is None or broadcast is None else broadcast.addressing
+
+
+def rows_differ(broadcasts: Iterable[Broadcast], rows: int) -> bool:
+    """Whether a program of `rows` consecutive rows may meet different rows of one of these modulations."""
+    return rows > 1 and any(one.addressing == ROW and one.rows_per_group % rows for one in broadcasts)
 
 
 def form_of(values: Layout) -> tuple[Form, int]:

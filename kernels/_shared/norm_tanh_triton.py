@@ -14,14 +14,11 @@ import triton.language as tl
 from fusebench.registry.torch_operator import launchable, tracing
 
 from .modulated_norm_triton import load_activation
-from .modulation import ROW, Broadcast
+from .modulation import ROW, address, addressing, rows_differ
 from .norm_tanh_arguments import TanhPlan
 from .norm_tanh_tiles import most_registers
 from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
 from .row_tiles import RowTile
-
-ABSENT = -1
-"""In the place of an addressing: no such tensor."""
 
 
 @triton.jit
@@ -228,9 +225,9 @@ def launch(
         plan.tokens,
         x.stride(0),
         x.stride(1),
-        *_address(plan.residual, residual),
-        *_address(plan.gate, gate),
-        *_address(plan.scale2, scale2),
+        *address(plan.residual, residual),
+        *address(plan.gate, gate),
+        *address(plan.scale2, scale2),
         eps,
         D=plan.hidden,
         ROWS=tile.rows,
@@ -240,29 +237,16 @@ def launch(
         NORM=norm is not None and y is not None,
         WEIGHT=weight is not None,
         BIAS=bias is not None,
-        RESIDUAL=_addressing(plan.residual, residual),
+        RESIDUAL=addressing(plan.residual, residual),
         STREAM=residual is not None and plan.residual.addressing == ROW and plan.residual.rows_per_group == 1,
-        GATE=_addressing(plan.gate, gate),
-        SCALE2=_addressing(plan.scale2, scale2),
+        GATE=addressing(plan.gate, gate),
+        SCALE2=addressing(plan.scale2, scale2),
         WEIGHT2=weight2 is not None,
         BIAS2=bias2 is not None,
-        RESIDUAL_PER_ROW=residual is not None and _differs([plan.residual], tile),
-        PER_ROW=_differs(gates, tile),
+        RESIDUAL_PER_ROW=residual is not None and rows_differ([plan.residual], tile.rows),
+        PER_ROW=rows_differ(gates, tile.rows),
         num_warps=tile.num_warps,
         # Contracted, unlike where v must be torch's to the bit: no step here is the split chain's, whose roundings come in between,
         # and tanh would be longer.  Under torch.compile options cannot be passed, and Triton's defaults decide.
         **({} if tracing() else {"enable_fp_fusion": True, "maxnreg": most_registers(tile, narrow=narrow)}),
     )
-
-
-def _differs(broadcasts: list[Broadcast], tile: RowTile) -> bool:
-    """Whether rows of one program may take different rows of values."""
-    return tile.rows > 1 and any(one.addressing == ROW and one.rows_per_group % tile.rows for one in broadcasts)
-
-
-def _address(broadcast: Broadcast | None, given: torch.Tensor | None) -> tuple[int, int, int]:
-    return (0, 0, 1) if given is None or broadcast is None else broadcast[:3]
-
-
-def _addressing(broadcast: Broadcast | None, given: torch.Tensor | None) -> int:
-    return ABSENT if given is None or broadcast is None else broadcast.addressing

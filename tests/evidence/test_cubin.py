@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from fusebench.evidence.compiling import CompileError, assembler_figures
-from fusebench.evidence.cubin import CubinError, code_of, sections
+from fusebench.evidence.cubin import code_of
+from fusebench.registry.elf import CubinError, sections
 
 
 def elf(contents: dict[str, bytes], reserved: dict[str, int] | None = None) -> bytes:

@@ -7,13 +7,13 @@ where a replay hears them (`launchable`, `nvrtc.launch`), but independently of i
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..schema import Language, Role
+from .elf import sections
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 KEPT_SECTIONS = (".text.", ".nv.info", ".nv.constant", ".nv.shared.", ".nv.global", ".rodata")
 """Beginnings of the names of sections that decide what runs: instructions, register counts and launch bounds (`.nv.info`), constants, sizes
 of shared memory.  The others hold names, paths of source files and line numbers, which differ between two folders of the same source."""
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_NO_BITS = 8
 
 
 class Listener:
@@ -109,7 +106,7 @@ def digest(cubin: bytes, geometry: Sequence[Any] = ()) -> str:
     """SHA-256 of what a cubin makes the GPU do, with the launch geometry; names, paths and line numbers are left out.
 
     Raises:
-        ValueError: `cubin` is not a 64-bit little-endian ELF file.
+        CubinError: `cubin` is not a 64-bit little-endian ELF file.
     """
     found = hashlib.sha256(repr(tuple(geometry)).encode())
     for kind, content in _sections(cubin):
@@ -120,18 +117,13 @@ def digest(cubin: bytes, geometry: Sequence[Any] = ()) -> str:
 
 def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
     """Kind and content of the sections that decide what runs, in the file's order."""
-    if cubin[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"expected a 64-bit little-endian ELF file, which a cubin is; found {cubin[:6]!r}")
-    header = _HEADER.unpack_from(cubin)
-    start, size, count, names_at = header[6], header[11], header[12], header[13]
-    sections = [_SECTION.unpack_from(cubin, start + number * size) for number in range(count)]
-    names = sections[names_at][4]
-    for name, kind, _, _, offset, length, *_ in sections:
-        label = cubin[names + name : cubin.index(b"\0", names + name)].decode()
+    for section in sections(cubin):
+        label = section.name
         prefix = next((one for one in KEPT_SECTIONS if label.startswith(one)), None)
         if prefix is None:
             continue
-        content = length.to_bytes(8, "little") if kind == _NO_BITS else cubin[offset : offset + length]
+        # Of shared memory a file holds nothing but the size.
+        content = section.content if len(section.content) == section.size else section.size.to_bytes(8, "little")
         # The function's own name follows the prefix, and for constants the number of the bank comes first.
         bank = label.removeprefix(prefix).partition(".")[0] if prefix == ".nv.constant" else ""
         yield prefix + bank, content
