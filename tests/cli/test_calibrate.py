@@ -42,7 +42,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--add"], "there is no calibration of"),
+        (["--no-built-in"], "nothing to calibrate with"),
         (["--kernel", "x*"], "add --suite NAME or --op NAME"),
         (["--timer", "cupty"], "did you mean 'cupti'?"),
         (["--timer", "cuda_graph"], "times a GPU"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status, Ver
 from fusebench.stats.planting import Planting
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import load_note
-from fusebench.store.calibrations import load_calibration, write_calibration
+from fusebench.store.calibrations import join_calibration, load_calibration
 from fusebench.timing.pairs import Judge
 
 ROUNDS = 4
@@ -43,11 +46,10 @@ class FakeWorker:
         self.scatter, self.shift, self.failing = scatter, shift, failing
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
+        self.stopped = False
 
-    def __enter__(self) -> FakeWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+    def stop(self) -> None:
+        self.stopped = True
 
     def time_ns(self, params: dict[str, Any]) -> float:
         return 12_000 * (1 + 0.5 * (params["elements"] / 1000 - 1)) + params.get("delay_ns", 0)
@@ -86,15 +88,17 @@ class FakeWorker:
 
 
 class FakeWorkers:
-    """`native` and as many fresh workers as are asked for; `fresh` makes one from its number."""
+    """`native`, and as many fresh workers as are asked for, made with the same `fresh` and seeds of their own."""
 
     def __init__(self, native: FakeWorker, **fresh: Any) -> None:
         self.native, self._fresh = native, fresh
         self.started: list[FakeWorker] = []
 
-    def fresh(self) -> FakeWorker:
-        self.started.append(FakeWorker(seed=100 + len(self.started), **self._fresh))
-        return self.started[-1]
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[FakeWorker]]:
+        self.started = [FakeWorker(seed=100 + number, **self._fresh) for number in range(count)]
+        yield self.started
+        assert all(worker.stopped for worker in self.started), "a worker that has measured gives its memory back"
 
 
 def subject(planting: Planting = Planting.ROWS) -> Subject:
@@ -199,17 +203,36 @@ def test_a_budget_ends_the_passes_but_not_their_confirmation(cpu: Device, report
 def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: Any, tmp_path: Path) -> None:
     environment = Calibrating(cpu, Path(), options(), reporter).environment
     first = combined(calibrate(cpu, reporter), options(), environment, None)
-    write_calibration(tmp_path, first)
+    assert join_calibration(tmp_path, environment.device_name, lambda _: first)[0] == first
     stored = load_calibration(tmp_path, environment.device_name)
     assert stored == first
     assert load_note(tmp_path, environment.device_name) == first.note
-    both = combined(calibrate(cpu, reporter, session=1), options(session=1), environment, stored)
+    both = combined(calibrate(cpu, reporter), options(), environment, stored)
     assert (both.note.comparisons, len(both.sessions)) == (2 * first.note.comparisons, 2)
-    assert {truth.place.session for truth in both.truths} == {0, 1}
+    assert {truth.place.session for truth in both.truths} == {trial.place.session for trial in both.trials} == {0, 1}
+    assert {one.session for one in both.components} == {0, 1}
     changed = options(plan=SamplingPlan(replicates=12, rounds=9, cache=CacheState.WARM, trim=0.1))
     again = calibrate(cpu, reporter)
     with pytest.raises(UsageError, match=r"made another way \(sampling: "):
         combined(again, changed, environment, stored)
+
+
+def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any, tmp_path: Path) -> None:
+    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    started = threading.Barrier(2)
+
+    def join(found: Found) -> None:
+        started.wait()
+        join_calibration(tmp_path, environment.device_name, lambda stored: combined(found, options(), environment, stored))
+
+    both = [threading.Thread(target=join, args=(calibrate(cpu, reporter),)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    stored = load_calibration(tmp_path, environment.device_name)
+    assert stored is not None
+    assert len(stored.sessions) == 2
 
 
 def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: Any) -> None:

@@ -169,3 +169,21 @@ def test_an_interrupted_worker_is_never_started_again(root: Path, case: Case) ->
     with pytest.raises(InterruptedError):
         process.ask(CheckTask(case=case, kernel="scale/good@1"))
     assert process.pid is None
+
+
+def test_fresh_workers_are_all_ready_before_the_first_is_asked_and_end_with_their_context(root: Path, cpu: Device, case: Case) -> None:
+    with Workers(cpu, [root]).fresh(2) as fresh:
+        pids = {worker.pid for worker in fresh}
+        assert len(pids) == 2
+        assert None not in pids
+        assert [worker.until_ready() for worker in fresh] == [None, None]
+        assert isinstance(fresh[1].ask(CheckTask(case=case, kernel="scale/good@1", seed=5)), Checked)
+        assert {worker.pid for worker in fresh} == pids, "readiness is of the process that is asked"
+    assert [worker.pid for worker in fresh] == [None, None]
+
+
+def test_a_fresh_worker_that_cannot_start_says_so_when_asked(cpu: Device, case: Case, tmp_path: Path) -> None:
+    with Workers(cpu, [tmp_path / "none"]).fresh(1) as (worker,):
+        reply = worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
+    assert isinstance(reply, Failure)
+    assert reply.unfit

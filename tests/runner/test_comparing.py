@@ -114,15 +114,20 @@ class FakeWorkers(Workers):
         self.processes = 0
 
     @contextmanager
-    def fresh(self) -> Iterator[Any]:  # type: ignore[override]
-        self.processes += 1
-        number, worker = self.processes, self.native
+    def fresh(self, count: int) -> Iterator[list[Any]]:
+        worker = self.native
+        self.processes += count
 
         class Fresh:
-            def ask(self, task: MeasureTask, on_progress: Any) -> Any:
-                return worker.ask_fresh(task, number)  # type: ignore[attr-defined]
+            def __init__(self, number: int) -> None:
+                self.number = number
 
-        yield Fresh()
+            def ask(self, task: MeasureTask, on_progress: Any) -> Any:
+                return worker.ask_fresh(task, self.number)  # type: ignore[attr-defined]
+
+            def stop(self) -> None: ...
+
+        yield [Fresh(number + 1) for number in range(count)]
 
 
 class Bench:

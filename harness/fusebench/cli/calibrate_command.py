@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
 CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
-QUICK_PASSES, PASSES = 1, 10
+QUICK_PASSES, PASSES = 1, 5
 IDENTICAL = 11
-"""Pairs of equal arms in one measurement: ten passes over ten subjects make 1100 comparisons."""
+"""Pairs of equal arms in one measurement: five passes over the ten built-in subjects and the twelve of the suite make 1210 comparisons."""
+SUITE = "calibration"
+"""What is measured on a GPU unless SELECTION says otherwise, where the project has it: every op, from 2 to 200 us."""
 TRUTH_REPLICATES = 12
 """In each of the five fresh processes: 60 replicates know a truth at 12 us to 0.07 % (one standard error)."""
 
@@ -44,7 +46,10 @@ def calibrate(
             "--budget", metavar="SECONDS", min=1.0, help="Begin no pass after this long; what was found is confirmed in any case."
         ),
     ] = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to the stored calibration instead of replacing it.")] = False,
+    built_in: Annotated[
+        bool, typer.Option("--built-in/--no-built-in", help="Whether fusebench's own kernels of 2 to 200 us are measured too.")
+    ] = True,
+    add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")
     ] = 0.0,
@@ -54,10 +59,11 @@ def calibrate(
     """Measure how often a verdict is wrong on this machine, and the smallest slowdown that is found.
 
     Equal kernels and kernels slowed down by known shares (by more rows, and by a wait on the device) go through the whole pipeline of `ab`:
-    sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  Always measured: fusebench's own
-    kernels of 2 to 200 us.  SELECTION adds the newest fused kernel of each selected case.
+    sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  Measured are fusebench's own
+    kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless given.
 
-    The result lies in results/calibration/ and stands in every report of the device.
+    The result lies in results/calibration/ and stands in every report of the device.  Several GPUs of one model can be calibrated at the
+    same time, with --add and a --device each.
     """
     from ..device import device_lock, require_idle, resolve_device
     from ..device.toolchain import require_torch_for
@@ -69,7 +75,7 @@ def calibrate(
     from ..runner.session import default_plan
     from ..runner.subjects import CALIBRATION_KERNELS, built_in_subjects
     from ..stats.confirmation import PROCESSES
-    from ..store.calibrations import load_calibration, write_calibration
+    from ..store.calibrations import join_calibration, load_calibration
     from ..timing.names import require_timer
     from .output import print_json, remark
     from .progress import make_reporter
@@ -79,11 +85,11 @@ def calibrate(
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
-    subjects = [*built_in_subjects(target.kind), *selected]
+    subjects = [*(built_in_subjects(target.kind) if built_in else ()), *selected]
+    if not subjects:
+        raise UsageError("--no-built-in, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
     earlier = load_calibration(project.results, target.name) if add else None
-    if add and earlier is None:
-        raise UsageError(f"--add: there is no calibration of {target.name} to add to; leave --add out")
     import msgspec
 
     options = CalibrationOptions(
@@ -95,7 +101,6 @@ def calibrate(
         processes=PROCESSES,
         timer=timer,
         budget_s=budget,
-        session=len(earlier.sessions) if earlier is not None else 0,
     )
     if earlier is not None:
         require_same_method(earlier, options, earlier.timer if timer == "auto" else timer)
@@ -105,8 +110,9 @@ def calibrate(
         calibrating = Calibrating(target, project.root, options, make_reporter())
         with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout) as workers:
             found = calibrating.run(subjects, workers)
-    record = combined(found, options, calibrating.environment, earlier)
-    file = write_calibration(project.results, record)
+    record, file = join_calibration(
+        project.results, target.name, lambda stored: combined(found, options, calibrating.environment, stored if add else None)
+    )
     summary = summary_of(record)
     if json:
         print_json(calibration_document(record, summary, str(file)))
@@ -124,7 +130,10 @@ def _selected(
     if suite is None and op is None:
         if kernel is not None or case is not None:
             raise UsageError("--kernel and --case choose among the cases of a suite; add --suite NAME or --op NAME")
-        return [], find_project(), ()
+        project = find_project()
+        if device_kind != "cuda" or not any((folder / f"{SUITE}.toml").is_file() for folder in project.suites):
+            return [], project, ()
+        suite = [SUITE]
     from ..runner.subjects import subjects_of
     from .selection import resolve_selection
 

@@ -57,7 +57,6 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     timer: str = "auto"
     budget_s: float | None = None
     """Seconds after which no further pass is begun; what was found is confirmed in any case."""
-    session: int = 0
 
 
 class _Pending(msgspec.Struct, kw_only=True):
@@ -72,7 +71,7 @@ class _Pending(msgspec.Struct, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What one calibration adds to the record."""
+    """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
 
     trials: tuple[PlantedTrial, ...]
     truths: tuple[Truth, ...]
@@ -179,11 +178,11 @@ class Calibrating:
         logs: dict[Place, list[float]] = defaultdict(list)
         times: dict[Place, list[float]] = defaultdict(list)
         nested: dict[int, list[list[list[float]]]] = defaultdict(list)
-        for process in range(self.options.processes):
-            self.reporter.note(
-                f"fresh process {process + 1} of {self.options.processes}: {sum(map(len, claims.values()))} findings to confirm"
-            )
-            with workers.fresh() as worker:
+        with workers.fresh(self.options.processes) as fresh:
+            for number, worker in enumerate(fresh):
+                self.reporter.note(
+                    f"fresh process {number + 1} of {self.options.processes}: {sum(map(len, claims.values()))} findings to confirm"
+                )
                 for place, pilot in pilots.items():
                     subject = subjects[place]
                     for start in range(0, len(claims[place]), CONFIRMED_AT_ONCE):
@@ -198,10 +197,11 @@ class Calibrating:
                         logs[where] += pair_logs(reply.samples, pair, self.options.plan.trim)
                         times[where].append(means[pair.old])
                     nested[place].append(_round_logs(reply.samples, wanted.pairs[0]))
+                worker.stop()  # its buffers are not the next one's burden
         truths = [_truth(where, logs[where], times[where]) for where in logs if where.nominal > 0]
         return truths, [
             CaseComponents(
-                session=self.options.session,
+                session=0,
                 case=subjects[place].case.key,
                 kernel=subjects[place].kernel,
                 time_us=pilots[place].time_us,
@@ -290,7 +290,7 @@ class Calibrating:
 
     def _place(self, subject: Subject, nominal: float) -> Place:
         planting = subject.planting if nominal else Planting.IDENTICAL
-        return Place(self.options.session, subject.case.key, subject.kernel, planting, nominal)
+        return Place(0, subject.case.key, subject.kernel, planting, nominal)
 
     def _warn(self, text: str) -> None:
         self._warnings.append(text)

@@ -45,6 +45,7 @@ def combined(found: Found, options: CalibrationOptions, environment: Environment
     """
     if earlier is not None:
         require_same_method(earlier, options, found.timer)
+        found = _in_session(found, len(earlier.sessions))
     record = CalibrationRecord(
         note=CalibrationNote(
             device_name=environment.device_name,
@@ -72,6 +73,16 @@ def combined(found: Found, options: CalibrationOptions, environment: Environment
     left_out = [f"not counted: {text}" for text in uncounted(record.trials, record.truths)]
     record = msgspec.structs.replace(record, warnings=(*record.warnings, *(text for text in left_out if text not in known)))
     return msgspec.structs.replace(record, note=_note(record))
+
+
+def _in_session(found: Found, session: int) -> Found:
+    """`found` as that session's: only when it is stored is known how many came before."""
+    return msgspec.structs.replace(
+        found,
+        trials=tuple(msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, session=session)) for one in found.trials),
+        truths=tuple(msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, session=session)) for one in found.truths),
+        components=tuple(msgspec.structs.replace(one, session=session) for one in found.components),
+    )
 
 
 def _note(record: CalibrationRecord) -> CalibrationNote:

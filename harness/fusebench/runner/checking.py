@@ -61,9 +61,20 @@ class Workers:
         self.native = worker(interpret=False)
         self.interpreter = worker(interpret=True)
 
-    def fresh(self) -> WorkerProcess:
-        """One more native worker, whose process starts with its first task and ends with its context."""
-        return self._worker(interpret=False)
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[WorkerProcess]]:
+        """`count` native workers with processes of their own, which end with the context.
+
+        They are started together, since each takes seconds to import torch and the kernels, and handed out when all stand still: what one
+        of them measures, no other one's start disturbs.
+        """
+        with ExitStack() as stack:
+            workers = [stack.enter_context(self._worker(interpret=False)) for _ in range(count)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
+            yield workers
 
     def __enter__(self) -> Workers:
         return self

@@ -47,12 +47,14 @@ def in_fresh_processes(
         skip_identical=False,
     )
     logs: dict[str, list[list[float]]] = {pair.name: [] for pair in pairs}
-    for number in range(processes):
-        on_process(number, processes)
-        with workers.fresh() as worker:
+    on_process(0, processes)
+    with workers.fresh(processes) as fresh:
+        for number, worker in enumerate(fresh):
+            on_process(number, processes)
             reply = ask(msgspec.structs.replace(again, seed=random.SystemRandom().randrange(2**31)), worker)
-        if isinstance(reply, Failure):
-            return reply
-        for pair in pairs:
-            logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
+            worker.stop()  # its buffers are not the next one's burden
+            if isinstance(reply, Failure):
+                return reply
+            for pair in pairs:
+                logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
     return logs

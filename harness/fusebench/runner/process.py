@@ -49,14 +49,42 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    def start(self) -> None:
+        """Begin to start the process, unless it lives; `until_ready` waits for it.  Several workers may start at the same time."""
+        self._ensure_started()
+
+    def until_ready(self) -> Failure | None:
+        """Start the process unless it lives, and wait until it has loaded everything; the failure that kept it from that, if any."""
+        connection = self._ensure_started()
+        began = time.monotonic()
+        try:
+            while not self._ready:
+                if connection.poll(POLL_S):
+                    message = connection.recv()
+                    if isinstance(message, Failure):
+                        self.stop()  # it leaves by itself: the next one asked is another process
+                        return message
+                    self._ready = message == READY
+                elif time.monotonic() - began > START_S:
+                    return self._hung("start")
+        except (EOFError, ConnectionError):
+            return Failure(status=Status.CRASHED, reason=f"the process died during 'start': {self._death()}", kernel=self._blamed)
+        except BaseException:
+            self.kill()
+            raise
+        return None
+
     def ask(self, task: Task, on_progress: Callable[[Progress], None] = lambda progress: None) -> Reply:
         """Give the worker a task and wait for its reply; a worker that dies or falls silent is a Failure too.
 
         Raises:
             InterruptedError: `interrupt` was called before.
         """
+        failure = self.until_ready()
+        if failure is not None:
+            return failure
         connection = self._ensure_started()
-        doing = "start"
+        doing = READY.text
         try:
             connection.send(task)
             heard = time.monotonic()
@@ -67,11 +95,8 @@ class WorkerProcess:
                     if not isinstance(message, Progress):
                         return self._after(message)
                     doing = message.text
-                    if message == READY:
-                        self._ready = True
-                    else:
-                        on_progress(message)
-                elif time.monotonic() - heard > (self._silence_s if self._ready else START_S):
+                    on_progress(message)
+                elif time.monotonic() - heard > self._silence_s:
                     return self._hung(doing)
         except (EOFError, ConnectionError):
             kernel = self._blamed

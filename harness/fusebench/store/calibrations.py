@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,25 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     truths: tuple[Truth, ...]
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...] = ()
+
+
+def join_calibration(
+    results: Path, device_name: str, join: Callable[[CalibrationRecord | None], CalibrationRecord]
+) -> tuple[CalibrationRecord, Path]:
+    """Replace the stored record by what `join` makes of it (None where there is none), and return it with its file.
+
+    Several GPUs of one model may be calibrated at the same time, each by a command of its own: one at a time joins what it found.
+
+    Raises:
+        RunRecordError: there is a record, and it cannot be read; it stays as it is.
+    """
+    import filelock
+
+    file = calibration_file(results, device_name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(file.with_name(f".{file.name}.lock")):
+        record = join(load_calibration(results, device_name))
+        return record, write_calibration(results, record)
 
 
 def write_calibration(results: Path, record: CalibrationRecord) -> Path:

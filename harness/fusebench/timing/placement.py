@@ -88,7 +88,9 @@ class Placement:
         import torch
 
         words = max(1, self._op.minimum_bytes(self._params) // 8)
-        return self._empty((words,), torch.int32).random_()
+        # A generator of its own: torch's default one stays unusable in a process where the capture of a CUDA graph has failed.
+        generator = torch.Generator(device=self._device).manual_seed(self._rng.getrandbits(63))
+        return self._empty((words,), torch.int32).random_(generator=generator)
 
     def _copy(self) -> Arm:
         source, target = self._yardstick_buffer(), self._yardstick_buffer()
