@@ -24,7 +24,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
     monkeypatch.setattr(confirmation, "PROCESSES", 1)
     monkeypatch.setattr(subjects, "CPU_ELEMENTS", (2**12,))
     monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
-    result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--json")
+    result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["comparisons"] == 4
@@ -42,7 +42,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--no-built-in"], "nothing to calibrate with"),
+        (["--built-in", "none"], "nothing to calibrate with"),
         (["--kernel", "x*"], "add --suite NAME or --op NAME"),
         (["--timer", "cupty"], "did you mean 'cupti'?"),
         (["--timer", "cuda_graph"], "times a GPU"),

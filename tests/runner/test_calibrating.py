@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ import pytest
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import load_collection
+from fusebench.runner import calibrating
 from fusebench.runner.calibrating import Calibrating, CalibrationOptions, Found
 from fusebench.runner.calibration_summary import FEWEST_TRIALS, combined, summary_of
 from fusebench.runner.messages import Failure, Measured, MeasureTask
@@ -42,19 +45,23 @@ ROUNDS = 4
 class FakeWorker:
     """Answers a task as a device would on which a call takes 12 us for 1000 elements and half as much again per element beyond."""
 
-    def __init__(self, scatter: float = 0.004, shift: float = 0.0, seed: int = 1, failing: str = "") -> None:
-        self.scatter, self.shift, self.failing = scatter, shift, failing
+    def __init__(
+        self,
+        scatter: float = 0.004,
+        shift: float = 0.0,
+        seed: int = 1,
+        failing: str = "",
+        before_asked: Callable[[MeasureTask], None] = lambda task: None,
+    ) -> None:
+        self.scatter, self.shift, self.failing, self.before_asked = scatter, shift, failing, before_asked
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
-        self.stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
 
     def time_ns(self, params: dict[str, Any]) -> float:
         return 12_000 * (1 + 0.5 * (params["elements"] / 1000 - 1)) + params.get("delay_ns", 0)
 
     def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
+        self.before_asked(task)
         self.tasks.append(task)
         if self.failing and self.failing in task.case.name:
             return Failure(status=Status.CRASHED, reason="planted")
@@ -98,7 +105,6 @@ class FakeWorkers:
     def fresh(self, count: int) -> Iterator[list[FakeWorker]]:
         self.started = [FakeWorker(seed=100 + number, **self._fresh) for number in range(count)]
         yield self.started
-        assert all(worker.stopped for worker in self.started), "a worker that has measured gives its memory back"
 
 
 def subject(planting: Planting = Planting.ROWS) -> Subject:
@@ -193,11 +199,42 @@ def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) ->
         Calibrating(cpu, Path(), options(), reporter).run([subject()], workers)
 
 
-def test_a_budget_ends_the_passes_but_not_their_confirmation(cpu: Device, reporter: Any) -> None:
-    found = calibrate(cpu, reporter, passes=50, budget_s=1e-6)
+def test_a_budget_ends_the_passes_and_leaves_out_what_is_not_confirmed(cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every measurement takes a second: two pilots, two passes of two until half of the budget is over, and one subject's confirmation."""
+    clock = itertools.count(1)
+    now = [0.0]
+
+    def second(_: MeasureTask) -> None:
+        now[0] = float(next(clock))
+
+    monkeypatch.setattr(calibrating, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found = calibrate(cpu, reporter, FakeWorker(before_asked=second), fresh={"before_asked": second}, passes=50, budget_s=10.0)
     assert not found.complete
-    assert len(of(found, 0.02)) == 2
+    assert {one.place.planting for one in found.trials} == {Planting.IDENTICAL, Planting.ROWS}, "the second subject is left out whole"
+    assert len(of(found, 0.0)) == 2 * 4
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 2
+    assert any("1 of 2 subjects confirmed" in warning for warning in found.warnings)
+
+
+def test_an_interruption_while_confirming_keeps_the_subjects_that_were_confirmed(cpu: Device, reporter: Any) -> None:
+    def interrupted(task: MeasureTask) -> None:
+        if task.case.name.startswith("delay"):
+            raise KeyboardInterrupt
+
+    found = calibrate(cpu, reporter, fresh={"before_asked": interrupted})
+    assert not found.complete
+    assert {truth.place.planting for truth in found.truths} == {Planting.ROWS}
+    assert len(of(found, 0.0)) == 2 * 4, "equal kernels of the subject that was not confirmed count for nothing"
+
+
+def test_a_budget_that_confirms_nothing_is_no_calibration(cpu: Device, reporter: Any) -> None:
+    with pytest.raises(DeviceUnfitError, match="raise --budget"):
+        calibrate(cpu, reporter, budget_s=1e-6)
+
+
+def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, planted=3, passes=1)
+    assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 2 * 3
 
 
 def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: Any, tmp_path: Path) -> None:

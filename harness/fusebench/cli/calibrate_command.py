@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +19,25 @@ if TYPE_CHECKING:
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
 CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
-QUICK_PASSES, PASSES = 1, 5
-IDENTICAL = 11
-"""Pairs of equal arms in one measurement: five passes over the ten built-in subjects and the twelve of the suite make 1210 comparisons."""
+QUICK_PASSES, PASSES = 1, 2
+IDENTICAL = 24
+"""Pairs of equal arms in one measurement: two passes over the ten built-in subjects and the twelve of the suite make 1056 comparisons."""
+PLANTED = 2
+
+
+class BuiltIn(StrEnum):
+    """Which of fusebench's own kernels are measured, by the way in which they are slowed down."""
+
+    ALL = "all"
+    ROWS = "rows"
+    DELAY = "delay"
+    NONE = "none"
+
+    @property
+    def plantings(self) -> tuple[str, ...]:
+        return {BuiltIn.ALL: ("rows", "delay"), BuiltIn.NONE: ()}.get(self, (self.value,))
+
+
 SUITE = "calibration"
 """What is measured on a GPU unless SELECTION says otherwise, where the project has it: every op, from 2 to 200 us."""
 TRUTH_REPLICATES = 12
@@ -43,12 +60,13 @@ def calibrate(
     budget: Annotated[
         float | None,
         typer.Option(
-            "--budget", metavar="SECONDS", min=1.0, help="Begin no pass after this long; what was found is confirmed in any case."
+            "--budget", metavar="SECONDS", min=1.0, help="Take no longer than about this; what is not confirmed by then is left out."
         ),
     ] = None,
+    planted: Annotated[int, typer.Option("--planted", min=1, help="Pairs of each planted slowdown in each measurement.")] = PLANTED,
     built_in: Annotated[
-        bool, typer.Option("--built-in/--no-built-in", help="Whether fusebench's own kernels of 2 to 200 us are measured too.")
-    ] = True,
+        BuiltIn, typer.Option("--built-in", help="Which of fusebench's own kernels of 2 to 200 us are measured: slowed down how.")
+    ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")
@@ -85,9 +103,9 @@ def calibrate(
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
-    subjects = [*(built_in_subjects(target.kind) if built_in else ()), *selected]
+    subjects = [*built_in_subjects(target.kind, built_in.plantings), *selected]
     if not subjects:
-        raise UsageError("--no-built-in, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
+        raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
     earlier = load_calibration(project.results, target.name) if add else None
     import msgspec
@@ -98,6 +116,7 @@ def calibrate(
         slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
         passes=passes or (QUICK_PASSES if quick else PASSES),
         identical=identical,
+        planted=planted,
         processes=PROCESSES,
         timer=timer,
         budget_s=budget,

@@ -4,6 +4,10 @@ Three stages.  A pilot finds what planted work does to each subject's time.  The
 with arms of their own, judged while they are being measured.  Last, fresh processes confirm what was found, as they do for `ab` (the same
 five serve all findings: each is fresh to every first finding), and measure each planting with a fixed number of replicates: its truth,
 and the components of variance.
+
+Confirmation goes subject by subject through all processes, so that a calibration which is cut short there keeps whole subjects.  A subject
+that was not reached is left out with everything found on it: an unconfirmed finding would be counted as none, and equal kernels without
+the findings beside them would be a choice by result.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +43,8 @@ from .undisturbed import Worker, measure_undisturbed
 
 PILOT_REPLICATES = 4
 TRUTH_LEVEL_TAIL = 0.025
+PASSES_SHARE = 0.5
+"""Share of the budget after which no pass is begun: confirming what passes find takes about as long as they do."""
 CONFIRMED_AT_ONCE = 12
 """Pairs in one measurement of a fresh process: 24 arms of a case of 200 us hold 10 GB."""
 
@@ -53,10 +60,12 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of every subject."""
     identical: int
     """Pairs of identical arms in each."""
+    planted: int = 1
+    """Pairs of each slowdown in each."""
     processes: int = PROCESSES
     timer: str = "auto"
     budget_s: float | None = None
-    """Seconds after which no further pass is begun; what was found is confirmed in any case."""
+    """Seconds that the whole may take; subjects whose findings could not be confirmed within it are left out."""
 
 
 class _Pending(msgspec.Struct, kw_only=True):
@@ -70,6 +79,26 @@ class _Pending(msgspec.Struct, kw_only=True):
     by_process: list[list[float]] = []
 
 
+@dataclass
+class _Truths:
+    """What fixed numbers of replicates in fresh processes showed of one subject."""
+
+    logs: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Log ratios of each planting, over all processes."""
+    times_us: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Time of the old arm, per process."""
+    rounds: list[list[list[float]]] = field(default_factory=list)
+    """Log ratio of every round of two equal arms, by process and placement."""
+
+    def truths(self) -> list[Truth]:
+        return [_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
+
+    def scatter(self, subject: Subject, pilot: Pilot) -> CaseComponents:
+        return CaseComponents(
+            session=0, case=subject.case.key, kernel=subject.kernel, time_us=pilot.time_us, components=components(self.rounds)
+        )
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
 
@@ -81,7 +110,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     seconds: float
     complete: bool
-    """Whether all passes were made."""
+    """Whether all passes were made and all subjects confirmed."""
 
 
 class Calibrating:
@@ -109,18 +138,21 @@ class Calibrating:
                 pending, passes = self._passes(subjects, pilots, workers, began)
                 if not pending:
                     raise DeviceUnfitError(f"nothing could be measured on {self.device}: {'; '.join(self._warnings) or 'no subject'}")
-                truths, scatter = self._fresh_processes(subjects, pilots, pending, workers)
+                confirmed = self._fresh_processes(subjects, pilots, pending, workers, began)
         finally:
             self.reporter.end()
+        reached = [one for one in pending if one.subject in confirmed]
+        if not reached:
+            raise DeviceUnfitError(f"no subject was confirmed on {self.device}: {'; '.join(self._warnings)}; raise --budget")
         return Found(
-            trials=tuple(self._concluded(pending)),
-            truths=tuple(truths),
-            components=tuple(scatter),
+            trials=tuple(self._concluded(reached)),
+            truths=tuple(truth for one in confirmed.values() for truth in one.truths()),
+            components=tuple(one.scatter(subjects[place], pilots[place]) for place, one in confirmed.items() if one.rounds),
             warnings=tuple(dict.fromkeys(self._warnings)),
             timer=self._timer,
             created=self._created,
             seconds=time.monotonic() - began,
-            complete=passes == self.options.passes,
+            complete=passes == self.options.passes and len(confirmed) == len(pilots),
         )
 
     def _pilots(self, subjects: Sequence[Subject], workers: Workers) -> dict[int, Pilot]:
@@ -144,14 +176,15 @@ class Calibrating:
         """All comparisons of the first stage, and how many passes were made."""
         pending: list[_Pending] = []
         for number in range(self.options.passes):
-            if number and self.options.budget_s is not None and time.monotonic() - began > self.options.budget_s:
+            if number and self.options.budget_s is not None and time.monotonic() - began > PASSES_SHARE * self.options.budget_s:
                 self._warn(f"the budget of {self.options.budget_s:g} s ended after {number} of {self.options.passes} passes")
                 return pending, number
             for place, pilot in pilots.items():
                 subject = subjects[place]
                 shown = len(pilots) * number + list(pilots).index(place) + 1
                 self.reporter.case(shown, len(pilots) * self.options.passes, subject.case, f"{subject.kernel}, {pilot.time_us:.1f} us")
-                wanted = comparing(subject, self.options.identical, self.options.slowdowns, pilot)
+                slowdowns = dict.fromkeys(self.options.slowdowns, self.options.planted)
+                wanted = comparing(subject, self.options.identical, slowdowns, pilot)
                 reply = self._ask(subject, wanted.arms, wanted.pairs, workers.native, looks=self.options.looks)
                 if reply is None:
                     continue
@@ -168,49 +201,57 @@ class Calibrating:
         return pending, self.options.passes
 
     def _fresh_processes(
-        self, subjects: Sequence[Subject], pilots: dict[int, Pilot], pending: Sequence[_Pending], workers: Workers
-    ) -> tuple[list[Truth], list[CaseComponents]]:
-        """Confirm what was found, and measure each planting by itself."""
-        claims = defaultdict(list)
+        self, subjects: Sequence[Subject], pilots: dict[int, Pilot], pending: Sequence[_Pending], workers: Workers, began: float
+    ) -> dict[int, _Truths]:
+        """Confirm what was found, and measure each planting by itself; by number, the subjects that were reached."""
+        claims: dict[int, list[_Pending]] = defaultdict(list)
         for one in pending:
             if needs_confirmation(one.compared.finding):
                 claims[one.subject].append(one)
-        logs: dict[Place, list[float]] = defaultdict(list)
-        times: dict[Place, list[float]] = defaultdict(list)
-        nested: dict[int, list[list[list[float]]]] = defaultdict(list)
+        confirmed: dict[int, _Truths] = {}
+        longest = 0.0
         with workers.fresh(self.options.processes) as fresh:
-            for number, worker in enumerate(fresh):
-                self.reporter.note(
-                    f"fresh process {number + 1} of {self.options.processes}: {sum(map(len, claims.values()))} findings to confirm"
-                )
+            try:
                 for place, pilot in pilots.items():
-                    subject = subjects[place]
-                    for start in range(0, len(claims[place]), CONFIRMED_AT_ONCE):
-                        self._confirm(subject, pilot, claims[place][start : start + CONFIRMED_AT_ONCE], worker)
-                    wanted = comparing(subject, 1, self.options.slowdowns, pilot)
-                    reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=self.options.plan.replicates)
-                    if reply is None:
-                        continue
-                    means = _mean_us(reply.samples, self.options.plan.trim)
-                    for pair in wanted.pairs:
-                        where = self._place(subject, wanted.nominal[pair.name])
-                        logs[where] += pair_logs(reply.samples, pair, self.options.plan.trim)
-                        times[where].append(means[pair.old])
-                    nested[place].append(_round_logs(reply.samples, wanted.pairs[0]))
-                worker.stop()  # its buffers are not the next one's burden
-        truths = [_truth(where, logs[where], times[where]) for where in logs if where.nominal > 0]
-        return truths, [
-            CaseComponents(
-                session=0,
-                case=subjects[place].case.key,
-                kernel=subjects[place].kernel,
-                time_us=pilots[place].time_us,
-                components=components(found),
-            )
-            for place, found in nested.items()
-        ]
+                    started = time.monotonic()
+                    if self.options.budget_s is not None and started + longest - began > self.options.budget_s:
+                        self._warn(
+                            f"the budget of {self.options.budget_s:g} s ended with {len(confirmed)} of {len(pilots)} subjects confirmed"
+                        )
+                        break
+                    self.reporter.note(
+                        f"confirm subject {len(confirmed) + 1} of {len(pilots)} in {len(fresh)} fresh processes: "
+                        f"{len(claims[place])} findings  ({started - began:.0f} s)"
+                    )
+                    confirmed[place] = self._confirmed(subjects[place], pilot, claims[place], fresh)
+                    longest = max(longest, time.monotonic() - started)
+            except KeyboardInterrupt:
+                self._warn(f"interrupted with {len(confirmed)} of {len(pilots)} subjects confirmed")
+        return confirmed
 
-    def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker) -> None:
+    def _confirmed(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], fresh: Sequence[Worker]) -> _Truths:
+        """One subject through all fresh processes."""
+        found = _Truths()
+        wanted = comparing(subject, 1, self.options.slowdowns, pilot)
+        by_length: dict[int, list[_Pending]] = defaultdict(list)
+        for one in claims:
+            by_length[placements_for(one.compared.finding)].append(one)
+        for worker in fresh:
+            for placements, some in by_length.items():
+                for start in range(0, len(some), CONFIRMED_AT_ONCE):
+                    self._confirm(subject, pilot, some[start : start + CONFIRMED_AT_ONCE], worker, placements)
+            reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=self.options.plan.replicates)
+            if reply is None:
+                continue
+            means = _mean_us(reply.samples, self.options.plan.trim)
+            for pair in wanted.pairs:
+                where = self._place(subject, wanted.nominal[pair.name])
+                found.logs[where] += pair_logs(reply.samples, pair, self.options.plan.trim)
+                found.times_us[where].append(means[pair.old])
+            found.rounds.append(_round_logs(reply.samples, wanted.pairs[0]))
+        return found
+
+    def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker, placements: int) -> None:
         """Measure the claims again in one fresh process, each in a pair of its own."""
         counts: dict[float, int] = defaultdict(int)
         names = []
@@ -219,7 +260,6 @@ class Calibrating:
             counts[nominal] += 1
             names.append((nominal, counts[nominal]))
         wanted = comparing(subject, counts.pop(0.0, 0), counts, pilot)
-        placements = max(placements_for(one.compared.finding) for one in claims)
         reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=placements)
         if reply is None:
             return

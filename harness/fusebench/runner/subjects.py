@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,13 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     """By pair; 0 for identical arms."""
 
 
-def built_in_subjects(device_kind: str) -> list[Subject]:
-    """The op `planted` in sizes from about 2 to 200 us, with rows and with a delay planted."""
+def built_in_subjects(device_kind: str, plantings: Container[str] = (Planting.ROWS, Planting.DELAY)) -> list[Subject]:
+    """The op `planted` in sizes from about 2 to 200 us, slowed down in each of the ways `plantings` (`rows`, `delay`)."""
     found = []
     for elements in GPU_ELEMENTS if device_kind == "cuda" else CPU_ELEMENTS:
         for planting, delay, key in ((Planting.ROWS, 0, "elements"), (Planting.DELAY, BASE_DELAY_NS, DELAY_KEY)):
+            if planting not in plantings:
+                continue
             params = {"elements": elements, DELAY_KEY: delay}
             case = Case(suite="calibration", name=f"{planting}_{elements}", op="planted", params=params)
             found.append(Subject(case=case, kernel=PLANTED_KERNEL, planting=planting, key=key))

@@ -91,7 +91,11 @@ class _Worker:
             self.case_key = task.case.key
         self._call(task.kernel if isinstance(task, CheckTask) else "")
         try:
-            return self._check(task) if isinstance(task, CheckTask) else self._measure(task)
+            if isinstance(task, CheckTask):
+                return self._check(task)
+            measured = self._measure(task)
+            self._return_memory()
+            return measured
         except TimerError as error:
             return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
@@ -108,6 +112,16 @@ class _Worker:
             import torch
 
             torch.compiler.reset()
+
+    def _return_memory(self) -> None:
+        """What this worker does not need, another one may: five fresh processes measure the same case in turn on one device."""
+        if self.device.type == "cuda":
+            import gc
+
+            import torch
+
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def _progress(self, text: str, done: int = 0, total: int = 0, kernel: str = "") -> None:
         self.connection.send(Progress(text=text, done=done, total=total, kernel=kernel))
