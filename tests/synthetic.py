@@ -159,6 +159,20 @@ def make_run(
     return Run(**record)
 
 
+def with_code(run: Run, changed: Sequence[str] = (), suffix: str = "new") -> Run:
+    """`run` with the digest of every kernel's machine code, which no case and no run changes but for the kernels `changed`.
+
+    torch.compile's is not known.
+    """
+
+    def code(result: Result) -> str | None:
+        if result.role is Role.COMPILED:
+            return None
+        return f"{result.kernel} {suffix}" if result.kernel in changed else result.kernel
+
+    return msgspec.structs.replace(run, results=[msgspec.structs.replace(result, code=code(result)) for result in run.results])
+
+
 def change_results(run: Run, **fields: Any) -> Run:
     """`run` with these fields set on every result."""
     return msgspec.structs.replace(run, results=[msgspec.structs.replace(result, **fields) for result in run.results])

@@ -257,6 +257,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     busy_ns: int
     """Union of the kernels' intervals."""
     kernels: int
+    process: int = 0
+    """0 for the process that measured first, from 1 on for the fresh ones that measured a finding of `ab` again; each counts its own
+    replicates."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -323,6 +326,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     covers: str = ""
     """What the kernel computes where that is less than the op.  Its accuracy and its time are then the part's, it has no speedup, no share
     of the speed of light and no verdict but of failure, and it is in no sum."""
+    code: str | None = None
+    """Digest of the machine code that the kernel launched on this case; equal ones are equal code on one model of device.  None where it
+    is not known: a torch.compile or peer kernel, a CPU, a record from before it was kept."""
 
     @property
     def case_key(self) -> str:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from fusebench.schema import CacheState, SamplingPlan, Status
-from fusebench.stats.gating import judge_run
+from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.soundness import require_sound
-from fusebench.stats.suite_changes import shrinkage, unexplained_improvements
-from fusebench.stats.suite_rate import held_to_rate
+from fusebench.stats.whole_run import judge_whole
 from fusebench.store.run_folder import encode_run, read_run
 
 FUSED = "qknorm_rope/fused_triton@2"
@@ -215,10 +213,37 @@ def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebenc
     assert fusebench("gate", "new", "--allow-incomparable").exit_code == 0
 
 
+def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
+    base = keep(run_id="old", created="2026-07-01T00:00:00Z")
+    (base / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(base))))
+    new = keep(run_id="new", slow={("flux_1024", FUSED): 1.1})
+    (new / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(new))))
+    result = fusebench("gate", "new", "--baseline", "old")
+    assert result.exit_code == 4
+    assert "so what changed is not the kernel" in result.stdout
+    assert "identical machine code differed by up to 10.00% (10 to 50 us: 15 comparisons, 1 beyond the margin)" in " ".join(
+        result.stdout.split()
+    )
+    document = json.loads(fusebench("gate", "new", "--baseline", "old", "--json").stdout)
+    assert [(one["comparisons"], one["beyond"]) for one in document["identical"]] == [(15, 1), (10, 0)]
+    assert document["identical"][-1]["high_us"] is None
+    known = {row["kernel"]: row["same_code"] for row in document["judgements"]}
+    assert (known[FUSED], known["qknorm_rope/compiled@1"]) == (True, None)
+    (new / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(new), [FUSED])))
+    changed = fusebench("gate", "new", "--baseline", "old")
+    assert (changed.exit_code, "slower beyond the 3.0% margin" in changed.stdout) == (1, True)
+    rows = json.loads(fusebench("compare", "old", "new", "--json").stdout)["rows"]
+    assert [row["same_code"] for row in rows if row["kernel"] == FUSED] == [False] * 5
+
+
 def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
-    """Python functions that judging so many cases calls: work, counted without a clock."""
+    """Python functions that judging so many cases calls: work, counted without a clock.
+
+    Every case holds identical code that judges the noise, and changed code that is slower and is held against it.
+    """
     names = [f"case_{number}" for number in range(cases)]
-    run, stored = synthetic.make_run(run_id="new", cases=names), synthetic.make_run(run_id="base", cases=names)
+    run = synthetic.with_code(synthetic.make_run(run_id="new", cases=names, slow={(name, FUSED): 1.1 for name in names}), changed=[FUSED])
+    stored = synthetic.with_code(synthetic.make_run(run_id="base", cases=names))
     counted = 0
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -230,12 +255,12 @@ def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
     sys.setprofile(count)
     try:
         require_sound(run)
-        judgements = held_to_rate(judge_run(run, stored, rule), run, stored, rule)
-        shrinkage(run, stored)
-        unexplained_improvements(judgements, {})
+        judged = judge_whole(run, stored, rule)
     finally:
         sys.setprofile(before)
-    assert len(judgements) == 6 * cases
+    assert len(judged.judgements) == 6 * cases
+    assert sum(spread.comparisons for spread in judged.identical) == 4 * cases
+    assert sum(one.verdict.kind is VerdictKind.REGRESSION for one in judged.judgements) == cases
     return counted
 
 

@@ -15,7 +15,7 @@ import torch
 
 from fusebench.registry import load_collection
 from fusebench.registry.kernel import Kernel
-from fusebench.registry.machine_code import call_digests, current_listener, digest, listening
+from fusebench.registry.machine_code import Listener, call_digests, combined, current_listener, described, digest, listening
 from fusebench.registry.torch_operator import launchable
 from fusebench.schema import Close, KernelId, Language, Role
 
@@ -149,6 +149,33 @@ def test_another_scalar_another_shape_or_one_operator_more_is_another_code(funct
 @pytest.mark.parametrize("known", [{"role": Role.COMPILED}, {"role": Role.PEER}, {"language": Language.TRITON}])
 def test_where_launches_may_go_unheard_nothing_is_known(known: dict[str, object]) -> None:
     assert digests(lambda x: x.mul_(2.0), torch.ones(8), **known) == {}
+
+
+@pytest.mark.parametrize("digests", [{}, {"0:norm": "a1", "1:rope": ""}])
+def test_the_code_of_a_whole_is_unknown_where_a_part_is(digests: dict[str, str]) -> None:
+    assert combined(digests) is None
+
+
+def test_the_code_of_a_whole_differs_with_any_part_and_their_order() -> None:
+    whole = {"0:norm": "a1", "1:rope": "b2"}
+    others = [{"0:norm": "a1"}, {"0:norm": "a1", "1:rope": "b3"}, {"0:rope": "b2", "1:norm": "a1"}]
+    assert len({combined(one) for one in (whole, *others)}) == 4
+    assert combined(whole) == combined(dict(whole))
+
+
+def test_operators_of_another_torch_are_another_code() -> None:
+    heard = []
+    for library in ("torch 2.11.0", "torch 2.12.0", "torch 2.11.0"):
+        listener = Listener()
+        listener.note_operator("aten.mul_", [torch.ones(8), 2.0], library)
+        heard.append(listener.digests)
+    assert heard[0] == heard[2] != heard[1]
+
+
+def test_neither_addresses_nor_the_number_of_the_gpu_count() -> None:
+    storages = [torch.ones(8).untyped_storage() for _ in range(2)]
+    assert described([storages[0]]) == described([storages[1]]) != described([torch.ones(9).untyped_storage()])
+    assert described([torch.device("cuda", 0)]) == described([torch.device("cuda", 1)]) != described([torch.device("cpu")])
 
 
 class Compiled:

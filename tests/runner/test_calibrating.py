@@ -37,6 +37,7 @@ from fusebench.stats.planting import Planting
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
+from fusebench.timing.coldness import Coldness
 from fusebench.timing.pairs import Judge
 
 ROUNDS = 4
@@ -49,11 +50,14 @@ class FakeWorker:
         self,
         scatter: float = 0.004,
         shift: float = 0.0,
+        *,
         seed: int = 1,
         failing: str = "",
+        warm: str = "",
         before_asked: Callable[[MeasureTask], None] = lambda task: None,
     ) -> None:
-        self.scatter, self.shift, self.failing, self.before_asked = scatter, shift, failing, before_asked
+        """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
+        self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
 
@@ -77,6 +81,8 @@ class FakeWorker:
         return Measured(
             samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
             retried_replicates=0, compared=judge.compared() if judge else {},
+            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.extra_arms},
+            coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
         )  # fmt: skip
 
     def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
@@ -185,6 +191,13 @@ def test_a_subject_that_fails_is_left_out_and_named(cpu: Device, reporter: Any) 
     found = calibrate(cpu, reporter, FakeWorker(failing="delay"))
     assert {one.place.case for one in found.trials} == {"calibration:rows_1000"}
     assert any("delay_1000 (delay) is left out where it failed: planted" in warning for warning in found.warnings)
+
+
+def test_a_subject_whose_times_the_memory_contradicts_is_left_out_and_named(cpu: Device, reporter: Any) -> None:
+    """Planted: 8000 bytes in 12 us, which is 0.7 GB/s, where the memory moves 0.1."""
+    found = calibrate(cpu, reporter, FakeWorker(warm="delay"))
+    assert {one.place.case for one in found.trials} == {"calibration:rows_1000"}
+    assert any("delay_1000 (delay) is left out where its times are labelled cold and are not" in warning for warning in found.warnings)
 
 
 def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Device, reporter: Any) -> None:

@@ -25,6 +25,7 @@ from fusebench.schema import Accuracy, CacheState, Case, ExitCode, Sample, Sampl
 from fusebench.stats.confirmation import PROCESSES
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import ComparedKernel, Comparison, OtherSide, Standing
+from fusebench.timing.coldness import Coldness
 from fusebench.timing.pairs import Judge
 
 PLAN = SamplingPlan(replicates=3, rounds=2, cache=CacheState.WARM, trim=0.0)
@@ -42,6 +43,8 @@ class FakeWorker:
         self.fresh_factors: Callable[[int, str], float] = lambda process, arm: self.factors.get(arm, 1.0)
         self.same_code: dict[str, bool | None] = {}
         self.rms: dict[str, float] = {}
+        self.warm: Callable[[MeasureTask], bool] = lambda task: False
+        """Whether a measurement's times are faster than the memory that it saw."""
         self.checks: list[CheckTask] = []
         self.first: list[MeasureTask] = []
         self.fresh: list[MeasureTask] = []
@@ -93,6 +96,9 @@ class FakeWorker:
         return Measured(
             samples=samples, host_us={}, extra_memory_bytes={}, timer="scripted", timer_fallback="", warm_up={}, seconds=1.0,
             cut_short=False, retried_replicates=0, compared=judge.compared() if judge else {}, same_code=known,
+            minimum_bytes=dict.fromkeys(arms, 20_000), coldness=Coldness(
+                touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.5 if self.warm(task) else 2.0,
+            ),
         )  # fmt: skip
 
     def _samples(self, task: MeasureTask, number: int, arm: str, factor: float) -> list[Sample]:
@@ -268,6 +274,47 @@ def test_a_fresh_process_that_fails_leaves_the_finding_unconfirmed(bench: Bench,
     assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
     assert "not yet confirmed" in only(comparison).verdict.reason
     assert any("a fresh process failed: planted" in warning for warning in comparison.warnings)
+
+
+def test_times_that_the_memory_contradicts_are_not_judged_and_say_nothing_of_the_noise(bench: Bench, case: Case) -> None:
+    """Planted: 20 000 bytes in 20 us, which is 1 GB/s, where the memory moves 0.5."""
+    bench.change("a")
+    bench.worker.factors, bench.worker.warm = {A: 1.05}, lambda task: True
+    comparison = bench.run(case)
+    found = only(comparison)
+    assert (found.verdict.kind, comparison.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
+    assert found.verdict.reason.startswith("its times are labelled cold, but ")
+    assert "GB/s of a copy that no cache holds" in found.verdict.reason
+    assert only(comparison, B).verdict.kind is VerdictKind.PASS, "identical files need no times"
+    assert (comparison.twins, bench.workers.processes) == ([], 0)
+    assert any("scale:even is not judged" in warning for warning in comparison.warnings)
+
+
+def test_a_kernel_that_became_less_accurate_is_a_regression_also_where_its_times_are_not_judged(bench: Bench, case: Case) -> None:
+    bench.change("a")
+    bench.worker.rms, bench.worker.warm = {A: 1.3e-3}, lambda task: True
+    assert only(bench.run(case)).verdict.kind is VerdictKind.REGRESSION
+
+
+def test_a_fresh_process_that_was_not_cold_confirms_nothing(bench: Bench, case: Case) -> None:
+    bench.change("a")
+    bench.worker.factors, bench.worker.warm = {A: 1.015}, lambda task: task.looks is None
+    comparison = bench.run(case)
+    assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
+    assert any("a fresh process failed: its times are labelled cold, but" in warning for warning in comparison.warnings)
+
+
+def test_samples_of_the_processes_that_confirmed_are_kept_and_say_which(bench: Bench, case: Case) -> None:
+    bench.change("a", "b")
+    bench.worker.factors = {A: 1.015}
+    found = only(bench.run(case))
+    assert found.finding is not None
+    by_process = {number: {sample.arm for sample in bench.kept if sample.process == number} for number in range(PROCESSES + 1)}
+    assert B in by_process[0]
+    assert all(by_process[number] == {"copy", "stream", "control", A, f"{BASE}{A}"} for number in range(1, PROCESSES + 1))
+    assert {sample.process for sample in bench.kept} == set(by_process)
+    counts = {sum(sample.process == number and sample.arm == A for sample in bench.kept) for number in range(PROCESSES + 1)}
+    assert counts == {PLAN.rounds * found.finding.replicates}
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.9])

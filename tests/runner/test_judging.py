@@ -112,10 +112,10 @@ def test_a_shrunken_suite_is_a_warning_unless_single_cases_were_asked_for(result
 
 
 def test_an_improvement_without_a_cause_is_a_warning(results: Path, synthetic: ModuleType) -> None:
-    faster = synthetic.make_run(run_id="new", slow={WHERE: 0.8})
+    faster = synthetic.make_run(run_id="new", slow={WHERE: 0.9})
     (warning,) = judged(faster, results, MarginRule()).warnings
-    assert warning.startswith("unexplained improvement of qknorm_rope/fused_triton@2 on flux_1024: -20.00%")
-    other_triton = synthetic.make_run(run_id="new", slow={WHERE: 0.8}, environment={"triton": "3.9.0"})
+    assert warning.startswith("unexplained improvement of qknorm_rope/fused_triton@2 on flux_1024: -10.00%")
+    other_triton = synthetic.make_run(run_id="new", slow={WHERE: 0.9}, environment={"triton": "3.9.0"})
     assert judged(other_triton, results, MarginRule()).warnings == []
 
 
@@ -133,3 +133,15 @@ def test_a_baseline_that_no_measurement_gives_is_refused(results: Path, syntheti
     record.write_text(record.read_text().replace('"replicates": 12', '"replicates": 1'))
     with pytest.raises(RunRecordError, match=r"baseline base cannot be judged: .*too few samples"):
         judged(synthetic.make_run(run_id="new"), results, MarginRule())
+
+
+def test_a_run_whose_identical_code_reads_slower_is_undecided_and_warned_of(tmp_path: Path, synthetic: ModuleType) -> None:
+    base = synthetic.with_code(synthetic.make_run(run_id="base"))
+    promote(write_run(tmp_path / "runs", base, synthetic.make_samples(base)), tmp_path)
+    slower = synthetic.make_run(run_id="new", slow={WHERE: 1.1})
+    run = judged(synthetic.with_code(slower), tmp_path, MarginRule())
+    assert (verdict(run).kind, run.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
+    (warning,) = run.warnings
+    assert warning.startswith("identical machine code differed by up to 10.00%")
+    changed = judged(synthetic.with_code(slower, [WHERE[1]]), tmp_path, MarginRule())
+    assert (verdict(changed).kind, changed.warnings) == (VerdictKind.REGRESSION, [])

@@ -124,6 +124,7 @@ def test_timings_hold_a_sample_for_every_call_of_every_arm(worker: WorkerProcess
     assert {sample.arm for sample in reply.samples} == {"copy", "stream", "control", "scale/split@1", "scale/good@1"}
     assert len(reply.samples) == 2 * 3 * 5
     assert (reply.timer, reply.timer_fallback, reply.cut_short) == ("host", "", False)
+    assert reply.minimum_bytes == dict.fromkeys({sample.arm for sample in reply.samples}, 8 * 4096)
 
 
 @pytest.mark.parametrize(("name", "said"), [("raises_when_timed", "ValueError: planted for later"), ("dies_when_timed", "exit status 9")])

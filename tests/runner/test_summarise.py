@@ -39,6 +39,7 @@ def figures(
     measured = Measured(
         samples=samples, host_us={GOOD: 7.5}, extra_memory_bytes={GOOD: 4096}, timer="cupti", timer_fallback="", warm_up={},
         seconds=1.0, cut_short=False, retried_replicates=0, coldness=coldness,
+        minimum_bytes=dict.fromkeys(spans, 8 * 4096),
     )  # fmt: skip
     plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=trim)
     return CaseFigures(contenders(collection, case, "cpu"), measured, plan)

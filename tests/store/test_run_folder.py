@@ -11,7 +11,7 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import SCHEMA_VERSION, Estimate, ExitCode, Sample
 from fusebench.store import run_folder
-from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, decode_run, encode_run, read_run, read_samples, write_run
+from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, decode_run, encode_run, read_run, read_samples, sample_values, write_run
 
 
 @pytest.fixture
@@ -34,6 +34,21 @@ def test_what_was_written_is_read_back(folder: Path, synthetic: ModuleType) -> N
 
 def test_a_run_without_samples_can_be_kept(tmp_path: Path, synthetic: ModuleType) -> None:
     assert len(read_samples(write_run(tmp_path, synthetic.make_run(), []))) == 0
+
+
+def test_samples_from_before_there_was_more_than_one_process_are_those_of_the_first(folder: Path) -> None:
+    import pyarrow.parquet
+
+    file = folder / SAMPLES_FILE
+    table = pyarrow.parquet.read_table(file)
+    pyarrow.parquet.write_table(table.drop_columns(["process"]), file)
+    frame = read_samples(folder)
+    assert len(frame) == len(table) > 0
+    assert set(frame.process) == {0}
+    assert {sample.process for sample in sample_values(folder)} == {0}
+    pyarrow.parquet.write_table(table.drop_columns(["process", "round"]), file)
+    with pytest.raises(RunRecordError, match="lacks the columns round;"):
+        read_samples(folder)
 
 
 def test_infinite_and_undefined_figures_survive_and_stay_json(synthetic: ModuleType) -> None:

@@ -16,7 +16,7 @@ from fusebench.schema import SamplingPlan, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.timing import placement
 from fusebench.timing.arm import Arm, CallTiming
-from fusebench.timing.measure import CaseTimings, measure_case
+from fusebench.timing.measure import CODE, CaseTimings, measure_case
 from fusebench.timing.pairs import Pair
 from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, arm_specs
 
@@ -113,6 +113,19 @@ def test_where_all_is_decided_before_nothing_is_timed(compared: Callable[..., Ca
     timer = ByName({})
     timings = compared(timer, decided_before=lambda arms: ["slow", "even"])
     assert (timer.replicates, timings.samples, timings.compared) == ([], [], {})
+
+
+def test_arms_are_heard_once_before_anything_is_timed_also_where_nothing_is_judged(compared: Callable[..., CaseTimings]) -> None:
+    timer, heard = ByName({}), []
+
+    def hear(arms: Sequence[Arm]) -> list[str]:
+        assert timer.replicates == [], "nothing was timed yet"
+        heard.extend(arm.name for arm in arms)
+        return []
+
+    timings = compared(timer, pairs=(), looks=None, decided_before=hear)
+    assert (len(timer.replicates), len(heard), len(set(heard))) == (3, 7, 7)
+    assert CODE in timings.phases_s
 
 
 def test_without_looks_the_plan_says_how_many_replicates_and_nothing_is_judged(compared: Callable[..., CaseTimings]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from fusebench import Part
 from fusebench.registry import Collection, Kernel
 from fusebench.timing import placement as placement_module
-from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, bound_call
+from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, bound_call, minimum_bytes
 
 CPU = torch.device("cpu")
 
@@ -35,6 +36,18 @@ def test_the_arms_are_both_yardsticks_the_baseline_twice_and_every_other_kernel(
     specs = arm_specs([other, baseline], baseline)
     assert [spec.name for spec in specs] == [COPY, STREAM, "scale/split@1", CONTROL, "scale/other@1"]
     assert [spec.kernel for spec in specs] == [None, None, baseline, baseline, other]
+
+
+def test_the_bytes_of_an_arm_are_those_of_its_own_params_and_of_the_part_that_it_covers(
+    toy: Collection, make_kernel: Callable[..., Kernel]
+) -> None:
+    op, kernel, partial = toy.ops["scale"], make_kernel("whole", lambda x, *, factor: None), make_kernel("part", lambda x, *, factor: None)
+    partial.part = Part(
+        covers="half", reference=lambda params, arguments: {}, split=lambda **_: (), minimum_bytes=lambda params: 3 * params.size
+    )
+    case, more = op.Params(size=16), op.Params(size=20)
+    specs = [ArmSpec(COPY, None), ArmSpec("usual", kernel), ArmSpec("more", kernel, more), ArmSpec("part", partial)]
+    assert [minimum_bytes(spec, op, case) for spec in specs] == [128, 128, 160, 48]
 
 
 def test_a_kernel_is_called_as_model_code_does_tensors_by_position_the_rest_by_name(

@@ -35,12 +35,11 @@ def gate(
     """
     from ..config import find_project
     from ..report.calibrated import calibration_line
-    from ..report.comparison import judgement_row, print_judgements
-    from ..stats.gating import fingerprint_differences, gate_exit_code, judge_run
+    from ..report.comparison import judgement_row, print_judgements, spread_row
+    from ..stats.gating import gate_exit_code
     from ..stats.rule import MarginRule
     from ..stats.soundness import require_sound
-    from ..stats.suite_changes import shrinkage, unexplained_improvements
-    from ..stats.suite_rate import held_to_rate
+    from ..stats.whole_run import identical_line, judge_whole
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
@@ -63,19 +62,16 @@ def gate(
             )
         raise typer.Exit(ExitCode.UNDECIDED)
     require_sound(against, "baseline")
-    rule = MarginRule(margin)
-    judgements = held_to_rate(judge_run(judged, against, rule), judged, against, rule)
-    shrunken = shrinkage(judged, against)
-    unexplained = unexplained_improvements(judgements, {}, fingerprint_differences(judged, against))
-    codes = [gate_exit_code(judgements, allow_incomparable=allow_incomparable)]
-    if any(suite.unchecked for suite in shrunken) and not allow_incomparable:
+    found = judge_whole(judged, against, MarginRule(margin))
+    codes = [gate_exit_code(found.judgements, allow_incomparable=allow_incomparable)]
+    if any(suite.unchecked for suite in found.shrunken) and not allow_incomparable:
         codes.append(ExitCode.UNDECIDED)  # what is no longer checked could be wrong by now
     if judged.exit_code == ExitCode.DEVICE_UNFIT:
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
         codes.append(ExitCode.DEVICE_UNFIT)
     code = worst_exit_code(codes)
     if json:
-        rows = [judgement_row(judgement) for judgement in judgements]
+        rows = [judgement_row(judgement) for judgement in found.judgements]
         print_json(
             {
                 "run": judged.id,
@@ -84,19 +80,21 @@ def gate(
                 "exit_code": code,
                 "reason": "",
                 "judgements": rows,
-                "shrunken": shrunken,
-                "unexplained": unexplained,
+                "shrunken": found.shrunken,
+                "unexplained": found.unexplained,
+                "identical": [spread_row(spread) for spread in found.identical],
                 "calibration": calibration_line(judged),
             }
         )
     else:
         output = console()
         output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), margin {margin:.1%}")
-        print_judgements(judgements, output)
-        for suite in shrunken:
+        print_judgements(found.judgements, output)
+        for suite in found.shrunken:
             output.print(str(suite))
-        for one in unexplained:
+        for one in found.unexplained:
             output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
+        output.print(identical_line(found))
         output.print(calibration_line(judged))
     raise typer.Exit(code)
 

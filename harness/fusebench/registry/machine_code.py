@@ -7,7 +7,7 @@ where a replay hears them (`launchable`, `nvrtc.launch`), but independently of i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -35,22 +35,26 @@ class Listener:
         self.launches += 1
         self._add(name, digest(cubin, [*geometry, *described(arguments)]) if cubin else "")
 
-    def note_operator(self, name: str, arguments: Iterable[Any]) -> None:
-        """A torch operator: equal ones on equal layouts run equal code in one process."""
-        self._add(name, hashlib.sha256(repr([name, *described(arguments)]).encode()).hexdigest())
+    def note_operator(self, name: str, arguments: Iterable[Any], library: str) -> None:
+        """An operator of `library`, which is torch with its version: equal ones on equal layouts run equal code on one model of device."""
+        self._add(name, hashlib.sha256(repr([library, name, *described(arguments)]).encode()).hexdigest())
 
     def _add(self, name: str, value: str) -> None:
         self.digests[f"{len(self.digests)}:{name}"] = value
 
 
 def described(arguments: Iterable[Any]) -> list[Any]:
-    """Arguments as text, tensors by their layouts: a launch depends on its scalars and not on addresses."""
+    """Arguments as text, tensors by their layouts and devices by their kind: a launch depends on its scalars and not on addresses."""
     shown: list[Any] = []
     for value in arguments:
         if isinstance(value, list | tuple):
             shown.append(described(value))
-        elif hasattr(value, "data_ptr"):
+        elif hasattr(value, "stride"):
             shown.append((str(value.dtype), tuple(value.shape), tuple(value.stride())))
+        elif hasattr(value, "data_ptr"):  # a storage, whose text would be all of its bytes
+            shown.append((type(value).__name__, value.nbytes()))
+        elif type(value).__name__ == "device":
+            shown.append(value.type)
         else:
             shown.append(repr(value))
     return shown
@@ -91,12 +95,23 @@ def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
     return listener.digests
 
 
+def combined(digests: Mapping[str, str]) -> str | None:
+    """One digest of all that a call launches, in order; None where any of it is unknown: the code of the whole is not known then.
+
+    Equal ones are equal machine code also between processes and runs, on one model of device.
+    """
+    if not digests or not all(digests.values()):
+        return None
+    return hashlib.sha256(repr(list(digests.items())).encode()).hexdigest()
+
+
 def _operator_mode(listener: Listener) -> Any:
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            listener.note_operator(str(func), [*args, *(kwargs or {}).items()])
+            listener.note_operator(str(func), [*args, *(kwargs or {}).items()], f"torch {torch.__version__}")
             return func(*args, **(kwargs or {}))
 
     return Mode()  # type: ignore[no-untyped-call]

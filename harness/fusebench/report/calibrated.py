@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from ..schema import CacheState, CalibrationNote, Run, VisibleEffect
+from ..stats.calibration import durations
 
 UNCALIBRATED = (
     "not calibrated on this {what}: how often a verdict is wrong here, and what it can see, is unknown; "
@@ -29,15 +28,9 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
     alarms = (
         f"{note.false_regressions} of {note.comparisons} equal kernels called slower (95 % interval up to {note.false_regression_high:.2%})"
     )
-    effects = ", ".join(f"{_class(effect)}: {_smallest(effect)}" for effect in note.effects)
+    effects = ", ".join(f"{durations(effect.low_us, effect.high_us)}: {_smallest(effect)}" for effect in note.effects)
     seen = f"; smallest slowdown found with 95 % probability: {effects}" if effects else ""
     return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{seen}"
-
-
-def _class(effect: VisibleEffect) -> str:
-    if effect.low_us == 0:
-        return f"under {effect.high_us:g} us"
-    return f"{effect.low_us:g} us and more" if math.isinf(effect.high_us) else f"{effect.low_us:g} to {effect.high_us:g} us"
 
 
 def _smallest(effect: VisibleEffect) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from ..schema import Result, Run, VerdictKind
 from ..stats.gating import Judgement, Standing, fingerprint_differences, record_differences
+from ..stats.identical import Spread
 from ..stats.rule import describe_change
 from .document import ends, finite
 from .table import VERDICT_STYLES
@@ -58,7 +59,19 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
         "p_value": finite(judgement.verdict.p_value),
         "adjusted_p": finite(judgement.verdict.adjusted_p),
         "margin": finite(judgement.verdict.margin),
+        "same_code": judgement.same_code,
         "reason": judgement.verdict.reason,
+    }
+
+
+def spread_row(spread: Spread) -> dict[str, Any]:
+    """What identical code of one class of durations showed, as plain JSON values."""
+    return {
+        "low_us": spread.low_us,
+        "high_us": finite(spread.high_us),
+        "comparisons": spread.comparisons,
+        "largest": spread.largest,
+        "beyond": spread.beyond,
     }
 
 

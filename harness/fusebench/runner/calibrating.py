@@ -36,6 +36,7 @@ from ..store.calibrations import CaseComponents
 from ..timing.coldness import require_emptied
 from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
 from .checking import Workers
+from .cold_label import label_refused
 from .messages import Failure, Measured, MeasureTask
 from .reporter import Reporter
 from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pilot_of
@@ -299,7 +300,7 @@ class Calibrating:
         replicates: int = 2,
         looks: Plan | None = None,
     ) -> Measured | None:
-        """The measurement, or None where the subject failed, which is kept as a warning."""
+        """The measurement, or None where the subject failed or was not cold, which is kept as a warning."""
         task = MeasureTask(
             case=subject.case,
             kernels=(subject.kernel,),
@@ -325,6 +326,9 @@ class Calibrating:
             self._warn(f"{subject.name} is left out where it failed: {reply.reason}")
             return None
         require_emptied(reply.coldness)
+        if refused := label_refused(reply, self.options.plan.trim):
+            self._warn(f"{subject.name} is left out where its times are labelled cold and are not: {refused}")
+            return None
         self._timer = reply.timer
         return reply
 

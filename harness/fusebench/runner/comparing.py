@@ -19,7 +19,7 @@ import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import DeviceUnfitError
-from ..schema import FAILED_STATUSES, Case, ExitCode, Result, Sample, SamplingPlan, Status, Verdict, VerdictKind
+from ..schema import Case, ExitCode, Result, Sample, SamplingPlan, Status, Verdict, VerdictKind
 from ..stats.confirmation import PROCESSES, confirm, needs_confirmation
 from ..stats.fdr import first_level
 from ..stats.identical import Twin
@@ -28,13 +28,14 @@ from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, 
 from ..timing.coldness import require_emptied
 from ..timing.placement import CONTROL
 from .checking import Workers, check
+from .cold_label import label_refused
 from .contenders import Contenders, result_for, split_reference
 from .fresh_processes import in_fresh_processes
 from .messages import BASE, ExtraArm, Failure, Measured, MeasureTask, Progress
 from .pairing import case_figures, control_twin, pairs_of, twin_of
 from .reporter import Reporter
 from .spending import CHECK, Ledger
-from .two_sides import Couple, Sides
+from .two_sides import Couple, Sides, both_right, with_checks
 from .undisturbed import measure_undisturbed
 from .verdicts import PENDING, exit_code, identical, judged
 
@@ -213,10 +214,10 @@ class ComparingSession:
         with self._ledger.timed(CHECK):
             checked = {couple.kernel: self._check(entry, couple, workers) for couple in chosen}
         for name, (new, old) in checked.items():
-            found[name] = _with_checks(found[name], new, old)
+            found[name] = with_checks(found[name], new, old)
         if seconds is not None:
             work.seconds = seconds - (time.monotonic() - began)
-        ready = [couple for couple in chosen if not couple.reason and _both_right(checked[couple.kernel])]
+        ready = [couple for couple in chosen if not couple.reason and both_right(checked[couple.kernel])]
         self._measure(work, ready, workers)
         self._finish(entry, list(found.values()))
         return True
@@ -280,6 +281,7 @@ class ComparingSession:
             self._cases.append(ComparedCase(case=entry.case, shape=entry.shape))
             return
         names = tuple(couple.kernel for couple in ready)
+        pairs = pairs_of(names)
         task = MeasureTask(
             case=entry.case,
             kernels=names,
@@ -289,8 +291,9 @@ class ComparingSession:
             seed=random.SystemRandom().randrange(2**31),
             seconds=work.seconds,
             extra_arms=tuple(ExtraArm(name=f"{BASE}{name}", kernel=f"{BASE}{name}") for name in names),
-            pairs=pairs_of(names),
+            pairs=pairs,
             looks=self._looks,
+            digested=tuple(arm for pair in pairs for arm in (pair.new, pair.old)),
             skip_identical=not self.options.time_identical,
             sampled=tuple(name for name in names if name in work.sampled),
         )
@@ -302,14 +305,25 @@ class ComparingSession:
         self.samples += reply.samples
         self._cases.append(case_figures(entry, reply, self.options.plan, names[0]))
         for name in names:
-            compared = reply.compared.get(name)
             work.note(name, same_code=True if not found[name].changed_files else reply.same_code.get(name))
+        if refused := label_refused(reply, self.options.plan.trim):
+            self._refuse(work, names, refused)
+            return
+        for name in names:
+            compared = reply.compared.get(name)
             if compared is not None:
                 work.note(name, new_us=compared.new_us, old_us=compared.old_us, finding=compared.finding)
         self._twins += [twin for name in names if identical(found[name]) and (twin := twin_of(entry.case.key, reply.compared.get(name)))]
         control = control_twin(entry.case.key, names[0], reply.samples, self.options.plan, self._looks)
         self._twins += [control] if control is not None else []
         self._confirm(task, work, workers)
+
+    def _refuse(self, work: _CaseWork, names: Sequence[str], refused: str) -> None:
+        """Samples that carry the label `cold` and are not say nothing of the kernels, nor of the run's noise."""
+        why = f"its times are labelled cold, but {refused}"
+        self.warn(f"case {work.entry.case.key} is not judged: {why}")
+        for name in names:
+            work.note(name, reason=why, verdict=Verdict(kind=VerdictKind.UNDECIDED, reason=why))
 
     def _confirm(self, task: MeasureTask, work: _CaseWork, workers: Workers) -> None:
         """Measure what looks like a change again, in fresh processes."""
@@ -326,6 +340,7 @@ class ComparingSession:
                 claims,
                 workers,
                 ask=self._ask,
+                keep=self.samples.extend,
                 on_process=lambda done, total: self.reporter.step("confirm in fresh processes", done, total),
             )
         if isinstance(taken, Failure):
@@ -374,18 +389,3 @@ class ComparingSession:
 
     def _show(self, what: str, progress: Progress) -> None:
         self.reporter.step(f"{what}: {progress.text}" if progress.kernel and what == "measure" else what, progress.done, progress.total)
-
-
-def _both_right(checked: tuple[Result, Result | None]) -> bool:
-    return all(one is not None and one.status is Status.CHECKED for one in checked)
-
-
-def _with_checks(one: ComparedKernel, new: Result, old: Result | None) -> ComparedKernel:
-    """`one` with what the gate said of both sides; this side's failure is the one to be told."""
-    reason = one.reason
-    if new.status in FAILED_STATUSES:
-        reason = new.reason
-    elif old is not None and old.status in FAILED_STATUSES:
-        reason = f"fails on the other side ({old.status.value}): {old.reason}"
-    one = msgspec.structs.replace(one, new_status=new.status, new_accuracy=new.accuracy, reason=reason)
-    return one if old is None else msgspec.structs.replace(one, old_status=old.status, old_accuracy=old.accuracy)

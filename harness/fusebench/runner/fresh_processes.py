@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from ..schema import Sample, Status
 from ..stats.confirmation import PROCESSES, placements_for
 from ..stats.sequential import Finding
 from ..timing.pairs import pair_logs
 from .checking import Workers
+from .cold_label import label_refused
 from .messages import Failure, Measured, MeasureTask
 from .process import WorkerProcess
 
@@ -21,6 +23,7 @@ def in_fresh_processes(
     workers: Workers,
     *,
     ask: Callable[[MeasureTask, WorkerProcess], Measured | Failure],
+    keep: Callable[[list[Sample]], None],
     on_process: Callable[[int, int], None] = lambda done, total: None,
     processes: int = PROCESSES,
 ) -> dict[str, list[list[float]]] | Failure:
@@ -30,6 +33,7 @@ def in_fresh_processes(
         task: the measurement that the findings are from; pairs that nothing is claimed of are left out, with their arms.
         claims: regressions and improvements by the name of their pair.
         ask: puts a task to a worker and answers when nothing disturbed it.
+        keep: given the samples of each process, which they name by its number, from 1.
         on_process: called with the number of processes done, and that of all.
     """
     pairs = tuple(pair for pair in task.pairs if pair.name in claims)
@@ -44,6 +48,7 @@ def in_fresh_processes(
         plan=msgspec.structs.replace(task.plan, replicates=max(placements_for(finding) for finding in claims.values())),
         looks=None,
         seconds=None,  # a confirmation that is cut short says nothing
+        digested=(),
         skip_identical=False,
     )
     logs: dict[str, list[list[float]]] = {pair.name: [] for pair in pairs}
@@ -55,6 +60,9 @@ def in_fresh_processes(
             worker.stop()  # its buffers are not the next one's burden
             if isinstance(reply, Failure):
                 return reply
+            if refused := label_refused(reply, task.plan.trim):
+                return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
+            keep([msgspec.structs.replace(sample, process=number + 1) for sample in reply.samples])
             for pair in pairs:
                 logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
     return logs

@@ -7,11 +7,9 @@ from pathlib import Path
 import msgspec
 
 from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind, worst_exit_code
-from ..stats.gating import fingerprint_differences, judge_run
 from ..stats.rule import MarginRule
 from ..stats.soundness import require_sound
-from ..stats.suite_changes import shrinkage, unexplained_improvements
-from ..stats.suite_rate import held_to_rate
+from ..stats.whole_run import identical_line, judge_whole
 from ..store.baselines import load_baseline
 from ..store.calibration_note import with_calibration
 
@@ -38,12 +36,13 @@ def judged(run: Run, results_folder: Path, rule: MarginRule, *, selected: bool =
     verdicts: dict[tuple[str, str], Verdict] = {}
     if baseline is not None:
         require_sound(baseline, "baseline")
-        judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
-        verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judgements}
+        found = judge_whole(run, baseline, rule)
+        verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in found.judgements}
         suites = {summary.case.suite for summary in run.cases}
-        remarks = [str(suite) for suite in shrinkage(run, baseline) if suite.suite in suites and not selected]
-        for one in unexplained_improvements(judgements, {}, fingerprint_differences(run, baseline)):
-            remarks.append(f"unexplained improvement of {one.kernel} on {one.case}: {one.reason}")
+        remarks = [str(suite) for suite in found.shrunken if suite.suite in suites and not selected]
+        remarks += [f"unexplained improvement of {one.kernel} on {one.case}: {one.reason}" for one in found.unexplained]
+        if any(spread.beyond for spread in found.identical):
+            remarks.append(identical_line(found))
         run = msgspec.structs.replace(run, warnings=[*run.warnings, *remarks])
     missing = Verdict(
         kind=VerdictKind.INCOMPARABLE,

@@ -66,6 +66,8 @@ class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...] = ()
     looks: Plan | None = None
     """When and how to judge the pairs; None measures the plan's replicates and judges nothing."""
+    digested: tuple[str, ...] = ()
+    """Names of the arms that are called once more, before the warm-up, to hear what machine code they launch."""
     skip_identical: bool = False
     """Whether pairs of the same machine code, other than those of `sampled`, are left untimed."""
     sampled: tuple[str, ...] = ()
@@ -97,6 +99,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     cut_short: bool
     retried_replicates: int
+    minimum_bytes: dict[str, int] = {}
+    """By arm, the bytes that any implementation of its work must move."""
     coldness: Coldness | None = None
     phases_s: dict[str, float] = {}
     """Where `seconds` went, by phase of `timing.measure`."""
@@ -104,8 +108,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What the first call of each arm took, compilation included."""
     compared: dict[str, Compared] = {}
     """By name, the pairs that were judged."""
+    code: dict[str, str] = {}
+    """By name of a digested arm, the digest of the machine code that it launches; without those of which it is not known."""
     same_code: dict[str, bool | None] = {}
-    """By name of a pair of kernels, whether both launch the same machine code; None where that is not known."""
+    """By name of a pair of digested arms, whether both launch the same machine code; None where that is not known."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,6 +227,8 @@ class Session:
             timer=self.options.timer,
             seed=random.SystemRandom().randrange(2**31),
             seconds=seconds,
+            # What a CPU runs for an operator depends on more than torch's version: its code is not known.
+            digested=tuple(result.kernel for result in ready) if self.device.kind == "cuda" else (),
         )
         reply = measure_undisturbed(
             task,
@@ -253,9 +255,7 @@ class Session:
         figures = CaseFigures(entry, reply, self.options.plan)
         self.samples += reply.samples
         self._cases.append(figures.summary())
-        self._add(
-            [msgspec.structs.replace(result, status=Status.MEASURED, measurement=figures.measurement(result.kernel)) for result in ready]
-        )
+        self._add([figures.measured(result) for result in ready])
 
     def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
         """A kernel failed while it was timed: it is out, the others are measured without it, unless it was their baseline."""

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean
 
-from ..schema import CaseSummary, Estimate, Measurement, Sample, SamplingPlan
+import msgspec
+
+from ..schema import CaseSummary, Estimate, Measurement, Result, Sample, SamplingPlan, Status
 from ..stats.paired import ratio_estimate, time_estimate
-from ..timing.coldness import contradiction
 from ..timing.placement import CONTROL, COPY, STREAM
+from .cold_label import label_refused
 from .contenders import Contenders
 from .messages import Measured
 
@@ -41,8 +43,13 @@ class CaseFigures:
             copy_us=self._time_us(COPY),
             stream_us=self._time_us(STREAM),
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
-            not_cold=contradiction(self._moved(), self._measured.coldness),
+            not_cold=label_refused(self._measured, self._plan.trim),
         )
+
+    def measured(self, result: Result) -> Result:
+        """`result` of a kernel that was only checked, with what its measurement says."""
+        code = self._measured.code.get(result.kernel)
+        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=self.measurement(result.kernel), code=code)
 
     def measurement(self, kernel: str) -> Measurement:
         """The figures of one kernel; of one that covers a part of the op, without those that compare it with a whole one."""
@@ -63,13 +70,6 @@ class CaseFigures:
             replicates=len(self._spans(kernel)),
             rounds=self._plan.rounds,
         )
-
-    def _moved(self) -> dict[str, tuple[int, float]]:
-        """Minimum bytes and time of every arm whose bytes are known: the kernels and the yardsticks."""
-        params = self._contenders.params
-        kernels = {str(kernel.id) for kernel in self._contenders.runnable} & self._by_arm.keys()
-        parts = {name: part.minimum_bytes(params) for name, part in self._parts.items()}
-        return {name: (parts.get(name, self.minimum_bytes), self._time_us(name).value) for name in (COPY, STREAM, *sorted(kernels))}
 
     def _spans(self, arm: str) -> Replicates:
         by_replicate: dict[int, list[float]] = defaultdict(list)

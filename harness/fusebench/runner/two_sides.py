@@ -9,8 +9,8 @@ import msgspec
 from ..registry import Collection, Kernel, Op
 from ..registry.capability import reason_not_runnable
 from ..registry.sources import changed_files, root_of, source_digests
-from ..schema import Case
-from ..store.comparison_record import Standing
+from ..schema import FAILED_STATUSES, Case, Result, Status
+from ..store.comparison_record import ComparedKernel, Standing
 from .contenders import Contenders, contenders, timeable
 
 
@@ -92,6 +92,22 @@ class Sides:
         if declined:
             return f"does not run here and does on the other side: {declined}"
         return f"does not run on the other side: {unsupported}" if unsupported else ""
+
+
+def both_right(checked: tuple[Result, Result | None]) -> bool:
+    """Whether the kernel passed the gate on this side and on the other."""
+    return all(one is not None and one.status is Status.CHECKED for one in checked)
+
+
+def with_checks(one: ComparedKernel, new: Result, old: Result | None) -> ComparedKernel:
+    """`one` with what the gate said of both sides; this side's failure is the one to be told."""
+    reason = one.reason
+    if new.status in FAILED_STATUSES:
+        reason = new.reason
+    elif old is not None and old.status in FAILED_STATUSES:
+        reason = f"fails on the other side ({old.status.value}): {old.reason}"
+    one = msgspec.structs.replace(one, new_status=new.status, new_accuracy=new.accuracy, reason=reason)
+    return one if old is None else msgspec.structs.replace(one, old_status=old.status, old_accuracy=old.accuracy)
 
 
 def op_difference(new: Op, old: Op) -> str:

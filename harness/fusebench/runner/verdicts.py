@@ -76,10 +76,12 @@ def _verdict(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None,
         speed = verdict_on_identical(change)
     elif one.finding is not None:
         speed = _speed(one, twins, adjusted, rate)
+    elif one.verdict != PENDING:
+        speed = one.verdict
     elif one.new_accuracy is not None and one.old_accuracy is not None and one.reason:
         speed = Verdict(kind=VerdictKind.INCOMPARABLE, reason=f"accuracy as before; not timed: {one.reason}")
     else:
-        return one.verdict if one.verdict != PENDING else Verdict(kind=VerdictKind.INCOMPARABLE, reason=one.reason)
+        return Verdict(kind=VerdictKind.INCOMPARABLE, reason=one.reason)
     return with_accuracy(speed, one.new_accuracy, one.old_accuracy, paired=True)
 
 

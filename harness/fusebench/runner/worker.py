@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,8 +145,9 @@ class _Worker:
         return Checked(accuracy=accuracy)
 
     def _measure(self, task: MeasureTask) -> Measured:
+        from ..registry.machine_code import combined
         from ..timing.measure import measure_case
-        from ..timing.placement import ArmSpec, arm_specs
+        from ..timing.placement import ArmSpec, arm_specs, minimum_bytes
         from ..timing.select import select_timer
 
         op, params = self._case(task.case)
@@ -157,10 +158,13 @@ class _Worker:
             for arm in task.extra_arms
         ]
         specs = arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline), extra)
+        code: dict[str, str] = {}
         same_code: dict[str, bool | None] = {}
 
         def identical(arms: Sequence[Arm]) -> list[str]:
-            same_code.update(self._same_code(task, specs, arms))
+            digests = self._digests(task, specs, arms)
+            code.update({name: known for name, found in digests.items() if (known := combined(found)) is not None})
+            same_code.update(_same_code(task, digests))
             return [name for name, same in same_code.items() if same and name not in task.sampled] if task.skip_identical else []
 
         timings = measure_case(
@@ -191,10 +195,12 @@ class _Worker:
             seconds=timings.seconds,
             cut_short=timings.cut_short,
             retried_replicates=timings.retried_replicates,
+            minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
             coldness=timings.coldness,
             phases_s=dict(timings.phases_s),
             first_call_s=timings.first_call_s,
             compared=timings.compared,
+            code=code,
             same_code=same_code,
         )
 
@@ -207,20 +213,18 @@ class _Worker:
             side = self.base
         return side.kernel(name.removeprefix(BASE)), side
 
-    def _same_code(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, bool | None]:
-        """By pair, whether both kernels launch the same machine code on the case's inputs; None where that is not known."""
+    def _digests(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+        """By name of an arm that is to be digested, the digest of every function that it launches on the case's inputs."""
         from ..registry.machine_code import call_digests
-        from ..stats.identical import same_code
 
         kernels = {spec.name: spec.kernel for spec in specs}
-        called = {arm.name: arm for arm in arms}
-        digests: dict[str, dict[str, str]] = {}
-        for name in {arm for pair in task.pairs for arm in (pair.new, pair.old)}:
-            kernel = kernels[name]
-            if kernel is not None:
-                called[name].restore()
-                digests[name] = call_digests(kernel, called[name].call)
-        return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in task.pairs}
+        found: dict[str, dict[str, str]] = {}
+        for arm in arms:
+            kernel = kernels[arm.name]
+            if kernel is not None and arm.name in task.digested:
+                arm.restore()
+                found[arm.name] = call_digests(kernel, arm.call)
+        return found
 
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
@@ -238,6 +242,14 @@ class _Worker:
 
         monitor = open_monitor()
         return msgspec.to_builtins(wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work))  # type: ignore[no-any-return]
+
+
+def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
+    """By pair of digested arms, whether both launch the same machine code; None where that is not known."""
+    from ..stats.identical import same_code
+
+    pairs = [pair for pair in task.pairs if {pair.new, pair.old} <= set(task.digested)]
+    return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in pairs}
 
 
 def read_name(calling: Any) -> str:

@@ -24,6 +24,13 @@ FOUND_SHARE = 0.95
 """Share of planted slowdowns that must be found for their size to count as visible."""
 
 
+def durations(low_us: float, high_us: float) -> str:
+    """`under 3 us`, `3 to 10 us`, `50 us and more`."""
+    if low_us == 0:
+        return f"under {high_us:g} us"
+    return f"{low_us:g} us and more" if math.isinf(high_us) else f"{low_us:g} to {high_us:g} us"
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison whose answer is known."""
 
@@ -79,10 +86,7 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`3 to 10 us`."""
-        if self.low_us == 0:
-            return f"under {self.high_us:g} us"
-        return f"{self.low_us:g} us and more" if math.isinf(self.high_us) else f"{self.low_us:g} to {self.high_us:g} us"
+        return durations(self.low_us, self.high_us)
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

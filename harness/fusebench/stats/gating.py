@@ -26,6 +26,7 @@ from ..schema import (
     worst_exit_code,
 )
 from .accuracy_change import with_accuracy
+from .identical import verdict_on_unchanged
 from .paired import quotient
 from .rule import Rule, describe_change
 
@@ -62,6 +63,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing = Standing.COMMON
     decides: bool = True
     """Whether it has a say in the exit code."""
+    same_code: bool | None = None
+    """Whether both runs launched the same machine code; None where either does not say."""
+    alone: VerdictKind | None = None
+    """What the times alone say of identical code; None elsewhere."""
 
 
 def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
@@ -117,6 +122,11 @@ def fingerprint_differences(run: Run, baseline: Run) -> list[str]:
     names = ["driver", "cuda", "torch", "triton"]
     if run.environment.device == "cpu":
         names += ["cpu", "cpu_count"]
+    return _differences(run, baseline, names)
+
+
+def _differences(run: Run, baseline: Run, names: Sequence[str]) -> list[str]:
+    """Fields of the environment that differ, each as `what: old -> new`."""
     pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
     return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
 
@@ -135,6 +145,7 @@ class _Judge:
         self.old_suites = tuple(dict.fromkeys(summary.case.suite for summary in baseline.cases))
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
+        self.circumstances = self.raw_differences + _differences(run, baseline, ("device_uuid", "fusebench"))
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
         """The judgement, or None where neither run has anything to say of the kernel."""
@@ -195,8 +206,14 @@ class _Judge:
 
     def _common(self, new: Result, old: Result) -> Judgement:
         kind, reason, change, comparison = self._speed(new, old)
-        verdict = with_accuracy(Verdict(kind=kind, reason=reason, change=change), new.accuracy, old.accuracy)
-        return _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
+        speed = Verdict(kind=kind, reason=reason, change=change)
+        same_code = new.code == old.code if new.code is not None and old.code is not None else None
+        unchanged = same_code is True and change is not None
+        if unchanged:
+            speed = verdict_on_unchanged(speed, self.circumstances)
+        verdict = with_accuracy(speed, new.accuracy, old.accuracy)
+        judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
+        return msgspec.structs.replace(judgement, same_code=same_code, alone=kind if unchanged else None)
 
     def _speed(self, new: Result, old: Result) -> _Finding:
         if new.measurement is None or old.measurement is None:

@@ -1,18 +1,19 @@
 """Comparisons of identical machine code: known to be equal, so what they measure is the comparison's own noise.
 
 Between two versions of a source tree most kernels compile to the same instructions.  They are not judged by their times; their times
-judge the run: a regression no larger than what identical code showed in the same run is not believed.
+judge the run: a regression no larger than what identical code showed in the same comparison is not believed.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from ..schema import Estimate, Verdict, VerdictKind
-from .calibration import DURATION_CLASSES_US, Trial
+from .calibration import DURATION_CLASSES_US, Trial, durations
 from .rule import describe_change
 
 
@@ -25,6 +26,24 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     change: Estimate
     kind: VerdictKind
     """What the times alone would have been called."""
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """What identical code of one class of durations showed."""
+
+    low_us: float
+    high_us: float
+    """The class holds low <= time < high; infinite for the longest."""
+    comparisons: int
+    largest: float
+    """The largest apparent change in either direction, as a share."""
+    beyond: int
+    """How many the times alone would have called a regression or an improvement."""
+
+    def __str__(self) -> str:
+        beyond = f", {self.beyond} beyond the margin" if self.beyond else ""
+        compared = f"{self.comparisons} comparison{'' if self.comparisons == 1 else 's'}"
+        return f"{self.largest:.2%} ({durations(self.low_us, self.high_us)}: {compared}{beyond})"
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -60,10 +79,50 @@ def verdict_on_identical(change: Estimate | None) -> Verdict:
     return Verdict(kind=VerdictKind.PASS, reason=f"identical machine code{measured}", change=change)
 
 
+def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:
+    """The verdict on code that two runs of different times have in common, `speed` being what their times alone say.
+
+    The kernel is not accused, and not praised.  But code that has become slower says that something else has: until that is found, or
+    found to be noise, it is undecided.  Within the margin, across it or faster beyond it, it passes.
+
+    Args:
+        differences: what else differs between the two runs, to be named as a suspect.
+    """
+    if speed.change is None:
+        return speed
+    if speed.kind is VerdictKind.REGRESSION:
+        suspects = "; ".join(differences) or "a clock, the machine or the measurement, since the records name no difference"
+        reason = f"identical machine code, so what changed is not the kernel ({speed.reason}); suspect {suspects}"
+        return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
+    if speed.kind is VerdictKind.PASS:
+        return msgspec.structs.replace(speed, reason=f"identical machine code; {speed.reason}")
+    return verdict_on_identical(speed.change)
+
+
 def noise_near(twins: Iterable[Twin], time_us: float, limits_us: Sequence[float] = DURATION_CLASSES_US) -> Noise:
     """The noise among kernels of the same class of duration as one of `time_us` microseconds."""
-    here = _class(time_us, limits_us)
-    return Noise(tuple(sorted(abs(math.log(twin.change.value)) for twin in twins if _class(twin.time_us, limits_us) == here)))
+    here = duration_class(time_us, limits_us)
+    return Noise(tuple(sorted(abs(math.log(twin.change.value)) for twin in twins if duration_class(twin.time_us, limits_us) == here)))
+
+
+def noise_by_class(twins: Iterable[Twin], limits_us: Sequence[float] = DURATION_CLASSES_US) -> dict[int, Noise]:
+    """The same by class of duration (see `duration_class`), for many kernels at once; without the classes that nothing fell in."""
+    sizes: dict[int, list[float]] = defaultdict(list)
+    for twin in twins:
+        sizes[duration_class(twin.time_us, limits_us)].append(abs(math.log(twin.change.value)))
+    return {number: Noise(tuple(sorted(found))) for number, found in sizes.items()}
+
+
+def spread_of(twins: Sequence[Twin], limits_us: Sequence[float] = DURATION_CLASSES_US) -> list[Spread]:
+    """What identical code showed, by class of duration, the shortest first."""
+    edges = [0.0, *limits_us, math.inf]
+    beyond: dict[int, int] = defaultdict(int)
+    for twin in twins:
+        beyond[duration_class(twin.time_us, limits_us)] += twin.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+    return [
+        Spread(low_us=edges[number], high_us=edges[number + 1], comparisons=len(noise.sizes), largest=noise.largest, beyond=beyond[number])
+        for number, noise in sorted(noise_by_class(twins, limits_us).items())
+    ]
 
 
 def against_noise(verdict: Verdict, noise: Noise) -> Verdict:
@@ -78,7 +137,7 @@ def against_noise(verdict: Verdict, noise: Noise) -> Verdict:
         raise ValueError(f"{verdict!r}: only a verdict on speed, with its change, can be held against noise")
     if not noise.sizes or abs(math.log(verdict.change.value)) > noise.sizes[-1]:
         return verdict
-    reason = f"{verdict.reason}; but identical code of such durations differed by up to {noise.largest:.2%} in this run"
+    reason = f"{verdict.reason}; but identical code of such durations differed by up to {noise.largest:.2%} in this comparison"
     return msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason)
 
 
@@ -87,5 +146,6 @@ def as_trials(twins: Iterable[Twin]) -> list[Trial]:
     return [Trial(time_us=twin.time_us, planted=0.0, kind=twin.kind) for twin in twins]
 
 
-def _class(time_us: float, limits_us: Sequence[float]) -> int:
+def duration_class(time_us: float, limits_us: Sequence[float] = DURATION_CLASSES_US) -> int:
+    """The number of the class that a kernel of `time_us` microseconds belongs to, from 0."""
     return sum(time_us >= limit for limit in limits_us)

@@ -28,18 +28,18 @@ def held_to_rate(
 ) -> list[Judgement]:
     """The judgements of `run` against `baseline`, in their order, with the regressions of speed that do not stand turned undecided.
 
-    Every comparison of times counts among those tested, and its verdict gets its p-values and its margin.  A loss of accuracy is no matter
-    of chance and stays.
+    Every comparison of times counts among those tested, and its verdict gets its p-values and its margin; identical machine code, whose
+    answer is known beforehand, does not.  A loss of accuracy is no matter of chance and stays.
 
     Raises:
         ValueError: a rate outside (0, 1).
     """
-    new, old = _by_place(run), _by_place(baseline)
+    new, old = results_by_place(run), results_by_place(baseline)
     tested: list[int] = []
     p_values: list[float] = []
     for place, judgement in enumerate(judgements):
         key = (judgement.suite, judgement.case, judgement.kernel)
-        if judgement.verdict.change is not None and key in new and key in old:
+        if judgement.verdict.change is not None and not judgement.same_code and key in new and key in old:
             tested.append(place)
             p_values.append(_p_slower(judgement, new[key], old[key], rule))
     chosen = select(p_values, rate, dependence)
@@ -50,7 +50,7 @@ def held_to_rate(
         timing = new[key].measurement
         margin = rule.margin_at(timing.time_us.value) if timing is not None else None
         verdict = msgspec.structs.replace(judgement.verdict, p_value=p_value, adjusted_p=adjusted, margin=margin)
-        if verdict.kind is VerdictKind.REGRESSION and not stands and not _less_accurate(new[key], old[key]):
+        if verdict.kind is VerdictKind.REGRESSION and not stands and not less_accurate(new[key], old[key]):
             limits = f"adjusted p {adjusted:.2g}, {rate:g} is allowed"
             why = f"among {len(tested)} comparisons it is no finding ({limits}): measure with more replicates"
             verdict = msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=f"{verdict.reason}; {why}")
@@ -67,9 +67,11 @@ def _p_slower(judgement: Judgement, new: Result, old: Result, rule: MarginRule) 
     return p_slower_of(change, rule.margin_at(new.measurement.time_us.value), degrees)
 
 
-def _less_accurate(new: Result, old: Result) -> bool:
+def less_accurate(new: Result, old: Result) -> bool:
+    """Whether a regression stands on accuracy, whatever the times say."""
     return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
 
 
-def _by_place(run: Run) -> dict[tuple[str, str, str], Result]:
+def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:
+    """The run's results by suite, case and kernel."""
     return {(result.suite, result.case, result.kernel): result for result in run.results}

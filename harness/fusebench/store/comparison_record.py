@@ -92,7 +92,7 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One immutable record.  Raw samples lie beside it in `samples.parquet`; those of fresh processes are not kept."""
+    """One immutable record.  Raw samples, also those of fresh processes, lie beside it in `samples.parquet`."""
 
     comparison_version: int = COMPARISON_VERSION
     id: str

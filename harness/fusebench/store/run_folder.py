@@ -25,6 +25,10 @@ RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
 
 
+_LATER_COLUMNS = {"process": 0}
+"""Columns that older files lack, and what they mean by that."""
+
+
 class _Probe(msgspec.Struct):
     schema_version: int
 
@@ -75,6 +79,9 @@ def read_samples(folder: Path) -> pandas.DataFrame:
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
     except (pyarrow.ArrowException, OSError) as error:
         raise RunRecordError(f"{file}: truncated or garbled: {error}; the run's samples are lost, so run it again") from error
+    for name, value in _LATER_COLUMNS.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pyarrow.array([value] * len(table), pyarrow.int32()))
     missing = [name for name in Sample.__struct_fields__ if name not in table.column_names]
     if missing:
         raise RunRecordError(f"{file}: lacks the columns {', '.join(missing)}; found {', '.join(table.column_names)}")

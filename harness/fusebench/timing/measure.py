@@ -36,6 +36,8 @@ PROFILED_HOST_FACTOR = 4.0
 SPIN_CYCLES_PER_US = 2000
 """Clock cycles per microsecond at just under 2 GHz."""
 SPIN_LIMIT_US = 4000.0
+CODE = "digests of machine code"
+"""The phase of `decided_before`."""
 MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget says."""
 
@@ -108,7 +110,8 @@ def measure_case(
         looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
             Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
             says, and nothing is judged.
-        decided_before: asked once, with all arms after their first calls, for the names of pairs that need not be timed.
+        decided_before: asked once, with all arms after their first calls and before the warm-up, for the names of pairs that need not be
+            timed; it may call the arms.
 
     Raises:
         TimerError: records were missing again and again.
@@ -139,8 +142,10 @@ def measure_case(
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
             timings.first_call_s = seconds
+            with timings.phase(CODE):
+                decided = decided_before(arms)
             if judge is not None:
-                judge.drop(decided_before(arms))
+                judge.drop(decided)
                 if not judge.open:
                     break
                 arms = [arm for arm in arms if arm.name not in judge.idle_arms() - kept]

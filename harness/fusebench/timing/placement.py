@@ -117,6 +117,13 @@ class Placement:
         return Arm(name, bound_call(self._op, kernel, arguments), restore)
 
 
+def minimum_bytes(spec: ArmSpec, op: Op, params: Any) -> int:
+    """Bytes that any implementation of the arm's work must move; a yardstick moves those of the case, whose Params are `params`."""
+    own = params if spec.params is None else spec.params
+    part = spec.kernel.part if spec.kernel is not None else None
+    return op.minimum_bytes(own) if part is None else part.minimum_bytes(own)
+
+
 def bound_call(op: Op, kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
     """A no-argument callable that calls `kernel` as model code does: tensors by position, the rest by name."""
     positional = positional_names(op.schema)

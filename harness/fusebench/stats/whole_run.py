@@ -1,0 +1,87 @@
+"""A whole run against a whole baseline: every judgement, held against the number of them and against the noise of identical code.
+
+`run` and `gate` ask this one place, so that they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ..schema import Run, VerdictKind
+from .gating import Judgement, judge_run
+from .identical import Spread, Twin, against_noise, duration_class, noise_by_class, spread_of
+from .rule import MarginRule
+from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
+from .suite_rate import held_to_rate, less_accurate, results_by_place
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What two records say together."""
+
+    judgements: tuple[Judgement, ...]
+    """Final, in the order of `judge_run`."""
+    identical: tuple[Spread, ...]
+    """What identical machine code showed, by class of duration; empty where neither or only one record says what code ran."""
+    shrunken: tuple[Shrinkage, ...]
+    unexplained: tuple[Unexplained, ...]
+
+
+def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
+    """Judge `run` by `baseline`.
+
+    A regression or improvement stands when its whole interval is beyond the margin, it is a finding among all comparisons of changed
+    code, and it is larger than what identical code of such durations showed between the same two records.
+    """
+    judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
+    twins = twins_of(judgements, run)
+    judgements = held_to_noise(judgements, twins, run, baseline)
+    return Judged(
+        judgements=tuple(judgements),
+        identical=tuple(spread_of(twins)),
+        shrunken=tuple(shrinkage(run, baseline)),
+        unexplained=tuple(unexplained_improvements(judgements, run, baseline)),
+    )
+
+
+def identical_line(judged: Judged) -> str:
+    """What identical machine code showed, in one line."""
+    if not judged.identical:
+        known = any(one.same_code is False for one in judged.judgements)
+        missing = "no kernel's machine code is the baseline's" if known else "what machine code ran is not in both records"
+        return f"identical machine code: {missing}, so its noise is not known"
+    return f"identical machine code differed by up to {', '.join(map(str, judged.identical))}"
+
+
+def twins_of(judgements: Iterable[Judgement], run: Run) -> list[Twin]:
+    """The comparisons of identical code, in their order, with the durations of `run`."""
+    results = results_by_place(run)
+    found = []
+    for one in judgements:
+        if one.alone is None or one.verdict.change is None:
+            continue
+        timing = results[one.suite, one.case, one.kernel].measurement
+        assert timing is not None, "what has a change was timed"
+        twin = Twin(
+            case=f"{one.suite}:{one.case}", kernel=one.kernel, time_us=timing.time_us.value, change=one.verdict.change, kind=one.alone
+        )
+        found.append(twin)
+    return found
+
+
+def held_to_noise(judgements: Iterable[Judgement], twins: Sequence[Twin], run: Run, baseline: Run) -> list[Judgement]:
+    """The judgements, in their order, with findings of speed no larger than those of identical code turned undecided.
+
+    A loss of accuracy is no matter of noise and stays.
+    """
+    noise = noise_by_class(twins)
+    new, old = results_by_place(run), results_by_place(baseline)
+    held = []
+    for one in judgements:
+        key = (one.suite, one.case, one.kernel)
+        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and one.verdict.change is not None
+        timing = new[key].measurement if claimed and not less_accurate(new[key], old[key]) else None
+        here = noise.get(duration_class(timing.time_us.value)) if timing is not None else None
+        held.append(one if here is None else msgspec.structs.replace(one, verdict=against_noise(one.verdict, here)))
+    return held
