@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,3 +135,35 @@ def gpu_identity() -> Callable[..., GpuIdentity]:
 def gpu_reading() -> Callable[..., GpuReading]:
     """`gpu_reading(**changes)`: an idle H200 with these changes."""
     return idle_reading
+
+
+class FakeNcu:
+    """An `ncu` that is a script: see fake_ncu.py."""
+
+    def __init__(self, folder: Path) -> None:
+        here = Path(__file__).parent
+        folder.mkdir()
+        self._folder = folder
+        self.path = folder / "ncu"
+        self.path.write_text(f"#!{sys.executable}\n{(here / 'fake_ncu.py').read_text()}")
+        self.path.chmod(0o755)
+        shutil.copy(here / "counters" / "data" / "select01_h200.csv", folder / "table.csv")
+        self.behave()
+
+    def behave(self, **behaviour: object) -> None:
+        """Act like this from now on."""
+        (self._folder / "behaviour.json").write_text(json.dumps(behaviour))
+
+    @property
+    def calls(self) -> list[dict[str, object]]:
+        """Arguments and CUDA_VISIBLE_DEVICES of every call so far."""
+        file = self._folder / "calls.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
+    """Nsight Compute as FUSEBENCH_NCU names it: reports of the real H200's figures, whatever is profiled."""
+    fake = FakeNcu(tmp_path / "fake_ncu")
+    monkeypatch.setenv("FUSEBENCH_NCU", str(fake.path))
+    return fake

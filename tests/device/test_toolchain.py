@@ -9,7 +9,7 @@ import pytest
 
 from fusebench.device import packages, resolve_device, toolchain
 from fusebench.device.packages import TorchBuild, torch_build
-from fusebench.device.toolchain import ncu_version, profiling_admin_only, require_torch_for, requirements
+from fusebench.device.toolchain import require_torch_for, requirements
 from fusebench.errors import DeviceUnfitError
 
 
@@ -78,25 +78,6 @@ def test_a_cpu_build_is_refused_for_a_gpu_and_fine_for_the_cpu(monkeypatch, fake
     monkeypatch.setattr(toolchain, "torch_build", lambda: None)
     with pytest.raises(DeviceUnfitError, match="not installed"):
         require_torch_for(gpu)
-
-
-def test_counter_permission_is_read_from_the_drivers_parameters(tmp_path) -> None:
-    params = tmp_path / "params"
-    assert profiling_admin_only(params) is None
-    for text, expected in (("RmProfilingAdminOnly: 1\n", True), ("X: 1\nRmProfilingAdminOnly: 0\n", False), ("X: 1\n", None)):
-        params.write_text(text)
-        assert profiling_admin_only(params) is expected
-
-
-def test_ncu_is_found_on_path_with_its_version(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert ncu_version() is None
-    tool = tmp_path / "ncu"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA (R) Nsight Compute Command Line Profiler'\necho 'Version 2025.3.1.0 (build 1)'\n")
-    tool.chmod(0o755)
-    assert ncu_version() == (str(tool), "2025.3.1.0")
-    tool.write_text("#!/bin/sh\nexit 1\n")
-    assert ncu_version() == (str(tool), "")
 
 
 def test_the_device_layer_imports_no_torch_triton_or_nvml() -> None:

@@ -115,7 +115,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     if static:
         chosen = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
         with tempfile.TemporaryDirectory(prefix="fusebench-ab-") as unpacked:
-            side, roots = _other_side(chosen, base, base_kernels, exact, Path(unpacked))
+            side, roots = other_side(chosen, base, base_kernels, exact, Path(unpacked))
             wanted = StaticOptions(kernel, arch, margin, allow_incomparable, jobs, no_cache, json)
             raise typer.Exit(compare_static(chosen, roots, f"commit {side.commit[:12]}" if side.commit else side.asked, wanted))
     require_timer(timer)
@@ -136,7 +136,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     folder = out if out is not None else runs_folder(selection.project)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
-        other, roots = _other_side(selection, base, base_kernels, exact, scratch)
+        other, roots = other_side(selection, base, base_kernels, exact, scratch)
         for note in other.notes:
             remark("note", note)
         stack.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
@@ -171,7 +171,7 @@ def _with(settings: S, **given: float | None) -> S:
     return msgspec.structs.replace(settings, **{name: value for name, value in given.items() if value is not None})
 
 
-def _other_side(
+def other_side(
     selection: Selection, base: str | None, base_kernels: Path | None, exact: bool, scratch: Path
 ) -> tuple[OtherSide, tuple[Path, ...]]:
     """What is compared with, and where its kernels lie."""

@@ -23,6 +23,7 @@ from . import (
     doctor_command,
     gate_command,
     list_command,
+    ncu_command,
     report_command,
     run_command,
     static_command,
@@ -68,6 +69,7 @@ app.command("ab")(ab_command.ab)
 app.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(baseline_command.baseline, name="baseline")
 app.command("static")(static_command.static)
+app.command("ncu")(ncu_command.ncu)
 app.command("report")(report_command.report)
 
 

@@ -34,7 +34,10 @@ class PlainReporter:
     def step(self, text: str, done: int = 0, total: int = 0) -> None: ...
 
     def result(self, result: Result) -> None:
-        self._say(f"    {describe(result)}")
+        self.line(describe(result))
+
+    def line(self, text: str, *, failed: bool = False) -> None:
+        self._say(f"    {text}")
 
     def note(self, text: str) -> None:
         remark("note", text)
@@ -72,8 +75,11 @@ class LiveReporter:
             self._spinner.update(Text(f"{self._case}  {text}{counted}"))
 
     def result(self, result: Result) -> None:
-        if result.status in FAILED_STATUSES:
-            self._console.print(f"{self._case}: {describe(result)}", style="red")
+        self.line(describe(result), failed=result.status in FAILED_STATUSES)
+
+    def line(self, text: str, *, failed: bool = False) -> None:
+        if failed:
+            self._console.print(f"{self._case}: {text}", style="red")
 
     def note(self, text: str) -> None:
         remark("note", text)

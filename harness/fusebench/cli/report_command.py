@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError
 from ..schema import Run
+
+if TYPE_CHECKING:
+    from ..config import Project
 
 
 class Format(StrEnum):
@@ -38,28 +41,51 @@ def report(
 ) -> None:
     """Render a run's record; any run can be rendered anew at any time.
 
-    A run that was made before its device was calibrated is shown with the device's stored calibration.
+    A run that was made before its device was calibrated is shown with the device's stored calibration.  The record of a `fusebench ncu`,
+    by its path or id, is rendered as md.
     """
     from ..config import find_project
-    from ..store.calibration_note import with_calibration
+    from ..store.counter_folder import COUNTERS_FILE
     from ..store.files import write_file
-    from ..store.finding import find_run
-    from ..store.run_folder import read_run
+    from ..store.finding import LATEST, find_run
+    from ..store.run_folder import RUN_FILE
 
     if form is Format.PAGES and out is None:
         raise UsageError("--format pages: writes several files; say into which folder with --out DIR")
     project = find_project()
-    record = with_calibration(read_run(find_run(run, project)), project.results)
-    if out is None:
-        typer.echo(_render(record, form), nl=False)
-        return
-    files = {out: _render(record, form).encode()} if form is not Format.PAGES else _pages(record, out)
+    # `latest` is the latest run that was timed, whatever was counted since.
+    folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, COUNTERS_FILE))
+    counted = (folder / COUNTERS_FILE).is_file()
+    if counted and form is not Format.MARKDOWN:
+        raise UsageError(f"--format {form}: {folder} is of `fusebench ncu`, whose records are rendered as md only")
+    if form is Format.PAGES and out is not None:
+        files = _pages(_record(folder, project), out)
+    else:
+        text = _counters(folder) if counted else _render(_record(folder, project), form)
+        if out is None:
+            typer.echo(text, nl=False)
+            return
+        files = {out: text.encode()}
     for file, content in files.items():
         try:
             write_file(file, content)
         except OSError as error:
             raise UsageError(f"--out {out}: {file} cannot be written: {error.strerror or error}") from error
     typer.echo(f"wrote {out}" if form is not Format.PAGES else f"wrote {len(files)} files into {out}", err=True)
+
+
+def _record(folder: Path, project: Project) -> Run:
+    from ..store.calibration_note import with_calibration
+    from ..store.run_folder import read_run
+
+    return with_calibration(read_run(folder), project.results)
+
+
+def _counters(folder: Path) -> str:
+    from ..report.counters_markdown import counters_markdown
+    from ..store.counter_folder import read_counters
+
+    return counters_markdown(read_counters(folder))
 
 
 def _pages(run: Run, folder: Path) -> dict[Path, bytes]:

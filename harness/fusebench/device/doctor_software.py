@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import tempfile
 from pathlib import Path
@@ -11,32 +10,34 @@ from typing import Literal
 
 from ..config import Project, find_project
 from .doctor_finding import DoctorFinding, no, ok, warn
+from .nsight import NsightProbe, permission_problem, probe_nsight, tool_problem
 from .packages import distribution_version, torch_build
-from .toolchain import Requirement, compiler, ncu_version, profiling_admin_only, requirements
+from .toolchain import Requirement, compiler, requirements
 
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 
 
-def counter_findings() -> list[DoctorFinding]:
-    """Performance counters and Nsight Compute: needed for `fusebench ncu` only."""
-    locked = profiling_admin_only()
-    if locked and os.geteuid() != 0:
-        counters = warn(
-            "counters",
-            "the driver lets only administrators read performance counters",
-            "load the module with NVreg_RestrictProfilingToAdminUsers=0, or run `fusebench ncu` as root",
-        )
-    elif locked is None:
-        counters = warn("counters", "the driver does not say who may read performance counters", "`fusebench ncu` will find out")
-    else:
-        counters = ok("counters", "this user may read them")
-    ncu = ncu_version()
-    if ncu is None:
-        return [counters, warn("ncu", "Nsight Compute is not on PATH", "install it for `fusebench ncu`; nothing else needs it")]
-    path, version = ncu
-    if not version:
-        return [counters, warn("ncu", f"{path} does not tell its version", "run `ncu --version` by hand to see why")]
-    return [counters, ok("ncu", f"{version} ({path})")]
+def counter_findings(probe: NsightProbe | None = None) -> list[DoctorFinding]:
+    """Performance counters and Nsight Compute: needed for `fusebench ncu` only, so that nothing here is a `no`."""
+    probe = probe_nsight() if probe is None else probe
+    return [_counters(probe), _ncu(probe)]
+
+
+def _counters(probe: NsightProbe) -> DoctorFinding:
+    denied = permission_problem(probe)
+    if denied is not None:
+        return warn("counters", *denied)
+    if probe.restricted is None:
+        return warn("counters", "the driver does not say who may read performance counters", "`fusebench ncu` will find out")
+    return ok("counters", "this user may read them")
+
+
+def _ncu(probe: NsightProbe) -> DoctorFinding:
+    problem = tool_problem(probe)
+    if problem is not None:
+        found, remedy = problem
+        return warn("ncu", found, f"{remedy}; only `fusebench ncu` needs it")
+    return ok("ncu", f"{probe.version} ({probe.path})")
 
 
 def toolchain_findings(kind: Literal["cpu", "cuda"]) -> list[DoctorFinding]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import msgspec
 
@@ -68,25 +65,3 @@ def compiler(candidates: tuple[str, ...], variable: str) -> str | None:
     """Path of the first compiler there is; the environment variable (CC, CXX) goes first."""
     chosen = os.environ.get(variable)
     return next((path for name in ((chosen,) if chosen else ()) + candidates if (path := shutil.which(name))), None)
-
-
-def ncu_version() -> tuple[str, str] | None:
-    """(path, version) of Nsight Compute on PATH; the version is empty where `ncu --version` fails."""
-    path = shutil.which("ncu")
-    if path is None:
-        return None
-    try:
-        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return path, ""
-    match = re.search(r"Version\s+([0-9.]+)", text)
-    return path, match[1] if match else ""
-
-
-def profiling_admin_only(params: Path = Path("/proc/driver/nvidia/params")) -> bool | None:
-    """Whether the driver lets only administrators read performance counters; None where it does not say."""
-    try:
-        match = re.search(r"^RmProfilingAdminOnly:\s*(\d)", params.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return match[1] != "0" if match else None

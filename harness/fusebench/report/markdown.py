@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
@@ -30,6 +31,9 @@ from .wording import (
     with_spread,
     yardsticks,
 )
+
+if TYPE_CHECKING:
+    from ..counters.records import CounterRun
 
 
 def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
@@ -70,7 +74,7 @@ def _notices(run: Run) -> list[str]:
     return found + [f"Warning: {warning}" for warning in run.warnings]
 
 
-def environment_table(run: Run) -> list[str]:
+def environment_table(run: Run | CounterRun) -> list[str]:
     """What the figures depend on besides the code, as a table."""
     environment = run.environment
     commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")

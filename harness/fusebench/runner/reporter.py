@@ -22,6 +22,9 @@ class Reporter(Protocol):
     def result(self, result: Result) -> None:
         """A kernel's result on a case is final."""
 
+    def line(self, text: str, *, failed: bool = False) -> None:
+        """Something of the case is final, in words; `failed` asks for attention."""
+
     def note(self, text: str) -> None:
         """Something that a reader should know."""
 

@@ -9,14 +9,13 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TimerError, UsageError
 from ..registry import Collection, Kernel, load_collection
+from ..registry.failures import describe_exception
 from ..schema import Case, Status
 from .messages import BASE, Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
 
@@ -273,14 +272,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         links.append(link)
         link = link.__cause__ or link.__context__
     return links
-
-
-def describe_exception(error: Exception, roots: tuple[Path, ...]) -> str:
-    """`Type: message`, cut to its first lines, and the innermost line of a kernels folder that raised it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    message = " | ".join(line.strip() for line in lines[:6]) + (" | …" if len(lines) > 6 else "")
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if any(Path(frame.filename).is_relative_to(root) for root in roots)
-    ]
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {message}{where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..config import Project
@@ -16,25 +17,30 @@ def runs_folder(project: Project) -> Path:
     return project.results / "runs"
 
 
-def find_run(text: str, project: Project) -> Path:
+def find_run(text: str, project: Project, *, records: Sequence[str] = (RUN_FILE,), made_by: str = "fusebench run") -> Path:
     """The run folder that `text` names.
 
-    A path wins (the folder, or the `run.json` in it); then `latest`; then a run id, a folder name, or a prefix of one that
+    A path wins (the folder, or the record in it); then `latest`; then a run id, a folder name, or a prefix of one that
     only one run under results/runs has.
+
+    Args:
+        records: names of the record files that make a folder one that is looked for.
+        made_by: the command that makes such folders, for messages.
 
     Raises:
         RunRecordError: there are no runs, or the prefix fits several.
         UnknownNameError: nothing answers to `text`; the nearest id is suggested.
     """
     path = Path(text).expanduser()
-    if path.name == RUN_FILE and path.is_file():
+    if path.name in records and path.is_file():
         return path.parent
     if path.is_dir() or len(path.parts) > 1 or path.is_absolute():
         return path
     parent = runs_folder(project)
-    folders = sorted(folder for folder in parent.iterdir() if (folder / RUN_FILE).is_file()) if parent.is_dir() else []
+    there = sorted(parent.iterdir()) if parent.is_dir() else []
+    folders = [folder for folder in there if any((folder / name).is_file() for name in records)]
     if not folders:
-        raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `fusebench run`, or give a run folder's path")
+        raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `{made_by}`, or give a run folder's path")
     if text == LATEST:
         return folders[-1]
     ids = {folder: folder.name.partition("_")[2] or folder.name for folder in folders}

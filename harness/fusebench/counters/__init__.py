@@ -1,0 +1,1 @@
+"""Hardware counters: Nsight Compute driven over kernels and cases, and what its figures say."""

@@ -1,0 +1,105 @@
+"""The process that Nsight Compute profiles: one kernel, one case, one profiled call.
+
+`python -m fusebench.counters.child TASK.json`.  Everything that is not the call itself (loading, inputs, compilation, tuning, restoring
+what an in-place op overwrites) happens before the profiler is switched on.  One process per kernel and case: a kernel that takes its
+process down takes nothing else along.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..registry import load_collection
+from ..registry.failures import describe_exception
+from ..timing.placement import ArmSpec, Placement
+from .task import Called, CaptureTask, Doing, Raised, write_message
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..timing.arm import Arm
+
+
+def main(arguments: list[str]) -> int:
+    """Run the task in the file that the one argument names; 0 when its call was made, 1 when something raised."""
+    (file,) = arguments
+    task = msgspec.json.decode(Path(file).read_bytes(), type=CaptureTask)
+    diary = Path(task.diary)
+    try:
+        perform(task, lambda what: write_message(diary, Doing(what)))
+    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is what became of its capture
+        write_message(diary, Raised(describe_exception(error, [Path(root) for root in (*task.roots, *task.kernel_roots)])))
+        return 1
+    write_message(diary, Called())
+    return 0
+
+
+def perform(task: CaptureTask, say: Callable[[str], None]) -> None:
+    """Make the task's one profiled call; `say(what)` hears of every step before it is taken."""
+    say("loading the kernels")
+    import torch
+
+    device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    arm = _placed(task, device)
+    say("compiling and calling it for the first time")
+    for number in range(task.warm_up_calls):
+        arm.restore()
+        arm.call()
+        _synchronize(device)
+        if number == 0:
+            say("calling it again before the capture")
+    arm.restore()
+    _synchronize(device)
+    say("reading its counters")
+    with profiled(device):
+        arm.call()
+        _synchronize(device)
+
+
+def _placed(task: CaptureTask, device: torch.device) -> Arm:
+    """The kernel with inputs of its own, placed as timed ones are."""
+    import torch
+
+    same = task.kernel_roots == task.roots
+    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False)
+    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False)
+    op = own.op(task.case.op)
+    kernel = side.kernel(task.kernel)
+    params = op.parse_params(task.case.params)
+    values = op.buffers(params, device=device, generator=torch.Generator(device).manual_seed(task.seed))
+    return Placement(op, params, values, device, random.Random(task.seed)).arm(ArmSpec(task.kernel, kernel))
+
+
+@contextmanager
+def profiled(device: torch.device) -> Iterator[None]:
+    """The range that Nsight Compute profiles when it is told not to start by itself; nothing on a CPU."""
+    if device.type != "cuda":
+        yield
+        return
+    import torch
+
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

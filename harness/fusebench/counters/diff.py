@@ -1,0 +1,110 @@
+"""Two captures side by side: every figure before and after, what changed in percent, and which captures belong together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from .figures import FIGURES, Better, Figure, Unit, call_figures, total, worth_showing
+from .records import Capture, CaptureStatus
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of two captures."""
+
+    title: str
+    unit: Unit
+    launch: int | None = None
+    """Which launch of several, from 0; None for the whole call."""
+    before: float | None
+    after: float | None
+    """None where it was not collected."""
+    better: Better
+    scatter: float
+    """Percent that counts as no change."""
+
+    @property
+    def percent(self) -> float | None:
+        """The change in percent of `before`; None without both, or from zero."""
+        if self.before is None or self.after is None or self.before == 0:
+            return None
+        return 100 * (self.after / self.before - 1)
+
+    @property
+    def improved(self) -> bool | None:
+        """Whether the change is for the better; None where there is none beyond scatter, or its direction has no such meaning."""
+        if self.before is None or self.after is None or self.before == self.after or self.better is Better.NEITHER:
+            return None
+        if self.percent is not None and abs(self.percent) < self.scatter:
+            return None
+        return (self.after < self.before) is (self.better is Better.LOWER)
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two captures of one case that belong side by side."""
+
+    before: Capture
+    after: Capture
+
+
+def changes(before: Capture, after: Capture) -> list[Change]:
+    """A row per figure that either has, in the order of `FIGURES`.
+
+    Calls of one launch each are compared figure by figure.  Otherwise what adds up is compared call by call, then, if both make the same
+    number of launches, everything launch by launch in order.
+    """
+    old, new = call_figures(before), call_figures(after)
+    rows = list(_rows([(figure, total(figure, old), total(figure, new)) for figure in FIGURES]))
+    if len(old) == len(new) > 1:
+        for place, (one, other) in enumerate(zip(old, new, strict=True)):
+            rows += _rows([(figure, figure.value(one), figure.value(other)) for figure in FIGURES], place)
+    return rows
+
+
+def version_pairs(captures: Sequence[Capture]) -> list[Pair]:
+    """Versions of one kernel on one case and of one side, each beside the next higher one that was captured."""
+    groups: dict[tuple[str, str, str], list[Capture]] = {}
+    for capture in _captured(captures):
+        groups.setdefault((capture.case_key, _unversioned(capture), capture.side), []).append(capture)
+    return [
+        Pair(before=before, after=after)
+        for group in groups.values()
+        for before, after in itertools.pairwise(sorted(group, key=_version))
+        if _version(before) != _version(after)
+    ]
+
+
+def side_pairs(before: Sequence[Capture], after: Sequence[Capture]) -> list[Pair]:
+    """The same kernel on the same case in two lists of captures, such as the two sides of a run or two runs; in the order of `after`."""
+    known = {(capture.case_key, capture.kernel): capture for capture in _captured(before)}
+    found = ((known.get((capture.case_key, capture.kernel)), capture) for capture in _captured(after))
+    return [Pair(before=old, after=new) for old, new in found if old is not None]
+
+
+def _captured(captures: Sequence[Capture]) -> list[Capture]:
+    return [capture for capture in captures if capture.status is CaptureStatus.CAPTURED]
+
+
+def _unversioned(capture: Capture) -> str:
+    return capture.kernel.rpartition("@")[0] or capture.kernel
+
+
+def _version(capture: Capture) -> int:
+    version = capture.kernel.rpartition("@")[2]
+    return int(version) if version.isdecimal() else 0
+
+
+def _rows(values: Sequence[tuple[Figure, float | None, float | None]], launch: int | None = None) -> Iterator[Change]:
+    for figure, before, after in values:
+        if worth_showing(figure, (before, after)):
+            yield Change(
+                title=figure.title,
+                unit=figure.unit,
+                launch=launch,
+                before=before,
+                after=after,
+                better=figure.better,
+                scatter=figure.scatter,
+            )

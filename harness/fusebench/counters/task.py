@@ -1,0 +1,64 @@
+"""What passes between the driver and the process that is profiled: a task as a file, and lines of what it is doing as another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..schema import Case
+
+WARM_UP_CALLS = 3
+"""Calls before the profiled one.  The first compiles and tunes; kernels that remember their launch do so in the second at the latest."""
+
+
+class CaptureTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel on one case."""
+
+    case: Case
+    kernel: str
+    """`op/name@version`."""
+    roots: tuple[str, ...]
+    """Kernels folders that define the op, and so the inputs."""
+    kernel_roots: tuple[str, ...]
+    """Kernels folders that the kernel is taken from: the same, or the other side's."""
+    device: str
+    """torch's name of the one device that the process sees: `cuda:0`."""
+    seed: int
+    diary: str
+    """File that the process writes its messages to, a line each."""
+    warm_up_calls: int = WARM_UP_CALLS
+
+
+class Doing(msgspec.Struct, frozen=True, tag="doing"):
+    """What the process is about to do, as the end of "while …"."""
+
+    what: str
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """The end: something raised, and no call was profiled to its end."""
+
+    reason: str
+
+
+class Called(msgspec.Struct, frozen=True, tag="called"):
+    """The end: the profiled call returned and the device is done with it."""
+
+
+Message = Doing | Raised | Called
+
+
+def write_message(diary: Path, message: Message) -> None:
+    """Append a line, whole at once, so that a reader never sees half of one that matters."""
+    with diary.open("ab") as stream:
+        stream.write(msgspec.json.encode(message) + b"\n")
+
+
+def read_messages(diary: Path) -> list[Message]:
+    """All whole lines so far."""
+    try:
+        content = diary.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line, type=Message) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]

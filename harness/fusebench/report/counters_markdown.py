@@ -1,0 +1,85 @@
+"""report.md of a run of counters: what every kernel did, what that says, and what belongs side by side."""
+
+from __future__ import annotations
+
+from ..counters.records import Capture, CaptureStatus, CounterRun
+from .counters_table import (
+    CAPTURE_COLUMNS,
+    capture_rows,
+    diff_columns,
+    diff_pairs,
+    diff_rows,
+    diff_title,
+    figure_columns,
+    figure_rows,
+    kernel_label,
+    readings,
+    traffic_line,
+)
+from .counting import NAMED_COLUMNS, named_rows
+from .markdown import environment_table, markdown_table
+from .wording import count
+
+_RIGHT_FROM = 2
+
+
+def counters_markdown(run: CounterRun) -> str:
+    """The report as GitHub-flavoured Markdown."""
+    parts = [f"# Counters · {run.environment.device_name} · Nsight Compute {run.ncu_version}", ""]
+    parts += [f"> {notice}" for notice in _notices(run)]
+    parts += ["", *environment_table(run), *([f"| base | {run.base} |"] if run.base else []), ""]
+    parts += ["## Kernels", "", *markdown_table(CAPTURE_COLUMNS, capture_rows(run), _RIGHT_FROM), ""]
+    if named := named_rows(run):
+        parts += ["## Named metrics", "", *markdown_table(NAMED_COLUMNS, named, len(NAMED_COLUMNS) - 1), ""]
+    for pair in diff_pairs(run):
+        header = diff_columns(pair.before, pair.after)
+        parts += [f"## {diff_title(pair.before, pair.after)}", "", *markdown_table(header, diff_rows(pair.before, pair.after)), ""]
+    parts += [*_readings(run), *_everything(run), *_method(run)]
+    return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def _notices(run: CounterRun) -> list[str]:
+    found = [] if run.complete else ["**Incomplete run**: not every kernel was captured."]
+    return found + [f"Warning: {warning}" for warning in run.warnings]
+
+
+def _readings(run: CounterRun) -> list[str]:
+    lines = ["## Reading", ""]
+    for capture in _captured(run):
+        said = [line for line in (*readings(capture), traffic_line(capture, run.cache_control)) if line]
+        lines += [f"`{kernel_label(capture)}` on {capture.case_key}:", "", *(f"* {line}" for line in said or ["no rule applies"]), ""]
+    return lines if len(lines) > 2 else []
+
+
+def _everything(run: CounterRun) -> list[str]:
+    """Every figure of every kernel, case by case."""
+    lines = []
+    for case in dict.fromkeys(capture.case_key for capture in _captured(run)):
+        captures = [capture for capture in _captured(run) if capture.case_key == case]
+        lines += [f"{case} ({captures[0].shape}):", "", *markdown_table(figure_columns(captures), figure_rows(captures)), ""]
+    if not lines:
+        return []
+    return ["<details>", "<summary>Every figure</summary>", "", *lines, "</details>", ""]
+
+
+def _method(run: CounterRun) -> list[str]:
+    caches = "flushed before every pass" if run.cache_control == "all" else f"as they were (cache control {run.cache_control})"
+    return [
+        "## How this was counted",
+        "",
+        f"* metric set {run.metric_set}, {count(len(run.metrics), 'metric')}; a figure that was not collected is not shown",
+        f"* caches {caches}; clocks: control {run.clock_control}",
+        "* counters are collected in several passes over the same launch, so times here are not those of `fusebench run`",
+        "* moved/min: bytes read from DRAM and stored, per byte that the op must read and write",
+        "",
+        "To reproduce:",
+        "",
+        "```",
+        run.command,
+        "```",
+        "",
+    ]
+
+
+def _captured(run: CounterRun) -> list[Capture]:
+    return [capture for capture in run.captures if capture.status is CaptureStatus.CAPTURED]

@@ -1,0 +1,70 @@
+"""One `fusebench ncu` on disk: a folder `<created>_<id>_ncu` holding `ncu.json`, the `.ncu-rep` files and `report.md`, written once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from ..counters.records import COUNTERS_VERSION, CounterRun
+from ..errors import RunRecordError
+from .files import folder_in_making, write_file
+from .run_folder import finite, stamped_name
+
+COUNTERS_FILE = "ncu.json"
+REPORT_FILE = "report.md"
+
+
+class _Probe(msgspec.Struct):
+    version: int
+
+
+def write_counters(parent: Path, run: CounterRun, reports: Path, report: str) -> Path:
+    """Write the run as a new folder under `parent`, which is made when absent, and return it.
+
+    Args:
+        reports: folder that holds the `.ncu-rep` files that the captures name; they are copied.
+        report: the text of `report.md`.
+
+    Raises:
+        RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
+    """
+    folder = parent / f"{stamped_name(run.id, run.created)}_ncu"
+    if folder.exists():
+        raise RunRecordError(f"{folder}: exists already; a run is never overwritten, so give the new one its own id")
+    with folder_in_making(folder) as making:
+        record = msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(run))), indent=1)
+        write_file(making / COUNTERS_FILE, record + b"\n")
+        for name in dict.fromkeys(capture.report for capture in run.captures if capture.report):
+            try:
+                shutil.copyfile(reports / name, making / name)
+            except OSError as error:
+                raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
+        write_file(making / REPORT_FILE, report.encode())
+        try:
+            making.rename(folder)
+        except OSError as error:
+            raise RunRecordError(f"{folder}: the finished run could not be moved there: {error.strerror or error}") from error
+    return folder
+
+
+def read_counters(folder: Path) -> CounterRun:
+    """The record in `folder` (or in an `ncu.json` given by its path).
+
+    Raises:
+        RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
+    """
+    file = folder if folder.name == COUNTERS_FILE and not folder.is_dir() else folder / COUNTERS_FILE
+    try:
+        content = file.read_bytes()
+        found = msgspec.json.decode(content, type=_Probe).version
+        if found > COUNTERS_VERSION:
+            newest = f"version {found} is newer than this fusebench reads (up to {COUNTERS_VERSION})"
+            raise RunRecordError(f"{file}: {newest}; upgrade fusebench to read it")
+        # Not strict, so that "inf" and "nan" become numbers again.
+        return msgspec.json.decode(content, type=CounterRun, strict=False)
+    except OSError as error:
+        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ncu`") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunRecordError(f"{file}: not a record of `fusebench ncu`: {error}; run it again") from error
