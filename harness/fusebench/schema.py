@@ -282,6 +282,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the old time that counted as no change."""
 
 
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
+
+    kind: str
+    """What gathered it: `static` compares what the kernel is compiled to."""
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the table cannot say, and why there is none."""
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Timing of one kernel on one case, summarised from its samples."""
 
@@ -323,6 +335,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     covers: str = ""
     """What the kernel computes where that is less than the op.  Its accuracy and its time are then the part's, it has no speedup, no share
     of the speed of light and no verdict but of failure, and it is in no sum."""
+    attachments: tuple[Attachment, ...] = ()
+    """Evidence about a regression; empty where there is none, and in older records."""
 
     @property
     def case_key(self) -> str:
