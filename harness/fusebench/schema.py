@@ -285,6 +285,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the old time that counted as no change."""
 
 
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
+
+    kind: str
+    """What gathered it: `static` compares what the kernel is compiled to."""
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the table cannot say, and why there is none."""
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Timing of one kernel on one case, summarised from its samples."""
 
@@ -329,6 +341,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     """Digest of the machine code that the kernel launched on this case; equal ones are equal code on one model of device.  None where it
     is not known: a torch.compile or peer kernel, a CPU, a record from before it was kept."""
+    attachments: tuple[Attachment, ...] = ()
+    """Evidence about a regression; empty where there is none, and in older records."""
 
     @property
     def case_key(self) -> str:

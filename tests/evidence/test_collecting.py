@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from fusebench.errors import UnknownNameError
-from fusebench.evidence import collecting
+from fusebench.evidence import collecting, recording
 from fusebench.evidence.evidence_cache import CacheError, EvidenceCache
 from fusebench.evidence.records import KernelEvidence, StaticReport, StaticStatus
 from fusebench.evidence.static_process import StaticWorkerError
+from fusebench.evidence.targets import TARGETS
+from fusebench.registry import nvrtc
 from fusebench.schema import ExitCode
 
 ROWS = "unit_sum:rows"
@@ -94,6 +96,21 @@ def test_a_second_collection_takes_all_from_the_cache(
     (root / "kernels" / "unit_sum" / "vector.cuh").write_text("#error\n")
     with pytest.raises(AssertionError, match="a worker was asked"):
         evidence(root, cache=cache)
+
+
+def test_code_that_was_counted_otherwise_is_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = nvrtc.kernel_source(tmp_path / "k.cu", "k", {})
+    source.file.write_text("source")
+
+    def key() -> str:
+        recorder = recording.Recorder(TARGETS["sm_90"], {"cuda": "nvrtc 13"})
+        recorder.launch_cuda(source, grid=1, block=32)
+        return recorder.drain()[0].specialisation.key
+
+    now = key()
+    assert key() == now
+    monkeypatch.setattr(recording, "EVIDENCE_VERSION", 0)
+    assert key() != now
 
 
 def test_a_corrupted_cache_entry_is_named_and_left_alone(

@@ -18,7 +18,7 @@ CASES = ("unit_sum:rows", "unit_sum:again")
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
 INSTRUCTIONS = Instructions(total=600, global_loads={16: 8}, global_stores={16: 4})
 CODE = Code(
-    entry="k", compiler="triton 3.9.0", sha256="a" * 64, size=9600, registers=64, stack=0, spill_stores=0, spill_loads=0,
+    entry="k", compiler="triton 3.9.0", sha256="a" * 64, size=9600, registers=64, stack=0, spill_stores=0, spill_loads=0, block_barriers=1,
     static_shared=0, instructions=INSTRUCTIONS,
 )  # fmt: skip
 LAUNCH = Launch(

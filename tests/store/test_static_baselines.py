@@ -18,7 +18,7 @@ from fusebench.store.static_baselines import StaticBaselineError, load_static, p
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
 CODE = Code(
     entry="k", compiler="triton 3.9.0", sha256="a" * 64, size=9600, registers=64, stack=0, spill_stores=0, spill_loads=0,
-    static_shared=0, threads=128, instructions=Instructions(total=600, global_loads={16: 8, 4: 1}, global_stores={16: 4}),
+    block_barriers=1, static_shared=0, threads=128, instructions=Instructions(total=600, global_loads={16: 8, 4: 1}, global_stores={16: 4}),
 )  # fmt: skip
 LAUNCH = Launch(
     grid=(132, 1, 1),
@@ -90,8 +90,8 @@ def test_nothing_is_lost_by_mistake(tmp_path: Path) -> None:
     [
         (b'"target"', b'"tar', "corrupted"),
         (b'"registers":64', b'"registers":"many"', "corrupted"),
-        (b'"schema_version": 1', b'"schema_version": 2', "newer than this fusebench reads"),
-        (b'"schema_version": 1', b'"schema_version": 0', "promote it anew"),
+        (b'"schema_version": 2', b'"schema_version": 3', "newer than this fusebench reads"),
+        (b'"schema_version": 2', b'"schema_version": 1', "promote it anew"),
         (b'"code":"', b'"code":"0', "names code"),
     ],
 )

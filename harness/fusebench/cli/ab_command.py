@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,13 +12,14 @@ import typer
 
 from ..errors import FusebenchError, UsageError
 from ..schema import CacheState, ExitCode
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line
 from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 
 if TYPE_CHECKING:
     from ..config import Project
+    from ..device import Device
     from ..runner.comparing import ComparingSession
     from ..schema import SamplingPlan
     from ..stats.sequential import Plan
@@ -74,6 +76,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     rounds: RoundsOption = None,
     margin: MarginOption = None,
     time_identical: TimeIdenticalOption = False,
+    evidence: EvidenceOption = True,
     static: StaticOption = False,
     arch: ArchOption = None,
     allow_incomparable: AllowOption = False,
@@ -90,6 +93,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
 
     With --static nothing is timed: registers, spills, occupancy and instructions are compared, and --allow-incomparable, --jobs and
     --no-cache are as in `fusebench static`.
+
+    What a kernel that regressed is compiled to on both sides is compared without being asked (--no-evidence leaves it out).
 
     The run's folder, which ends in _ab, holds ab.json, samples.parquet and report.md.
 
@@ -139,7 +144,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         other, roots = other_side(selection, base, base_kernels, exact, scratch)
         for note in other.notes:
             remark("note", note)
-        stack.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
+        locked = stack.enter_context(ExitStack())
+        locked.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
         sides = Sides(selection.collection, load_collection(roots, entry_points=False))
         session = ComparingSession(sides, other, target, options, make_reporter())
@@ -155,6 +161,9 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         if interruption is not None:
             _keep_partial(session, record, folder, interruption)
             raise interruption
+        if evidence:
+            locked.close()  # what is left needs no device; whoever waits for it need not
+            record = _explained(record, selection, roots, target)
         written = _write(session, record, folder)
     if json:
         print_json(ab_document(record, written))
@@ -203,6 +212,17 @@ def _calibrated(record: Comparison, project: Project) -> Comparison:
     from ..store.calibration_note import load_note
 
     return msgspec.structs.replace(record, calibration=load_note(project.results, record.environment.device_name))
+
+
+def _explained(record: Comparison, selection: Selection, other: Sequence[Path], device: Device) -> Comparison:
+    """`record` with evidence about its regressions against the kernels in `other`."""
+    from ..runner.regression_evidence import compiled_kernels, explained_comparison
+    from .evidence_work import providers_between
+
+    collection = selection.collection
+    name = f"commit {record.base.commit[:12]}" if record.base.commit else record.base.asked
+    providers = providers_between(collection.roots, other, name, collection.ops, device)
+    return explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)
 
 
 def _write(session: ComparingSession, record: Comparison, folder: Path) -> Path:

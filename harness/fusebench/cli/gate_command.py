@@ -8,15 +8,21 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run, worst_exit_code
-from .options import JsonOption
+from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..config import Project
+    from ..evidence.attached import Key
+    from ..schema import Attachment
+    from ..stats.gating import Judgement
 
 
 def gate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run to judge: a folder, a run id or the start of one, or `latest`.")],
+    *,
     baseline: Annotated[
         str | None,
         typer.Option("--baseline", metavar="RUN", help="Judge against this run instead of the stored baseline of the run's device model."),
@@ -26,14 +32,19 @@ def gate(
         bool,
         typer.Option("--allow-incomparable", help="Do not count what cannot be compared, or is missing from the run, as undecided."),
     ] = False,
+    evidence: EvidenceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Judge a run against a baseline, kernel by kernel and case by case.
 
     Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
     or no baseline; 5 a kernel failed.
+
+    With --evidence the kernels that regressed are compiled as they were and as they are, which takes seconds and needs Triton; without a
+    regression it costs nothing.
     """
     from ..config import find_project
+    from ..report.attached import evidence_parts, evidence_row
     from ..report.calibrated import calibration_line
     from ..report.comparison import judgement_row, print_judgements, spread_row
     from ..stats.gating import gate_exit_code
@@ -70,8 +81,9 @@ def gate(
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
         codes.append(ExitCode.DEVICE_UNFIT)
     code = worst_exit_code(codes)
+    attached = _evidence(found.judgements, judged, against, project) if evidence else {}
     if json:
-        rows = [judgement_row(judgement) for judgement in found.judgements]
+        rows = [judgement_row(one) | evidence_row(attached.get((f"{one.suite}:{one.case}", one.kernel))) for one in found.judgements]
         print_json(
             {
                 "run": judged.id,
@@ -95,8 +107,23 @@ def gate(
         for one in found.unexplained:
             output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
         output.print(identical_line(found))
+        for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
+            output.print(part)
         output.print(calibration_line(judged))
     raise typer.Exit(code)
+
+
+def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project: Project) -> dict[Key, tuple[Attachment, ...]]:
+    """What changed in the kernels that regressed; nothing is loaded where none has."""
+    from ..runner.regression_evidence import explained_judgements, regressed
+
+    if not any(regressed(one) for one in judgements):
+        return {}
+    from ..registry import load_collection
+    from .evidence_work import providers_of_gate
+
+    ops = load_collection(project.kernels, kernels=False).ops
+    return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline))
 
 
 def _baseline_of(run: Run, named: str | None, project: Project) -> Run | None:

@@ -35,6 +35,14 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout; everything else goes to stderr."),
 ]
+EvidenceOption = Annotated[
+    bool,
+    typer.Option(
+        "--evidence/--no-evidence",
+        help="Compile the kernels that regressed, as they were and as they are, and show what changed: registers, spills, occupancy, "
+        "instructions. It decides nothing.",
+    ),
+]
 TimeoutOption = Annotated[
     float,
     typer.Option("--kernel-timeout", metavar="SECONDS", min=1.0, help="A kernel without a sign of life for this long counts as hung."),

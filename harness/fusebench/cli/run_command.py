@@ -11,13 +11,15 @@ import typer
 
 from ..errors import FusebenchError
 from ..schema import CacheState, ExitCode
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
     from ..config import Project
+    from ..device import Device
     from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
+    from .selection import Selection
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -72,6 +74,7 @@ def run(
     rounds: RoundsOption = None,
     resume: ResumeOption = None,
     margin: MarginOption = 0.03,
+    evidence: EvidenceOption = True,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
@@ -80,6 +83,9 @@ def run(
     Every case goes through the accuracy gate first; a kernel that is wrong is never timed.  Kernels are timed in paired rounds against
     the split chain, a copy of the same bytes and a second copy of the baseline, on several random placements of all buffers.  The run's
     folder holds run.json, samples.parquet, report.md and speedup.png.
+
+    A kernel that regressed against the stored baseline is compiled as it was at the baseline's commit and as it is, and what changed is
+    part of the report (--no-evidence leaves it out).
     """
     import msgspec
 
@@ -125,6 +131,8 @@ def run(
         _keep_partial(session, folder, interruption)
         raise interruption
     record = judged(session.record(), selection.project.results, rule, selected=kernel is not None or case is not None)
+    if evidence:
+        record = _explained(record, selection, target)
     written = _write(session, folder, record)
     if json:
         print_json(run_document(record, written))
@@ -141,6 +149,21 @@ def _stopped_run(text: str, project: Project) -> Resumed:
 
     folder = find_run(text, project)
     return Resumed(read_run(folder), sample_values(folder))
+
+
+def _explained(record: Run, selection: Selection, device: Device) -> Run:
+    """`record`, judged, with evidence about its regressions against the stored baseline."""
+    import msgspec
+
+    from ..runner.regression_evidence import any_regressed, explained_run
+    from ..store.baselines import load_baseline
+    from .evidence_work import providers_of_run
+
+    baseline = load_baseline(selection.project.results, record.environment.device_name) if any_regressed(record) else None
+    if baseline is None:
+        return record
+    project = msgspec.structs.replace(selection.project, kernels=selection.collection.roots)
+    return explained_run(record, providers_of_run(project, selection.collection.ops, device, baseline))
 
 
 def command_line() -> str:

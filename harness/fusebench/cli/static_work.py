@@ -65,7 +65,7 @@ def collect_all(
     cache = EvidenceCache(cache_folder() if use_cache else None)
     reports = []
     for target in targets:
-        with _ProgressLine(f"{label}{target.name}") as line:
+        with ProgressLine(f"{label}{target.name}") as line:
             report = collect(
                 selection.cases,
                 target,
@@ -124,13 +124,13 @@ def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
         print_table(CHANGE_COLUMNS, rows, right=("launch",))
 
 
-class _ProgressLine:
+class ProgressLine:
     """One line that is overwritten on a terminal; elsewhere a line per step, not per item."""
 
     def __init__(self, label: str) -> None:
         self._label, self._last, self._open = label, "", False
 
-    def __enter__(self) -> _ProgressLine:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -30,7 +30,7 @@ def collect(
     *,
     ops: Mapping[str, Op],
     roots: Sequence[Path],
-    kernel: str | None = None,
+    kernel: str | Sequence[str] | None = None,
     jobs: int = 1,
     cache: EvidenceCache | None = None,
     on_progress: OnProgress = lambda progress: None,
@@ -40,7 +40,7 @@ def collect(
     Args:
         ops: the cases' ops; their kernels need not be loaded.
         roots: the kernels' folders; a worker process loads them if the cache does not know everything.
-        kernel: glob of kernels to report.
+        kernel: glob of kernels to report; or their ids, of which the folders may lack some.
 
     Raises:
         UnknownNameError: no kernel matches the glob.
@@ -61,7 +61,7 @@ def collect(
             target=target.name,
             cases=tuple(distinct[key] for key in missing),
             compilers={str(language): tools.compiler(language) for language in (Language.TRITON, Language.CUDA)},
-            kernel=kernel,
+            kernel=kernel if kernel is None or isinstance(kernel, str) else tuple(kernel),
             cache=str(cache.folder) if cache.folder is not None else None,
             jobs=jobs,
         )
@@ -80,7 +80,7 @@ def collect(
             if captured[key].sound:
                 cache.keep_case(key, captured[key])
     ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
-    if kernel is not None:
+    if isinstance(kernel, str):
         _require_match(kernel, [found for _, found in ordered])
     return StaticReport(
         target=target.name,
@@ -95,16 +95,16 @@ def collect(
     )
 
 
-def _known_codes(captured: Iterable[CapturedCase], kernel: str | None, cache: EvidenceCache) -> dict[str, Code]:
+def _known_codes(captured: Iterable[CapturedCase], kernel: str | Sequence[str] | None, cache: EvidenceCache) -> dict[str, Code]:
     keys = {key for case in captured for key in _wanted(case, kernel)}
     return {key: code for key in sorted(keys) if (code := cache.code(key)) is not None}
 
 
-def _wanted(case: CapturedCase, kernel: str | None) -> list[str]:
+def _wanted(case: CapturedCase, kernel: str | Sequence[str] | None) -> list[str]:
     return [launch.code for one in case.kernels if matches_id(one.kernel, kernel) for launch in one.launches]
 
 
-def _covered(case: CapturedCase, kernel: str | None, codes: Mapping[str, Code]) -> bool:
+def _covered(case: CapturedCase, kernel: str | Sequence[str] | None, codes: Mapping[str, Code]) -> bool:
     return all(key in codes for key in _wanted(case, kernel))
 
 
@@ -148,6 +148,12 @@ def _launch(recorded: CapturedLaunch, code: Code, target: Target) -> Launch:
         grid=recorded.grid,
         threads=threads,
         dynamic_shared=shared,
-        occupancy=occupancy(target, threads=threads, registers=code.registers, shared_bytes=code.static_shared + shared),
+        occupancy=occupancy(
+            target,
+            threads=threads,
+            registers=code.registers,
+            shared_bytes=code.static_shared + shared,
+            block_barriers=code.block_barriers,
+        ),
         code=code,
     )

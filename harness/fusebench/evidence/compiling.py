@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,13 +29,25 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     stack: int
     spill_stores: int
     spill_loads: int
+    block_barriers: int
     threads: int | None = None
     """Per block, where the compiler decides it (Triton)."""
     dynamic_shared: int | None = None
 
 
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_REGISTERS = re.compile(r"Used (\d+) registers")
+_REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?")
+
+
+class Used(NamedTuple):
+    """What the assembler says that a function takes.  Sizes are bytes."""
+
+    registers: int
+    """Per thread."""
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    block_barriers: int
 
 
 def compile_for(specialisation: Specialisation, target: Target) -> Compiled:
@@ -55,23 +67,22 @@ def compile_for(specialisation: Specialisation, target: Target) -> Compiled:
             threads, shared = made.metadata.num_warps * WARP, made.metadata.shared
     except Exception as error:
         raise CompileError(f"{specialisation.entry} does not compile for {target.name}: {_reason(error)}") from error
-    registers, stack, stores, loads = assembler_figures(log.getvalue(), entry)
+    used = assembler_figures(log.getvalue(), entry)
     return Compiled(
         entry=entry,
         cubin=cubin,
-        registers=registers,
-        stack=stack,
-        spill_stores=stores,
-        spill_loads=loads,
+        registers=used.registers,
+        stack=used.stack,
+        spill_stores=used.spill_stores,
+        spill_loads=used.spill_loads,
+        block_barriers=used.block_barriers,
         threads=threads,
         dynamic_shared=shared,
     )
 
 
-def assembler_figures(log: str, entry: str) -> tuple[int, int, int, int]:
-    """Registers per thread of `entry`, and its bytes of stack, of spill stores and of spill loads, from what `ptxas -v` says.
-
-    Spills are those of the functions that it calls too.
+def assembler_figures(log: str, entry: str) -> Used:
+    """What `ptxas -v` says of `entry`; its stack and spills are those of the functions that it calls too.
 
     Raises:
         CompileError: the log says nothing about it.
@@ -83,7 +94,7 @@ def assembler_figures(log: str, entry: str) -> tuple[int, int, int, int]:
         said = " ".join((before + part).split())[:400]
         raise CompileError(f"the assembler did not say how many registers {entry} takes; it said: {said or 'nothing'}")
     stack, stores, loads = (sum(int(line[place]) for line in properties) for place in range(3))
-    return int(registers[1]), stack, stores, loads
+    return Used(int(registers[1]), stack, stores, loads, int(registers[2] or 0))
 
 
 def _compile_triton(specialisation: Specialisation, target: Target, log: io.StringIO) -> Any:

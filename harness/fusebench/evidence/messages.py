@@ -14,8 +14,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[Case, ...]
     compilers: dict[str, str]
     """Compiler versions by language."""
-    kernel: str | None
-    """Glob of the kernels whose code is wanted; every kernel's launches are recorded."""
+    kernel: str | tuple[str, ...] | None
+    """Globs of the kernels whose code is wanted; every kernel's launches are recorded."""
     cache: str | None
     """Folder of the cache, where code that is known already is looked up."""
     jobs: int

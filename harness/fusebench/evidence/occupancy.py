@@ -2,7 +2,7 @@
 
 The rules are those of CUDA's occupancy calculator (`cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`): registers are given
 to a warp in units and come from the quarter of the multiprocessor that the warp lives in; shared memory is given to a block in units, the
-system's own share included.
+system's own share included; block barriers are given to a block for as long as it lives.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Of the warps that the multiprocessor can hold."""
     limited_by: tuple[str, ...]
-    """Of `warps`, `blocks`, `registers`, `shared`: all that stop at this number of blocks."""
+    """Of `warps`, `blocks`, `registers`, `shared`, `barriers`: all that stop at this number of blocks."""
 
 
-def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int, block_barriers: int = 1) -> Occupancy:
     """Occupancy of a launch with blocks of `threads`.
 
     Args:
         registers: per thread.
         shared_bytes: per block, static and dynamic together, without the system's own.
+        block_barriers: that a block reserves.
 
     Raises:
         ValueError: `threads` is not positive.
@@ -44,6 +45,8 @@ def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int
         "registers": _blocks_by_registers(target, warps, registers),
         "shared": _blocks_by_shared(target, shared_bytes),
     }
+    if target.barriers is not None and block_barriers > 1:  # one each never stops a block before `blocks` does
+        limits["barriers"] = target.barriers // block_barriers
     blocks = min(limits.values())
     return Occupancy(
         blocks=blocks,

@@ -18,6 +18,7 @@ from unittest import mock
 from ..errors import FusebenchError
 from ..registry import Kernel, nvrtc
 from ..schema import Case
+from .records import EVIDENCE_VERSION
 from .stand_in import device, on_device
 from .targets import WARP, Target
 
@@ -77,7 +78,8 @@ class Recorder:
         self.launches.append(RecordedLaunch(Specialisation(key, source.entry, source, None), _three(grid), threads, shared_bytes))
 
     def _key(self, language: str, parts: Mapping[str, Any]) -> str:
-        content = {"language": language, "target": self.target.name, "compiler": self.compilers[language], **parts}
+        known = {"evidence": EVIDENCE_VERSION, "language": language, "target": self.target.name, "compiler": self.compilers[language]}
+        content = {**known, **parts}
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ from ..schema import Language, Role
 from .disassembly import Instructions
 from .occupancy import Occupancy
 
-EVIDENCE_VERSION = 1
+EVIDENCE_VERSION = 2
 """Version of these records, of what is counted and how: part of every cache key, and written into baselines."""
 
 
@@ -67,6 +67,8 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     spill_stores: int
     spill_loads: int
     static_shared: int
+    block_barriers: int
+    """Barriers that a block reserves: 16, all that there are, where their number is known only at run time."""
     dynamic_shared: int | None = None
     """Where the compiler decides it (Triton); else the launch does."""
     threads: int | None = None

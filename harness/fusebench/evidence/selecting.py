@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 
 from ..schema import KernelId
 
 
-def matches_id(kernel: str, pattern: str | None) -> bool:
-    """Whether the glob `pattern` means the kernel `op/name@version`, in any of the spellings that it answers to; None means all."""
-    return pattern is None or any(fnmatch.fnmatchcase(spelling, pattern) for spelling in id_spellings(kernel))
+def matches_id(kernel: str, pattern: str | Sequence[str] | None) -> bool:
+    """Whether the glob `pattern`, or one of several, means the kernel `op/name@version`, in any of its spellings; None means all."""
+    if pattern is None:
+        return True
+    patterns = [pattern] if isinstance(pattern, str) else pattern
+    return any(fnmatch.fnmatchcase(spelling, one) for spelling in id_spellings(kernel) for one in patterns)
 
 
 def id_spellings(kernel: str) -> tuple[str, str, str]:

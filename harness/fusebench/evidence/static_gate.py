@@ -95,6 +95,7 @@ _SHOWN: dict[str, Callable[[Launch], object]] = {
     "static shared bytes": lambda one: one.code.static_shared,
     "dynamic shared bytes": lambda one: one.dynamic_shared,
     "blocks": lambda one: one.grid[0] * one.grid[1] * one.grid[2],
+    "block barriers reserved": lambda one: one.code.block_barriers,
     "limited by": lambda one: ", ".join(one.occupancy.limited_by),
     "shared loads": lambda one: one.code.instructions.shared_loads,
     "shared stores": lambda one: one.code.instructions.shared_stores,
@@ -102,6 +103,8 @@ _SHOWN: dict[str, Callable[[Launch], object]] = {
     "shuffles": lambda one: one.code.instructions.shuffles,
     "special functions": lambda one: one.code.instructions.special_functions,
     "branches": lambda one: one.code.instructions.branches,
+    "tensor-core instructions": lambda one: one.code.instructions.tensor_core,
+    "bulk copies": lambda one: one.code.instructions.bulk_copies,
     "atomics": lambda one: one.code.instructions.atomics,
     "code bytes": lambda one: one.code.size,
 }

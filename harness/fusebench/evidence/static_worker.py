@@ -78,7 +78,7 @@ def _answer(request: Request, say: Say) -> None:
 
 
 def _record_case(
-    collection: Collection, case: Case, recorder: Recorder, pattern: str | None, specialisations: dict[str, Specialisation]
+    collection: Collection, case: Case, recorder: Recorder, pattern: str | Sequence[str] | None, specialisations: dict[str, Specialisation]
 ) -> CapturedCase:
     """The launches of every kernel of the case's op; those whose code is wanted go into `specialisations`."""
     captured = []
@@ -173,6 +173,7 @@ def _evidence(compiled: Compiled, code: MachineCode, instructions: Instructions,
         stack=compiled.stack,
         spill_stores=compiled.spill_stores,
         spill_loads=compiled.spill_loads,
+        block_barriers=compiled.block_barriers,
         static_shared=code.static_shared_bytes - reserved,
         dynamic_shared=compiled.dynamic_shared,
         threads=compiled.threads,

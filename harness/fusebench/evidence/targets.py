@@ -1,14 +1,22 @@
 """The architectures that static evidence is made for: what one multiprocessor holds, and the GPU that stands for each.
 
-Sources: the tables "Technical Specifications per Compute Capability" and "Shared Memory Capacity per Compute Capability" of NVIDIA's CUDA
-programming guide; the allocation granularities are those of CUDA's occupancy calculator (`cuda_occupancy.h`), the same for all four.
+Sources, by the kind of fact:
+
+* what a multiprocessor holds (warps, blocks, shared memory, registers, what the system takes of a block's shared memory): the tables
+  "Technical Specifications per Compute Capability" and "Shared Memory Capacity per Compute Capability" of NVIDIA's CUDA programming guide;
+  the same figures stand in libcu++'s `cuda::arch_traits`.  For the H200 also read off one by Nsight Compute (`device__attribute_*`);
+* how it is given out (units of registers and of shared memory, quarters): CUDA's occupancy calculator, `cuda_occupancy.h`, which agrees
+  with `occupancy.py` over all four (tests/evidence/test_occupancy.py compiles it and compares);
+* what a GPU has in all (multiprocessors, L2, memory): what its driver reports, from the place that is named beside it.
 """
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from ..errors import UnknownNameError
+from ..errors import FusebenchError, UnknownNameError
 
 WARP = 32
 KIB = 1024
@@ -38,6 +46,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Each owns a quarter of the registers, and a warp lives in one."""
     register_unit: int = 256
     """Registers are given to a warp in multiples of this."""
+    barriers: int | None = None
+    """Block barriers, shared out among the resident blocks; None where the occupancy calculator knows no limit (before 9.0)."""
     shared_unit: int = 128
     shared_reserved: int = KIB
     """Shared memory that the system takes of every block, from compute capability 8.0 on."""
@@ -57,11 +67,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"SM{self.capability}a" if self.capability >= 90 else f"SM{self.capability}"
 
 
-A100_MULTIPROCESSORS = 108  # NVIDIA A100 Tensor Core GPU architecture whitepaper
-H200_MULTIPROCESSORS = 132  # NVIDIA H100 Tensor Core GPU architecture whitepaper (SXM5); the H200 is the same die; as its driver reports
-B200_MULTIPROCESSORS = 148  # as the B200's driver reports
-RTX_5090_MULTIPROCESSORS = 170  # NVIDIA RTX Blackwell GPU architecture whitepaper
-
 TARGETS = {
     target.name: target
     for target in (
@@ -69,9 +74,10 @@ TARGETS = {
             name="sm_80",
             capability=80,
             gpu="NVIDIA A100-SXM4-80GB",
-            multiprocessors=A100_MULTIPROCESSORS,
+            # OpenXLA's description of this GPU, a100_sxm_80.txtpb; NVIDIA A100 Tensor Core GPU architecture whitepaper
+            multiprocessors=108,
             l2_bytes=40 * KIB**2,
-            memory_bytes=80 * KIB**3,
+            memory_bytes=85_100_068_864,
             warps=64,
             blocks=32,
             shared=164 * KIB,
@@ -81,11 +87,13 @@ TARGETS = {
             name="sm_90",
             capability=90,
             gpu="NVIDIA H200",
-            multiprocessors=H200_MULTIPROCESSORS,
-            l2_bytes=60 * KIB**2,  # as the H200's driver reports
-            memory_bytes=141 * 10**9,
+            # `device__attribute_*` of an H200, driver 580.159, as Nsight Compute 2025.3.1 reports them
+            multiprocessors=132,
+            l2_bytes=60 * KIB**2,
+            memory_bytes=150_109_880_320,
             warps=64,
             blocks=32,
+            barriers=64,
             shared=228 * KIB,
             shared_per_block=227 * KIB,
         ),
@@ -93,11 +101,13 @@ TARGETS = {
             name="sm_100",
             capability=100,
             gpu="NVIDIA B200",
-            multiprocessors=B200_MULTIPROCESSORS,
-            l2_bytes=126 * KIB**2,
-            memory_bytes=180 * 10**9,
+            # OpenXLA's description of this GPU, b200.txtpb, which its driver's answers were written into
+            multiprocessors=148,
+            l2_bytes=132_644_864,
+            memory_bytes=191_514_411_008,
             warps=64,
             blocks=32,
+            barriers=64,
             shared=228 * KIB,
             shared_per_block=227 * KIB,
         ),
@@ -105,11 +115,13 @@ TARGETS = {
             name="sm_120",
             capability=120,
             gpu="NVIDIA GeForce RTX 5090",
-            multiprocessors=RTX_5090_MULTIPROCESSORS,
+            # `deviceQuery` of two RTX 5090, CUDA 12.8, in NVIDIA/nccl issue 1637; NVIDIA RTX Blackwell GPU architecture whitepaper
+            multiprocessors=170,
             l2_bytes=96 * KIB**2,
-            memory_bytes=32 * 10**9,
+            memory_bytes=33_680_457_728,
             warps=48,
             blocks=24,
+            barriers=24,
             shared=100 * KIB,
             shared_per_block=99 * KIB,
         ),
@@ -127,3 +139,40 @@ def target(name: str) -> Target:
         return TARGETS[name]
     except KeyError:
         raise UnknownNameError("target", name, TARGETS, "--arch") from None
+
+
+ON_A_CPU = "sm_90"
+"""What kernels are compiled for where no GPU is at hand and none is asked for."""
+_PRODUCTS = {
+    "sm_80": r"A100|A800|A30",
+    "sm_90": r"GH200|H100|H200|H800|H20",
+    "sm_100": r"G?B200|B100",
+    "sm_120": r"RTX 50[5-9]0|RTX PRO [2-6][05]00 Blackwell",
+}
+"""By target, the product names in what drivers call GPUs of its capability (NVIDIA's list "CUDA GPU Compute Capability")."""
+
+
+class NoTargetError(FusebenchError):
+    """A GPU that no target stands for."""
+
+
+def target_of(kind: str, gpu: str, capability: tuple[int, int] | None = None) -> Target:
+    """The target that a device's kernels are compiled for; that of ON_A_CPU for a CPU.
+
+    Args:
+        kind: `cpu` or `cuda`.
+        gpu: its name, as the driver has it.
+        capability: major and minor, where they are known: a stored record knows the name alone.
+
+    Raises:
+        NoTargetError: the GPU is of another architecture, or its name tells none.
+    """
+    if kind == "cpu":
+        return TARGETS[ON_A_CPU]
+    if capability is not None:
+        name = f"sm_{capability[0]}{capability[1]}"
+    else:
+        name = next((name for name, products in _PRODUCTS.items() if re.search(rf"\b({products})\b", gpu)), "")
+    if name not in TARGETS:
+        raise NoTargetError(f"there is no static target for {gpu}{f' ({name})' if name else ''}; the targets are {', '.join(TARGETS)}")
+    return TARGETS[name]

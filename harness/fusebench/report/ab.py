@@ -13,9 +13,10 @@ from ..schema import Spending, VerdictKind
 from ..stats.accuracy_change import accuracy_growth
 from ..stats.rule import describe_change
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, Standing
+from .attached import Attached, evidence_parts, evidence_row
 from .calibrated import calibration_words
 from .document import ends, finite
-from .markdown import markdown_table
+from .markdown import evidence_markdown, markdown_table
 from .table import VERDICT_STYLES
 from .wording import DASH, microseconds, short_kernel
 
@@ -65,6 +66,8 @@ def print_ab(comparison: Comparison, console: Console) -> None:
         console.print(table)
     for line, style in ab_lines(comparison):
         console.print(Text(line, style=style))
+    for part in evidence_parts(_attached(comparison)):
+        console.print(part)
 
 
 def ab_markdown(comparison: Comparison) -> str:
@@ -73,6 +76,7 @@ def ab_markdown(comparison: Comparison) -> str:
     lines += [f"{line}\n" for line, _ in ab_lines(comparison)]
     for case in comparison.cases:
         lines += [f"## {_case_line(case)}", "", *markdown_table(HEADER, [_cells(one) for one in _of(comparison, case)]), ""]
+    lines += evidence_markdown(_attached(comparison))
     plan = comparison.looks
     lines += [
         f"Every replicate is a fresh random placement of all buffers with {comparison.plan.rounds} rounds ({comparison.plan.cache.value} "
@@ -126,7 +130,12 @@ def _result(one: ComparedKernel) -> dict[str, Any]:
         "error_growth": finite(_growth(one)),
         "verdict": str(one.verdict.kind),
         "reason": one.verdict.reason,
+        **evidence_row(one.attachments),
     }
+
+
+def _attached(comparison: Comparison) -> list[Attached]:
+    return [(one.kernel, one.case_key, attachment) for one in comparison.kernels for attachment in one.attachments]
 
 
 def _cells(one: ComparedKernel) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
+from .attached import evidence_row
 from .calibrated import calibration_line
 from .wording import part_label
 
@@ -70,6 +71,7 @@ def _result(result: Result) -> dict[str, Any]:
         "verdict": str(verdict.kind) if verdict else None,
         "covers": result.covers or None,
         "reason": (verdict.reason if verdict else "") or result.reason or part_label(result),
+        **evidence_row(result.attachments),
     }
 
 

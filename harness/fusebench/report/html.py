@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 from ..schema import Run, Status
+from .attached import attached_to, grouped
 from .calibrated import calibration_line
 from .plot import speedup_png
 from .rows import FULL_HEADER, suite_rows
@@ -28,6 +29,7 @@ def html_report(run: Run) -> str:
         control=control_line(run),
         calibration=calibration_line(run),
         weighted=[*weighted_lines(run), *saving_lines(run)],
+        evidence=grouped(attached_to(run)),
         parts=part_notes(run),
         header=FULL_HEADER,
         suites=suite_rows(run),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
+from .attached import Attached, attached_to, grouped
 from .calibrated import calibration_line
 from .compiled import compiled_lines
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
@@ -46,7 +47,7 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     if plot and any(result.status is Status.MEASURED for result in run.results):
         parts += [f"![Speedup and share of the speed of light]({plot})", ""]
     parts += [part for line in compiled_lines(run) for part in (f"{line}.", "")]
-    parts += [*_parts(run), *_left_out(run), *_everything(run), *_method(run)]
+    parts += [*evidence_markdown(attached_to(run)), *_parts(run), *_left_out(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 
@@ -54,6 +55,18 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right_f
     """Lines of a table; columns from `right_from` on are aligned right.  A pipe in a cell is escaped."""
     rule = ["---" if index < right_from else "---:" for index in range(len(header))]
     return [_row(header), _row(rule), *(_row([_cell(cell) for cell in row]) for row in rows)]
+
+
+def evidence_markdown(entries: Iterable[Attached]) -> list[str]:
+    """A section about the regressions that evidence was collected of; no lines without entries."""
+    lines = []
+    for one in grouped(entries):
+        lines += [f"### {one.subject}", "", one.attachment.title, ""]
+        if one.attachment.rows:
+            lines += [*markdown_table(one.attachment.columns, one.attachment.rows, right_from=len(one.attachment.columns)), ""]
+        lines += [f"* {note}" for note in one.attachment.notes]
+        lines += [""] if one.attachment.notes else []
+    return ["## What changed in what regressed", "", *lines] if lines else []
 
 
 def _row(cells: Iterable[str]) -> str:

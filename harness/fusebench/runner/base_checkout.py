@@ -96,6 +96,17 @@ def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) 
     return BaseFolders(roots=tuple(found), notes=tuple(notes))
 
 
+def why_absent(project: Path, commit: str) -> str:
+    """Why the repository around `project` cannot give the sources of `commit`; empty where it can."""
+    try:
+        top_level(project)
+    except UsageError:
+        return f"{project} lies in no git checkout"
+    if _try(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}") is None:
+        return f"this repository does not have commit {commit[:12]}: fetch it (a shallow clone lacks history)"
+    return ""
+
+
 def top_level(project: Path) -> Path:
     """The root of the checkout around `project`.
 

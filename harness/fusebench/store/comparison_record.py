@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from ..schema import Accuracy, CalibrationNote, Case, Environment, Estimate, Role, SamplingPlan, Spending, Status, Verdict
+from ..schema import Accuracy, Attachment, CalibrationNote, Case, Environment, Estimate, Role, SamplingPlan, Spending, Status, Verdict
 from ..stats.confirmation import Confirmation
 from ..stats.identical import Twin
 from ..stats.sequential import Finding, Plan
@@ -85,6 +85,8 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     new_accuracy: Accuracy | None = None
     old_accuracy: Accuracy | None = None
     verdict: Verdict
+    attachments: tuple[Attachment, ...] = ()
+    """Evidence about a regression; empty where there is none, and in older records."""
 
     @property
     def case_key(self) -> str:

@@ -1,0 +1,117 @@
+"""What two sides compile a kernel to, held against each other: the static provider of evidence for verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..registry import Op
+from ..schema import Attachment, Case, VerdictKind
+from .attached import Key, Suspect
+from .collecting import OnProgress, collect
+from .evidence_cache import EvidenceCache
+from .records import KernelEvidence, StaticReport, StaticStatus
+from .static_gate import DEFAULT_MARGIN, StaticJudgement, judge
+from .targets import Target
+
+COLUMNS = ("launch", "figure", "before", "after", "")
+NEITHER = "neither side declares it as a kernel in Triton or CUDA C++"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a side is asked for."""
+
+    target: Target
+    cases: tuple[Case, ...]
+    kernels: tuple[str, ...]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What it answers."""
+
+    report: StaticReport
+    name: str
+    """`this checkout`, `commit 1a2b3c`."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of where it comes from."""
+
+
+Side = Callable[[Wanted], Told]
+"""Raises FusebenchError where there is nothing to tell."""
+
+
+def compiled_side(
+    roots: Sequence[Path], name: str, *, ops: Mapping[str, Op], jobs: int, cache: EvidenceCache, on_progress: OnProgress
+) -> Side:
+    """The side of the kernels in `roots`, compiled when it is asked."""
+
+    def tell(wanted: Wanted) -> Told:
+        report = collect(
+            wanted.cases, wanted.target, ops=ops, roots=roots, kernel=wanted.kernels, jobs=jobs, cache=cache, on_progress=on_progress
+        )
+        return Told(report=report, name=name, notes=tuple(f"{name}: not loaded: {problem}" for problem in report.not_loaded))
+
+    return tell
+
+
+class StaticEvidence:
+    """Compares what `before` and `after` compile each suspect to.  A FusebenchError of any of the three is left to the caller."""
+
+    kind = "static"
+    title = "static evidence"
+
+    def __init__(self, target: Callable[[], Target], before: Side, after: Side) -> None:
+        self._target, self._before, self._after = target, before, after
+
+    def explain(self, suspects: Sequence[Suspect]) -> dict[Key, Attachment]:
+        """An attachment for every suspect: Triton kernels and those in CUDA C++, other libraries' left out.
+
+        Raises:
+            FusebenchError: no target, no sources, or no compiler.
+        """
+        wanted = Wanted(
+            target=self._target(),
+            cases=tuple({suspect.case.key: suspect.case for suspect in suspects}.values()),
+            kernels=tuple(dict.fromkeys(suspect.kernel for suspect in suspects)),
+        )
+        before, after = self._before(wanted), self._after(wanted)
+        keys = [case.key for case in wanted.cases]
+        judged = judge(after.report, before.report, margin=DEFAULT_MARGIN, cases=keys, reference=before.name)
+        judgements = {(one.case, one.kernel): one for one in judged}
+        earlier = {one.key: one for one in before.report.results}
+        later = {one.key: one for one in after.report.results}
+        title = f"{self.title} for {wanted.target.name} ({wanted.target.gpu}): {before.name} → {after.name}"
+        notes = (*before.notes, *after.notes)
+        found = {}
+        for suspect in suspects:
+            key = suspect.key
+            judgement = judgements.get(key)
+            rows = _rows(judgement) if judgement is not None else ()
+            said = _said(judgement, earlier.get(key), later.get(key), before.name) if judgement is not None else (NEITHER,)
+            found[key] = Attachment(kind=self.kind, title=title, columns=COLUMNS, rows=rows, notes=(*said, *notes))
+        return found
+
+
+_MARKS = {VerdictKind.REGRESSION: "worse", VerdictKind.IMPROVEMENT: "better"}
+
+
+def _rows(judgement: StaticJudgement) -> tuple[tuple[str, ...], ...]:
+    return tuple((str(change.launch + 1), change.what, change.old, change.new, _MARKS.get(change.kind, "")) for change in judgement.changes)
+
+
+def _said(judgement: StaticJudgement, before: KernelEvidence | None, after: KernelEvidence | None, name: str) -> tuple[str, ...]:
+    """What the rows leave unsaid."""
+    if after is None or after.status is not StaticStatus.COMPILED:
+        return (judgement.reason,)
+    if before is None:
+        return (f"{name} does not have this kernel on this case",)
+    if before.status is not StaticStatus.COMPILED:
+        return (f"{name}: {before.status.replace('_', ' ')}: {before.reason}",)
+    if judgement.kind is VerdictKind.INCOMPARABLE:
+        return (judgement.reason,)
+    codes = [[launch.code.sha256 for launch in one.launches] for one in (before, after)]
+    if codes[0] == codes[1]:
+        return (f"compiled to the same code on both sides and launched {'otherwise' if judgement.changes else 'alike'}",)
+    return () if judgement.changes else ("other machine code, the same in every figure",)

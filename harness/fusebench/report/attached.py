@@ -1,0 +1,74 @@
+"""Evidence that verdicts carry, as people read it: once for all the cases that it is the same on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..schema import Attachment, Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_ON_A_TERMINAL = 8
+"""Tables that still fit on a few screens; the rest is in the report and in --json."""
+_NAMED_CASES = 4
+
+Attached = tuple[str, str, Attachment]
+"""A kernel, a case's key and what belongs to them."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One attachment and what it is about."""
+
+    subject: str
+    """`qk/fused@1 on qk:flux, qk:wan`."""
+    attachment: Attachment
+
+
+def attached_to(run: Run) -> list[Attached]:
+    """What a run's results carry."""
+    return [(result.kernel, result.case_key, attachment) for result in run.results for attachment in result.attachments]
+
+
+def grouped(entries: Iterable[Attached]) -> list[Evidence]:
+    """A kernel's equal attachments together, in the order of the first."""
+    cases: dict[tuple[str, Attachment], list[str]] = {}
+    for kernel, case, attachment in entries:
+        cases.setdefault((kernel, attachment), []).append(case)
+    return [Evidence(f"{kernel} on {_named(keys)}", attachment) for (kernel, attachment), keys in cases.items()]
+
+
+def evidence_parts(entries: Iterable[Attached]) -> list[RenderableType]:
+    """Tables and sentences for a terminal: the first few, and how many more there are."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = grouped(entries)
+    parts: list[RenderableType] = []
+    for one in found[:SHOWN_ON_A_TERMINAL]:
+        parts.append(Text.assemble((one.subject, "bold"), f": {one.attachment.title}"))
+        if one.attachment.rows:
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            for column in one.attachment.columns:
+                table.add_column(column, overflow="fold")
+            for row in one.attachment.rows:
+                table.add_row(*map(Text, row))
+            parts.append(table)
+        parts += [Text(f"  {note}") for note in one.attachment.notes]
+    if len(found) > SHOWN_ON_A_TERMINAL:
+        parts.append(Text(f"evidence about {len(found) - SHOWN_ON_A_TERMINAL} more is in the report and in --json", style="dim"))
+    return parts
+
+
+def evidence_row(attachments: Sequence[Attachment] | None) -> dict[str, Any]:
+    """As a key of a row of JSON values; no key without any, so that rows stay what they were."""
+    return {"attachments": [msgspec.to_builtins(attachment) for attachment in attachments]} if attachments else {}
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = len(keys) - _NAMED_CASES
+    return ", ".join(keys[:_NAMED_CASES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,71 @@
+"""Which regressions are worth evidence, and the records that carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from ..evidence.attached import Key, Provider, Suspect, attachments_of
+from ..schema import Attachment, KernelInfo, Language, Result, Role, Run, VerdictKind
+from ..stats.gating import Judgement
+from ..store.comparison_record import Comparison
+
+COMPILED = frozenset({Language.TRITON, Language.CUDA})
+"""Languages whose machine code is made here; torch's kernels are another library's."""
+
+
+def compiled_kernels(kernels: Sequence[KernelInfo]) -> frozenset[str]:
+    """Ids of those that evidence can be had of."""
+    return frozenset(kernel.id for kernel in kernels if kernel.language in COMPILED)
+
+
+def explained_comparison(record: Comparison, compiled: Collection[str], providers: Sequence[Provider]) -> Comparison:
+    """`record` with evidence about its regressions; `compiled` are the kernels that evidence can be had of."""
+    cases = {entry.case.key: entry.case for entry in record.cases}
+    suspects = [
+        Suspect(one.kernel, cases[one.case_key])
+        for one in record.kernels
+        if one.verdict.kind is VerdictKind.REGRESSION and one.kernel in compiled and one.role is not Role.PEER
+    ]
+    found = attachments_of(suspects, providers)
+    kernels = [
+        msgspec.structs.replace(one, attachments=attached) if (attached := found.get((one.case_key, one.kernel))) else one
+        for one in record.kernels
+    ]
+    return msgspec.structs.replace(record, kernels=kernels)
+
+
+def any_regressed(run: Run) -> bool:
+    """Whether a judged run holds a regression that decides."""
+    return any(_regressed(result) for result in run.results)
+
+
+def explained_run(run: Run, providers: Sequence[Provider]) -> Run:
+    """`run`, judged, with evidence about its regressions."""
+    found = _explained(run, [(result.case_key, result.kernel) for result in run.results if _regressed(result)], providers)
+    results = [
+        msgspec.structs.replace(result, attachments=attached) if (attached := found.get((result.case_key, result.kernel))) else result
+        for result in run.results
+    ]
+    return msgspec.structs.replace(run, results=results)
+
+
+def explained_judgements(judgements: Sequence[Judgement], run: Run, providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
+    """Evidence about the regressions among `judgements` on `run`."""
+    return _explained(run, [(f"{one.suite}:{one.case}", one.kernel) for one in judgements if regressed(one)], providers)
+
+
+def regressed(judgement: Judgement) -> bool:
+    """Whether it is a regression that decides."""
+    return judgement.decides and judgement.verdict.kind is VerdictKind.REGRESSION
+
+
+def _regressed(result: Result) -> bool:
+    return result.decides and result.verdict is not None and result.verdict.kind is VerdictKind.REGRESSION
+
+
+def _explained(run: Run, keys: Sequence[Key], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
+    cases = {summary.case.key: summary.case for summary in run.cases}
+    compiled = compiled_kernels(run.kernels)
+    return attachments_of([Suspect(kernel, cases[case]) for case, kernel in keys if kernel in compiled and case in cases], providers)
