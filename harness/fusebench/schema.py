@@ -481,6 +481,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Why a timer other than the device's default was used; empty when it was not."""
     plan: SamplingPlan
     environment: Environment
+    selected: tuple[str, ...] | None = None
+    """Names of the suites that were asked for (`nightly`, not what it includes); None in older records."""
     suites: list[SuiteSummary]
     cases: list[CaseSummary]
     kernels: list[KernelInfo]

@@ -186,3 +186,11 @@ def test_kernels_are_found_by_id_name_and_glob(make_root: MakeRoot) -> None:
         collection.kernel("scale/splt@1")
     with pytest.raises(UnknownNameError, match=r"unknown op 'scal'; did you mean 'scale'\?"):
         collection.op("scal")
+
+
+def test_only_the_kernels_of_the_ops_that_are_asked_for_are_loaded(make_root: MakeRoot) -> None:
+    root = make_root(files={"broken.py": "raise RuntimeError('loaded')"})
+    for only, loaded in (({"scale"}, True), ({"another"}, False)):
+        collection = load_collection([root], entry_points=False, only=only)
+        assert list(collection.ops) == ["scale"], "ops are known in any case"
+        assert bool(collection.problems) == bool(collection.kernels) == loaded

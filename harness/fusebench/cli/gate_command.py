@@ -93,6 +93,7 @@ def gate(
                 "reason": "",
                 "judgements": rows,
                 "shrunken": found.shrunken,
+                "not_selected": found.not_selected,
                 "unexplained": found.unexplained,
                 "identical": [spread_row(spread) for spread in found.identical],
                 "calibration": calibration_line(judged),
@@ -104,6 +105,8 @@ def gate(
         print_judgements(found.judgements, output)
         for suite in found.shrunken:
             output.print(str(suite))
+        if found.not_selected:
+            output.print(f"not selected by this run, and not judged: {', '.join(found.not_selected)}")
         for one in found.unexplained:
             output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
         output.print(identical_line(found))

@@ -112,7 +112,15 @@ def run(
     changes = {name: value for name, value in (("replicates", replicates), ("rounds", rounds)) if value is not None}
     plan = msgspec.structs.replace(plan, **changes)
     resumed = _stopped_run(resume, selection.project) if resume is not None else None
-    options = Options(plan=plan, timer=timer, budget_s=budget, kernel=kernel, command=command_line(), resumed=resumed)
+    options = Options(
+        plan=plan,
+        timer=timer,
+        budget_s=budget,
+        kernel=kernel,
+        command=command_line(),
+        selected=tuple(one.name for one in selection.suites),
+        resumed=resumed,
+    )
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
     folder = out if out is not None else runs_folder(selection.project)
 

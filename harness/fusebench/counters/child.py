@@ -69,9 +69,9 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
     """The kernel with inputs of its own, placed as timed ones are."""
     import torch
 
-    same = task.kernel_roots == task.roots
-    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False)
-    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False)
+    same, only = task.kernel_roots == task.roots, {task.case.op}
+    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, only=only)
+    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, only=only)
     op = own.op(task.case.op)
     kernel = side.kernel(task.kernel)
     params = op.parse_params(task.case.params)

@@ -13,7 +13,7 @@ import itertools
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,13 @@ def spellings(kernel: Kernel) -> tuple[str, str, str]:
     return str(identity), f"{identity.name}@{identity.version}", identity.name
 
 
-def load_collection(roots: Sequence[Path], *, kernels: bool = True, entry_points: bool = True) -> Collection:
+def load_collection(
+    roots: Sequence[Path], *, kernels: bool = True, entry_points: bool = True, only: Container[str] | None = None
+) -> Collection:
     """Load every op under `roots` (and installed entry points), and with `kernels` every kernel file too.
 
-    With `kernels=False` only `op.py` files are executed, which must not import torch.
+    With `kernels=False` only `op.py` files are executed, which must not import torch.  `only` names the ops whose kernel files are
+    executed, where a process needs no others; None for all.
 
     Raises:
         UsageError: a root that is not a folder.
@@ -108,7 +111,7 @@ def load_collection(roots: Sequence[Path], *, kernels: bool = True, entry_points
     collection = Collection(roots=tuple(unique), problems=problems)
     importlib.invalidate_caches()  # files written since the last import of the same folder are found
     for path in collection.roots:
-        _load_root(collection, path, kernels)
+        _load_root(collection, path, kernels, only)
     return collection
 
 
@@ -133,7 +136,7 @@ def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
     return folders, problems
 
 
-def _load_root(collection: Collection, root: Path, kernels: bool) -> None:
+def _load_root(collection: Collection, root: Path, kernels: bool, only: Container[str] | None) -> None:
     number = next(_load_numbers)
     prefix = f"_fusebench_root_{number}"
     sys.modules[prefix] = _package(prefix, root)
@@ -143,7 +146,8 @@ def _load_root(collection: Collection, root: Path, kernels: bool) -> None:
     with recording() as declared:
         for folder in folders:
             if (folder / "op.py").is_file():
-                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, f"fusebench_root_{number}" if kernels else None)
+                wanted = kernels and (only is None or folder.name in only)
+                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, f"fusebench_root_{number}" if wanted else None)
             elif any(folder.glob("*.py")):
                 collection.problems.append(
                     Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)

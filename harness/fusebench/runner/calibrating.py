@@ -45,7 +45,7 @@ from .undisturbed import Worker, measure_undisturbed
 PILOT_REPLICATES = 4
 TRUTH_LEVEL_TAIL = 0.025
 PASSES_SHARE = 0.5
-"""Share of the budget after which no pass is begun: confirming what passes find takes about as long as they do."""
+"""Share of the budget by which all passes should have ended: confirming what they find takes about as long as they do."""
 CONFIRMED_AT_ONCE = 12
 """Pairs in one measurement of a fresh process: 24 arms of a case of 200 us hold 10 GB."""
 
@@ -176,9 +176,11 @@ class Calibrating:
     def _passes(self, subjects: Sequence[Subject], pilots: dict[int, Pilot], workers: Workers, began: float) -> tuple[list[_Pending], int]:
         """All comparisons of the first stage, and how many passes were made."""
         pending: list[_Pending] = []
+        longest = 0.0
         for number in range(self.options.passes):
-            if number and self.options.budget_s is not None and time.monotonic() - began > PASSES_SHARE * self.options.budget_s:
-                self._warn(f"the budget of {self.options.budget_s:g} s ended after {number} of {self.options.passes} passes")
+            started = time.monotonic()
+            if number and self.options.budget_s is not None and started + longest - began > PASSES_SHARE * self.options.budget_s:
+                self._warn(f"the budget of {self.options.budget_s:g} s allowed {number} of {self.options.passes} passes")
                 return pending, number
             for place, pilot in pilots.items():
                 subject = subjects[place]
@@ -199,6 +201,7 @@ class Calibrating:
                     )
                     for name, compared in reply.compared.items()
                 ]
+            longest = max(longest, time.monotonic() - started)
         return pending, self.options.passes
 
     def _fresh_processes(

@@ -53,6 +53,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     kernel: str | None = None
     command: str = ""
+    selected: tuple[str, ...] | None = None
+    """Names of the suites that were asked for."""
     resumed: Resumed | None = None
     """A stopped run to go on with."""
 
@@ -130,6 +132,7 @@ class Session:
             timer_fallback=self._timer_fallback,
             plan=self.options.plan,
             environment=msgspec.structs.replace(self._environment, state=state),
+            selected=self.options.selected,
             suites=suite_summaries(self._cases, self._results),
             cases=list(self._cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],

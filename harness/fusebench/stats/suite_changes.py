@@ -6,7 +6,7 @@ without a cause is a changed measurement until shown otherwise, and the next run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import fsum
 
 import msgspec
@@ -56,6 +56,29 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     kernel: str
     reason: str
+
+
+def not_selected(run: Run, baseline: Run) -> tuple[str, ...]:
+    """Suites of `baseline` of which `run` holds no case because it was asked for others, in the baseline's order.
+
+    A run of one suite says nothing of the others, and is not to be blamed for it.  Where both were asked for the same suites, what is
+    absent was lost; so it was where nothing is left.  A record that does not say what was asked for was asked for what it holds.
+    """
+    present = {summary.case.suite for summary in run.cases}
+    before = dict.fromkeys(summary.case.suite for summary in baseline.cases)
+    if not present & before.keys() or (run.selected is not None and run.selected == baseline.selected):
+        return ()
+    return tuple(suite for suite in before if suite not in present)
+
+
+def without_suites(baseline: Run, suites: Collection[str]) -> Run:
+    """`baseline` as if these suites had not been part of it."""
+    return msgspec.structs.replace(
+        baseline,
+        suites=[summary for summary in baseline.suites if summary.name not in suites],
+        cases=[summary for summary in baseline.cases if summary.case.suite not in suites],
+        results=[result for result in baseline.results if result.suite not in suites],
+    )
 
 
 def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:

@@ -13,7 +13,7 @@ from ..schema import Run, VerdictKind
 from .gating import Judgement, judge_run
 from .identical import Spread, Twin, against_noise, duration_class, noise_by_class, spread_of
 from .rule import MarginRule
-from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
+from .suite_changes import Shrinkage, Unexplained, not_selected, shrinkage, unexplained_improvements, without_suites
 from .suite_rate import held_to_rate, less_accurate, results_by_place
 
 
@@ -26,6 +26,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What identical machine code showed, by class of duration; empty where neither or only one record says what code ran."""
     shrunken: tuple[Shrinkage, ...]
     unexplained: tuple[Unexplained, ...]
+    not_selected: tuple[str, ...] = ()
+    """Suites of the baseline that the run was not asked for: nothing is said of them."""
 
 
 def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
@@ -34,6 +36,8 @@ def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
     A regression or improvement stands when its whole interval is beyond the margin, it is a finding among all comparisons of changed
     code, and it is larger than what identical code of such durations showed between the same two records.
     """
+    absent = not_selected(run, baseline)
+    baseline = without_suites(baseline, absent)
     judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
     twins = twins_of(judgements, run)
     judgements = held_to_noise(judgements, twins, run, baseline)
@@ -42,6 +46,7 @@ def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
         identical=tuple(spread_of(twins)),
         shrunken=tuple(shrinkage(run, baseline)),
         unexplained=tuple(unexplained_improvements(judgements, run, baseline)),
+        not_selected=absent,
     )
 
 
