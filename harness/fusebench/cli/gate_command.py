@@ -36,7 +36,8 @@ def gate(
     from ..config import find_project
     from ..report.calibrated import calibration_line
     from ..report.comparison import judgement_row, print_judgements
-    from ..stats.gating import fingerprint_differences, gate_exit_code, judge_run
+    from ..stats.comparability import fingerprint_differences
+    from ..stats.gating import gate_exit_code, judge_run
     from ..stats.rule import MarginRule
     from ..stats.soundness import require_sound
     from ..stats.suite_changes import shrinkage, unexplained_improvements

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind, worst_exit_code
-from ..stats.gating import fingerprint_differences, judge_run
+from ..stats.comparability import fingerprint_differences
+from ..stats.gating import judge_run
 from ..stats.rule import MarginRule
 from ..stats.soundness import require_sound
 from ..stats.suite_changes import shrinkage, unexplained_improvements

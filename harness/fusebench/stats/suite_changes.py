@@ -94,7 +94,7 @@ def unexplained_improvements(
     Args:
         judgements: the gate's.
         same_code: by (`suite:case`, kernel), whether the machine code is the baseline's (`identical.same_code`); absent means unknown.
-        toolchain: what differs between the two runs' fingerprints (`gating.fingerprint_differences`).
+        toolchain: what differs between the two runs' fingerprints (`comparability.fingerprint_differences`).
     """
     found = []
     for judgement in judgements:
