@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -171,6 +172,37 @@ def with_code(run: Run, changed: Sequence[str] = (), suffix: str = "new") -> Run
         return f"{result.kernel} {suffix}" if result.kernel in changed else result.kernel
 
     return msgspec.structs.replace(run, results=[msgspec.structs.replace(result, code=code(result)) for result in run.results])
+
+
+def make_history(
+    count: int,
+    steps: Mapping[Where, Sequence[tuple[int, float]]] | None = None,
+    *,
+    scatter: float = 0.004,
+    seed: int = 1,
+    each: Mapping[int, Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> list[Run]:
+    """Nightly runs `n000`, `n001` … of July 2026 on, every time scattered by `scatter` on the logarithm and one in thirty disturbed by 5 %
+    (none without scatter).
+
+    `steps` says from which night on a kernel's time is multiplied by how much, `each` what is particular to a night's run; two nights
+    share a commit.
+    """
+    generator = random.Random(seed)
+    cases, kernels = fields.get("cases", CASES), fields.get("kernels", tuple(KERNELS))
+    start = datetime(2026, 7, 1, 3, tzinfo=UTC)
+    runs = []
+    for night in range(count):
+        slow = {}
+        for where in ((case, kernel) for case in cases for kernel in kernels):
+            slow[where] = math.exp(generator.gauss(0.0, scatter)) * (1.05 if scatter and generator.random() < 1 / 30 else 1.0)
+            slow[where] *= math.prod(factor for first, factor in (steps or {}).get(where, ()) if night >= first)
+        particular = dict((each or {}).get(night, {}))
+        environment = {"git_commit": f"{night // 2:040x}"[::-1], **fields.get("environment", {}), **particular.pop("environment", {})}
+        own = {"run_id": f"n{night:03d}", "created": (start + timedelta(days=night)).isoformat(), "slow": slow}
+        runs.append(make_run(**{**fields, **own, **particular, "environment": environment}))
+    return runs
 
 
 def change_results(run: Run, **fields: Any) -> Run:

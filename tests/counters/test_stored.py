@@ -39,9 +39,9 @@ def test_what_else_differs_is_a_warning(counted: ModuleType) -> None:
     other_driver = msgspec.structs.replace(now.environment, driver="1.0")
     before = of(counted, "fused_triton@1", id="ab12", cache_control="none", ncu_version="2025.1.0", environment=other_driver)
     assert beside(now, before).warnings == (
-        "run ab12 differs in driver: 1.0 against unknown",
-        "run ab12 differs in ncu_version: 2025.1.0 against 2025.3.1",
-        "run ab12 differs in cache_control: none against all",
+        "run ab12 differs in driver: 1.0 -> unknown",
+        "run ab12 differs in ncu_version: 2025.1.0 -> 2025.3.1",
+        "run ab12 differs in cache_control: none -> all",
     )
 
 

@@ -1,4 +1,4 @@
-"""The fingerprint, and what makes two of them incomparable."""
+"""The fingerprint that a run records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import msgspec
 import pytest
 
-from fusebench.device import comparable, environment_of, resolve_device
+from fusebench.device import environment_of, resolve_device
 from fusebench.schema import Environment
 
 
@@ -65,40 +65,3 @@ def test_without_a_checkout_or_without_git_the_reason_is_recorded(tmp_path, monk
     assert "not a git repository" in outside.state["unreadable"]["git"]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "git" in environment_of(device, tmp_path).state["unreadable"]["git"]
-
-
-def gpu_environment(**changes) -> Environment:
-    values = {
-        "device": "cuda",
-        "device_name": "NVIDIA H200",
-        "device_uuid": "GPU-a",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "python": "3.12.3",
-        "torch": "2.11.0",
-        "triton": "3.6.0",
-        "platform": "Linux",
-        "cpu": "AMD EPYC",
-        "cpu_count": 16,
-        "fusebench": "0.1.0",
-    }
-    return Environment(**(values | changes))
-
-
-@pytest.mark.parametrize("name", ["device_name", "driver", "cuda", "torch", "triton"])
-def test_each_part_of_the_fingerprint_that_differs_is_named(name) -> None:
-    (difference,) = comparable(gpu_environment(), gpu_environment(**{name: "other"}))
-    assert difference.startswith(f"{name}: ")
-    assert difference.endswith("against other")
-
-
-def test_another_board_of_the_model_another_host_and_another_python_are_comparable_on_a_gpu() -> None:
-    other = gpu_environment(device_uuid="GPU-b", python="3.11.7", cpu="Intel", cpu_count=64, git_commit="f" * 40, platform="other")
-    assert comparable(gpu_environment(), other) == []
-
-
-def test_on_a_cpu_python_and_processor_count() -> None:
-    cpu = gpu_environment(device="cpu")
-    elsewhere = msgspec.structs.replace(cpu, python="3.11.7", cpu_count=2)
-    assert [line.split(":")[0] for line in comparable(cpu, elsewhere)] == ["python", "cpu_count"]
-    assert comparable(cpu, gpu_environment()) == ["device: cpu against cuda"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,49 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
         return Compiled(json.loads(done.stdout))
 
     return run
+
+
+class CudaCode:
+    """CUDA sources compiled by NVRTC for GPUs that this machine lacks, and what came out (see cubin_dump.py)."""
+
+    def __init__(self, nvrtc: ModuleType, dumper: ModuleType) -> None:
+        self._nvrtc, self._dumper = nvrtc, dumper
+
+    def compile(self, source: Any, arch: str = "sm_90") -> bytes:
+        """The cubin of a `nvrtc.KernelSource`."""
+        return bytes(self._nvrtc.compile_cubin(source, arch).code)
+
+    def sass(self, source: Any, arch: str = "sm_90") -> str:
+        """Its machine code."""
+        return str(self._dumped().dump(self.compile(source, arch), "-sass"))
+
+    def resources(self, source: Any, arch: str = "sm_90") -> dict[str, int]:
+        """REG, STACK, LOCAL, SHARED."""
+        return dict(self._dumped().resources(self.compile(source, arch)))
+
+    def _dumped(self) -> Any:
+        if self._dumper.cuobjdump() is None:
+            pytest.skip("this Triton brings no cuobjdump")
+        return self._dumper
+
+
+@pytest.fixture(scope="session")
+def cuda_code() -> CudaCode:
+    """Compiles CUDA sources; skips where NVRTC is missing or cannot be loaded."""
+    pytest.importorskip("cuda.core")
+    binding = pytest.importorskip("cuda.bindings.nvrtc")
+    try:
+        binding.nvrtcVersion()
+    except RuntimeError as error:  # the binding is there, the compiler is not
+        pytest.skip(f"NVRTC cannot be loaded: {error}")
+    from fusebench.registry import nvrtc
+
+    spec = importlib.util.spec_from_file_location("cubin_dump", Path(__file__).with_name("cubin_dump.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    dumper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dumper)
+    return CudaCode(nvrtc, dumper)
 
 
 class Bench:

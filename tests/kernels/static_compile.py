@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import triton
+from cubin_dump import resources  # beside this program, whose folder is the first on its path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -25,7 +24,6 @@ from triton.runtime.jit import JITFunction
 from fusebench.registry import Kernel, load_collection
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
 }  # fmt: skip
@@ -78,15 +76,6 @@ def specialise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             attributes[(index,)] = [["tt.divisibility", 16]]
     options = {name: value for name, value in kwargs.items() if name not in function.arg_names}
     return ASTSource(function, signature, constants, attributes), options
-
-
-def resources(cubin: bytes) -> dict[str, int]:
-    """REG, STACK, LOCAL, SHARED of the only function in `cubin`."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run([CUOBJDUMP, "--dump-resource-usage", file.name], check=True, capture_output=True, text=True).stdout
-    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text)}
 
 
 def reductions(ttgir: str) -> list[tuple[int, ...]]:

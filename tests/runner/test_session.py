@@ -2,161 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import Collection
 from fusebench.registry.collection import Problem
 from fusebench.runner import session as session_module
-from fusebench.runner.checking import Workers
-from fusebench.runner.judging import judged
-from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
+from fusebench.runner.messages import Failure, MeasureTask
 from fusebench.runner.process import WorkerProcess
-from fusebench.runner.resuming import Resumed
-from fusebench.runner.session import Options, Session, default_plan
-from fusebench.schema import (
-    FAILED_STATUSES,
-    Accuracy,
-    CacheState,
-    Case,
-    ExitCode,
-    Result,
-    Role,
-    Run,
-    Sample,
-    SamplingPlan,
-    Status,
-    VerdictKind,
-)
-from fusebench.stats.rule import MarginRule
+from fusebench.runner.session import default_plan
+from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 
-PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
-SPLIT, GOOD, FAST, WRONG = "scale/split@1", "scale/good@1", "scale/fast@2", "scale/wrong@1"
-TIMES_US = {"copy": 1.0, "stream": 0.9, "control": 4.0, SPLIT: 4.0, GOOD: 2.0}
-ANY = "[gw]*"
-"""Kernels good and wrong, and the baseline, which is always there."""
+if TYPE_CHECKING:
+    from .session_bench import Bench
 
-
-def accuracy(passed: bool = True) -> Accuracy:
-    return Accuracy(
-        passed=passed, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
-        split_max_error=0.0, equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=1, seed=1,
-        reason="" if passed else "off by half",
-    )  # fmt: skip
-
-
-def sample(case: str, arm: str, replicate: int, number: int) -> Sample:
-    span_ns = round(1000 * TIMES_US.get(arm, 3.0))
-    return Sample(case=case, arm=arm, replicate=replicate, round=number, position=0, span_ns=span_ns, busy_ns=500, kernels=1)
-
-
-def measured(task: MeasureTask, **changes: Any) -> Measured:
-    samples = [
-        sample(task.case.key, arm, replicate, number)
-        for arm in ("copy", "stream", "control", *task.kernels)
-        for replicate in range(PLAN.replicates)
-        for number in range(PLAN.rounds)
-    ]
-    known: dict[str, Any] = {
-        "samples": samples, "host_us": {}, "extra_memory_bytes": {}, "timer": "host", "timer_fallback": "", "warm_up": {},
-        "seconds": 1.0, "cut_short": False, "retried_replicates": 0,
-        "phases_s": {"timed rounds": 3.0, "first calls": 2.0}, "first_call_s": dict.fromkeys(("copy", *task.kernels), 0.5),
-    }  # fmt: skip
-    return Measured(**(known | changes))
-
-
-class FakeWorker:
-    """Passes every kernel but `wrong` and those in `failures`; answers the n-th measurement with `replies[n]`, then with times."""
-
-    def __init__(self) -> None:
-        self.tasks: list[CheckTask | MeasureTask] = []
-        self.failures: dict[str, Failure] = {}
-        self.replies: list[Callable[[MeasureTask], Measured | Failure]] = []
-        self.before_each: Callable[[], None] = lambda: None
-
-    def ask(self, task: CheckTask | MeasureTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
-        self.tasks.append(task)
-        self.before_each()
-        if isinstance(task, MeasureTask):
-            on_progress(Progress(text="measure", done=1, total=2))
-            return self.replies.pop(0)(task) if self.replies else measured(task)
-        return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
-
-    def stop(self) -> None: ...
-
-    def interrupt(self) -> None: ...
-
-    @property
-    def timed(self) -> list[tuple[str, ...]]:
-        return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
-
-
-class FakeMonitor:
-    """Reports what `touched` holds, one entry per measurement, then nothing."""
-
-    def __init__(self) -> None:
-        self.touched: list[list[str]] = []
-
-    def __enter__(self) -> FakeMonitor:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def intrusions_since(self, monotonic_time: float) -> list[str]:
-        return self.touched.pop(0) if self.touched else []
-
-    def summary(self) -> dict[str, Any]:
-        return {"samples": 0}
-
-
-class Bench:
-    """A session over fakes."""
-
-    def __init__(self, collection: Collection, device: Device, folder: Path, reporter: Any) -> None:
-        self.collection, self.device, self.folder, self.reporter = collection, device, folder, reporter
-        self.worker, self.monitor = FakeWorker(), FakeMonitor()
-
-    def session(self, **options: Any) -> Session:
-        made = Session(self.collection, self.device, self.folder, Options(plan=PLAN, **({"kernel": ANY} | options)), self.reporter)
-        made._monitor = self.monitor  # type: ignore[assignment]
-        return made
-
-    @property
-    def workers(self) -> Workers:
-        made = Workers(self.device, self.collection.roots)
-        made.native = made.interpreter = self.worker  # type: ignore[assignment]
-        return made
-
-    def run(self, cases: Sequence[Case], **options: Any) -> Run:
-        session = self.session(**options)
-        session.run(cases, self.workers)
-        return session.record()
-
-    def judge(self, run: Run) -> Run:
-        return judged(run, self.folder / "results", MarginRule())
-
-
-@pytest.fixture
-def bench(collection: Collection, cpu: Device, tmp_path: Path, reporter: Any) -> Bench:
-    return Bench(collection, cpu, tmp_path, reporter)
-
-
-@pytest.fixture
-def cases(case: Case) -> list[Case]:
-    """Three cases of different work: the same work is measured once."""
-    sizes = {"first": 4096, "second": 5120, "third": 6144}
-    return [msgspec.structs.replace(case, name=name, params={"size": size}) for name, size in sizes.items()]
-
-
-def by_kernel(run: Run, case: str = "even") -> dict[str, Result]:
-    return {result.kernel: result for result in run.results if result.case == case}
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, accuracy, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "accuracy", "measured", "by_kernel"))
+SPLIT, GOOD, FAST, WRONG = (_bench[name] for name in ("SPLIT", "GOOD", "FAST", "WRONG"))
 
 
 def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:
@@ -451,72 +320,3 @@ def test_a_peer_that_fails_is_shown_and_has_no_say_in_the_exit_code(bench: Bench
     assert by_kernel(theirs)[WRONG].verdict is not None
     assert theirs.exit_code == ExitCode.PASS
     assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
-
-
-def stopped_after(bench: Bench, cases: list[Case], count: int) -> tuple[Run, list[Sample]]:
-    """A run that was interrupted when `count` of the cases were measured."""
-    session = bench.session(kernel="[fg]*")
-
-    def interrupt() -> None:
-        if len(bench.worker.timed) == count + 1:
-            raise KeyboardInterrupt
-
-    bench.worker.before_each = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        session.run(cases, bench.workers)
-    bench.worker.before_each = lambda: None
-    bench.worker.tasks.clear()
-    return session.record(), session.samples
-
-
-@pytest.fixture
-def committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
-
-
-@pytest.mark.usefixtures("committed")
-def test_a_stopped_run_goes_on_with_the_cases_that_it_lacks(bench: Bench, cases: list[Case]) -> None:
-    stopped, samples = stopped_after(bench, cases, 1)
-    run = bench.run(cases, kernel="[fg]*", resumed=Resumed(stopped, samples))
-    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["second", "third"]
-    assert run.complete
-    assert run.resumed_from == [stopped.id]
-    assert by_kernel(run, "first") == by_kernel(stopped, "first")
-    assert [summary.case.name for summary in run.cases] == ["first", "second", "third"]
-
-
-@pytest.mark.usefixtures("committed")
-def test_the_samples_of_taken_over_cases_are_part_of_the_run(bench: Bench, cases: list[Case]) -> None:
-    stopped, samples = stopped_after(bench, cases, 2)
-    session = bench.session(kernel="[fg]*", resumed=Resumed(stopped, samples))
-    session.run(cases, bench.workers)
-    assert {sample.case for sample in session.samples} == {case.key for case in cases}
-
-
-@pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [({"torch": "0.0"}, "torch 0.0 -> "), ({"git_commit": "other"}, "git_commit other -> "), ({"device_uuid": "x"}, "device_uuid x -> ")],
-)
-def test_a_run_of_other_things_is_not_gone_on_with(bench: Bench, cases: list[Case], change: dict[str, str], named: str) -> None:
-    stopped, samples = stopped_after(bench, cases, 1)
-    other = msgspec.structs.replace(stopped, environment=msgspec.structs.replace(stopped.environment, **change))
-    with pytest.raises(UsageError, match=named):
-        bench.run(cases, resumed=Resumed(other, samples))
-    assert not bench.worker.tasks
-
-
-@pytest.mark.usefixtures("committed")
-def test_a_case_whose_parameters_or_kernels_changed_is_measured_again(bench: Bench, cases: list[Case]) -> None:
-    stopped, samples = stopped_after(bench, cases, 2)
-    changed = [msgspec.structs.replace(cases[0], params={"size": 8192}), *cases[1:]]
-    bench.run(changed, kernel="[fg]*", resumed=Resumed(stopped, samples))
-    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["first", "third"]
-    bench.worker.tasks.clear()
-    bench.run(cases, kernel="fast", resumed=Resumed(stopped, samples))
-    assert len(bench.worker.timed) == 3
-
-
-def test_a_complete_run_is_not_gone_on_with(bench: Bench, case: Case) -> None:
-    with pytest.raises(UsageError, match="is complete"):
-        Resumed(bench.run([case], kernel="good"), [])

@@ -36,3 +36,9 @@ def simulate() -> ModuleType:
 def characteristics() -> ModuleType:
     """The module operating_characteristics.py: what writes the tables of docs/statistics.md."""
     return load("fusebench_characteristics", Path(__file__).with_name("operating_characteristics.py"))
+
+
+@pytest.fixture(scope="session")
+def history_characteristics() -> ModuleType:
+    """The module history_characteristics.py: what writes the tables of docs/history.md."""
+    return load("fusebench_history_characteristics", Path(__file__).with_name("history_characteristics.py"))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fusebench.stats.changepoint import PermutationTest, change_points, energy_distances
+from fusebench.stats.changepoint import Cut, change_points, divide, least_p_value, levels
+from fusebench.stats.random_orders import RandomOrders
 
-QUICK = PermutationTest(99)
+QUICK = RandomOrders(199)
 
 
 def history(
@@ -23,19 +24,6 @@ def history(
     for place, factor in steps:
         logs[place:] += math.log(factor)
     return np.round(26.0 * np.exp(logs) / 0.032) * 0.032
-
-
-def test_the_energy_distance_is_that_of_the_formula() -> None:
-    values = [1.0, 2.5, 1.5, 4.0, 6.0, 5.5, 4.5]
-    found = energy_distances(values, smallest=2)
-    for split in range(2, 6):
-        for end in range(split + 2, 8):
-            left, right = values[:split], values[split:end]
-            cross = np.mean([abs(a - b) for a in left for b in right])
-            own = [np.mean([abs(a - b) for i, a in enumerate(part) for b in part[:i]]) for part in (left, right)]
-            weight = len(left) * len(right) / (len(left) + len(right))
-            assert found[split, end] == pytest.approx(weight * (2 * cross - own[0] - own[1]))
-    assert found[1, 7] == found[6, 7] == found[5, 4] == -math.inf
 
 
 @pytest.mark.parametrize("factor", [1.02, 1 / 1.03])
@@ -60,7 +48,8 @@ def test_single_outliers_are_no_change() -> None:
 
 
 def test_a_steady_series_rarely_has_a_change_point() -> None:
-    alarms = sum(bool(change_points(history(40, seed=1000 + seed).tolist(), PermutationTest(39, seed), level=0.05)) for seed in range(200))
+    test = RandomOrders(1999)
+    alarms = sum(bool(change_points(history(40, seed=1000 + seed).tolist(), test, level=0.05)) for seed in range(200))
     assert alarms <= binom.ppf(0.999, 200, 0.05)
 
 
@@ -103,9 +92,46 @@ def test_short_and_constant_series_have_none() -> None:
     assert change_points([1.0] * 40, QUICK) == []
 
 
+def test_the_place_of_a_step_is_where_two_levels_explain_the_values_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plainest division of ranks alone is more often a run or two away."""
+
+    def exact() -> int:
+        found = [divide(history(90, [(60, 1.03)], seed=seed).tolist(), QUICK, most=1) for seed in range(150)]
+        return sum(cut.index == 60 for (cut,) in found)
+
+    placed = exact()
+    monkeypatch.setattr("fusebench.stats.changepoint._placed", lambda _logs, cuts, _smallest: list(cuts))
+    assert placed > exact() > 75
+
+
+def test_every_level_keeps_its_least_length() -> None:
+    series = [1.0] * 5 + [1.1] * 3 + [1.2] * 7
+    assert all(5 <= cut.index <= 10 for cut in divide(series, lambda _parts, _best, _smallest: 0.0, smallest_part=5))
+
+
+def test_divisions_are_ordered_by_plainness_and_can_be_cut_short() -> None:
+    series = history(120, [(40, 1.05), (80, 1.01)], scatter=0.002, seed=7).tolist()
+    both = divide(series, QUICK)
+    assert [abs(cut.index - place) <= 2 for cut, place in zip(both, (40, 80), strict=True)] == [True, True]
+    assert len(divide(series, QUICK, most=1)) == 1
+    assert divide(series, QUICK, most=0) == []
+
+
+def test_a_change_of_nothing_is_none() -> None:
+    assert levels([1.0, 2.0] * 20, [Cut(20, 0.001)]) == []
+
+
+@pytest.mark.parametrize(("count", "expected"), [(9, 1.0), (10, 2 / 252), (11, 4 / 462), (40, 2 / math.comb(40, 20))])
+def test_no_series_can_have_a_smaller_p_value_than_the_least(count: int, expected: float) -> None:
+    assert least_p_value(count) == pytest.approx(expected)
+    apart = [1.0 + 0.001 * place for place in range(count // 2)] + [2.0 + 0.001 * place for place in range(count - count // 2)]
+    found = divide(apart, RandomOrders(4999), level=1.0, most=1)
+    assert all(cut.p_value >= expected * 0.6 for cut in found), "beyond what drawing 4999 orders leaves open"
+
+
 def test_the_answer_is_reproducible() -> None:
     series = history(60, [(30, 1.01)], seed=6).tolist()
-    assert change_points(series, PermutationTest(99, seed=1)) == change_points(series, PermutationTest(99, seed=1))
+    assert change_points(series, RandomOrders(99, seed=1)) == change_points(series, RandomOrders(99, seed=1))
 
 
 def test_refuses_series_without_a_logarithm() -> None:
@@ -114,4 +140,4 @@ def test_refuses_series_without_a_logarithm() -> None:
     with pytest.raises(ValueError, match="at least two values"):
         change_points([1.0], smallest_part=1)
     with pytest.raises(ValueError, match="at least one"):
-        PermutationTest(0)
+        RandomOrders(0)

@@ -50,7 +50,7 @@ def test_identical_code_that_reads_slower_is_undecided_and_names_suspects(
 
 def test_another_gpu_of_the_model_is_a_suspect(synthetic: ModuleType) -> None:
     judged = gate(synthetic, [], {"device_uuid": "GPU-1"}, slow={(CASE, synthetic.FUSED): 1.1})
-    assert "device_uuid: GPU-00000000 -> GPU-1" in at(judged, synthetic.FUSED).verdict.reason
+    assert "board: GPU-00000000 -> GPU-1" in at(judged, synthetic.FUSED).verdict.reason
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.03, 1 / 1.03])

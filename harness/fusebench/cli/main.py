@@ -22,6 +22,7 @@ from . import (
     compare_command,
     doctor_command,
     gate_command,
+    history_command,
     list_command,
     ncu_command,
     report_command,
@@ -65,6 +66,7 @@ app.command("check")(check_command.check)
 app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
+app.command("history")(history_command.history)
 app.command("ab")(ab_command.ab)
 app.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(baseline_command.baseline, name="baseline")

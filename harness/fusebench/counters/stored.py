@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..device import comparable
 from ..errors import UsageError
+from ..stats.comparability import fingerprint_differences
 from .capturing import read_report
 from .metric_sets import missing
 from .records import Capture, CaptureStatus, CounterRun
@@ -54,10 +54,13 @@ def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
     wanted = {(capture.case_key, capture.kernel) for capture in run.captures}
     earlier_params = {case.key: case.params for case in earlier.cases}
     name = f"run {earlier.id}"
-    warnings = [f"{name} differs in {difference}" for difference in comparable(earlier.environment, run.environment)]
-    for what in ("ncu_version", "metric_set", "cache_control"):
-        before, now = getattr(earlier, what), getattr(run, what)
-        warnings += [f"{name} differs in {what}: {before} against {now}"] if before != now else []
+    settings = [(what, getattr(earlier, what), getattr(run, what)) for what in ("ncu_version", "metric_set", "cache_control")]
+    settings.insert(0, ("device", earlier.environment.device_name, run.environment.device_name))
+    differences = [
+        *fingerprint_differences(run, earlier),
+        *(f"{what}: {before} -> {now}" for what, before, now in settings if before != now),
+    ]
+    warnings = [f"{name} differs in {difference}" for difference in differences]
     taken: list[Capture] = []
     for capture in earlier.captures:
         if capture.side or (capture.case_key, capture.kernel) not in wanted:

@@ -5,7 +5,7 @@ exists.  Everything that reads a GPU takes a `GpuMonitor`, so that the whole lay
 """
 
 from .clocks import SteadyClock, wait_for_steady_clock
-from .environment import comparable, environment_of
+from .environment import environment_of
 from .idle import Finding, idle_findings, require_idle
 from .lock import device_lock
 from .monitor import EnvironmentMonitor
@@ -21,7 +21,6 @@ __all__ = [
     "GpuProcess",
     "GpuReading",
     "SteadyClock",
-    "comparable",
     "device_lock",
     "environment_of",
     "idle_findings",

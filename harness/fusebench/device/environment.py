@@ -1,4 +1,4 @@
-"""The environment's fingerprint: what a result depends on besides the code, and whether two results may be compared raw."""
+"""The environment's fingerprint: what a result depends on besides the code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from . import nvml as nvml_backend
 from .packages import distribution_version, torch_build
 from .readings import GpuMonitor, GpuReading
 from .select import Device, cpu_model
-
-_ALWAYS = ("device_name", "driver", "cuda", "torch", "triton")
-_ON_CPU = ("python", "cpu", "cpu_count")
 
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
@@ -60,17 +57,6 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         git_dirty=dirty,
         state=state,
     )
-
-
-def comparable(a: Environment, b: Environment) -> list[str]:
-    """What keeps raw times of `a` and `b` from being compared, one line each; empty when they may be.
-
-    The Python version and the processor count on a CPU only: device time does not depend on them.
-    """
-    if a.device != b.device:
-        return [f"device: {a.device} against {b.device}"]
-    names = _ALWAYS + (_ON_CPU if a.device == "cpu" else ())
-    return [f"{name}: {x or 'unknown'} against {y or 'unknown'}" for name in names if (x := getattr(a, name)) != (y := getattr(b, name))]
 
 
 def context_of(reading: GpuReading) -> dict[str, Any]:

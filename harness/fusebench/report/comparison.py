@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schema import Result, Run, VerdictKind
-from ..stats.gating import Judgement, Standing, fingerprint_differences, record_differences
+from ..stats.comparability import fingerprint_differences, record_differences
+from ..stats.gating import Judgement, Standing
 from ..stats.identical import Spread
 from ..stats.rule import describe_change
 from .document import ends, finite

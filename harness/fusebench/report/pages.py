@@ -27,7 +27,7 @@ def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
     pages = {INDEX: _index(run, suites).encode()}
     for suite in suites:
         part = only_suite(run, suite)
-        name = _file_name(suite)
+        name = file_name(suite)
         pages[f"{name}.md"] = markdown_report(part, plot=f"{name}.png").encode()
         if pictures:
             pages[f"{name}.png"] = speedup_png(part)
@@ -63,9 +63,10 @@ def _rows(run: Run, suites: list[str]) -> list[tuple[str, str, str]]:
     for suite in suites:
         cases = sum(summary.case.suite == suite for summary in run.cases)
         speedup = summaries[suite].weighted_speedup.get(BEST_FUSED) if suite in summaries else None
-        rows.append((f"[{suite}]({_file_name(suite)}.md)", str(cases), DASH if speedup is None else f"{speedup:.3f}x"))
+        rows.append((f"[{suite}]({file_name(suite)}.md)", str(cases), DASH if speedup is None else f"{speedup:.3f}x"))
     return rows
 
 
-def _file_name(suite: str) -> str:
+def file_name(suite: str) -> str:
+    """A suite's name without the slash of a model's, which a file name cannot hold."""
     return suite.replace("/", "_")

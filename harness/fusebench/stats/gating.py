@@ -13,7 +13,6 @@ from enum import StrEnum
 import msgspec
 
 from ..schema import (
-    COMPARABLE_VERSIONS,
     FAILED_STATUSES,
     CaseSummary,
     Estimate,
@@ -26,6 +25,7 @@ from ..schema import (
     worst_exit_code,
 )
 from .accuracy_change import with_accuracy
+from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from .identical import verdict_on_unchanged
 from .paired import quotient
 from .rule import Rule, describe_change
@@ -105,32 +105,6 @@ def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool 
     return worst_exit_code(codes or [ExitCode.UNDECIDED])
 
 
-def record_differences(run: Run, baseline: Run) -> list[str]:
-    """What rules out any comparison of the two runs' times, each as `what: old -> new`."""
-    versions = (baseline.schema_version, run.schema_version)
-    pairs = (
-        ("schema version", *(("same", "same") if COMPARABLE_VERSIONS.issuperset(versions) else versions)),
-        ("device", baseline.environment.device_name, run.environment.device_name),
-        ("timer", baseline.timer, run.timer),
-        ("cache state", baseline.plan.cache, run.plan.cache),
-    )
-    return [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
-
-
-def fingerprint_differences(run: Run, baseline: Run) -> list[str]:
-    """What rules out comparing raw times, over and above `record_differences`, each as `what: old -> new`."""
-    names = ["driver", "cuda", "torch", "triton"]
-    if run.environment.device == "cpu":
-        names += ["cpu", "cpu_count"]
-    return _differences(run, baseline, names)
-
-
-def _differences(run: Run, baseline: Run, names: Sequence[str]) -> list[str]:
-    """Fields of the environment that differ, each as `what: old -> new`."""
-    pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
-    return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
-
-
 _Finding = tuple[VerdictKind, str, Estimate | None, Comparison]
 
 
@@ -145,7 +119,7 @@ class _Judge:
         self.old_suites = tuple(dict.fromkeys(summary.case.suite for summary in baseline.cases))
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
-        self.circumstances = self.raw_differences + _differences(run, baseline, ("device_uuid", "fusebench"))
+        self.circumstances = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
         """The judgement, or None where neither run has anything to say of the kernel."""
@@ -199,10 +173,7 @@ class _Judge:
         new, old = self.new_cases.get(key), self.old_cases.get(key)
         if new is None or old is None:
             return ["the case's definition, which one of the records lacks"]
-        pairs = {"op": (old.case.op, new.case.op)}
-        for name in sorted(new.case.params.keys() | old.case.params.keys()):
-            pairs[f"parameter {name}"] = (old.case.params.get(name, "absent"), new.case.params.get(name, "absent"))
-        return [f"{what}: {before} -> {after}" for what, (before, after) in pairs.items() if before != after]
+        return case_differences(new.case, old.case)
 
     def _common(self, new: Result, old: Result) -> Judgement:
         kind, reason, change, comparison = self._speed(new, old)

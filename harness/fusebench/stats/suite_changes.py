@@ -12,7 +12,8 @@ from math import fsum
 import msgspec
 
 from ..schema import Case, Result, Run, Status, VerdictKind
-from .gating import Judgement, fingerprint_differences
+from .comparability import fingerprint_differences
+from .gating import Judgement
 from .rule import describe_change
 
 YARDSTICK_LIMIT = 1.10

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cuda.core")
-nvrtc_binding = pytest.importorskip("cuda.bindings.nvrtc")
-
-try:
-    nvrtc_binding.nvrtcVersion()
-except RuntimeError as error:  # the binding is there, the compiler is not
-    pytest.skip(f"NVRTC cannot be loaded: {error}", allow_module_level=True)
-
-from fusebench.registry import nvrtc  # noqa: E402 - only where NVRTC is
 
 BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
 SCALAR, CHANNEL, ROW = 0, 1, 2
@@ -26,8 +14,8 @@ MULTIPROCESSORS = 132
 
 def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int = BFLOAT16, modulation: int = BFLOAT16,
            residual: int | None = None, stream: bool = True, rows: int = 4128, addressing: int = CHANNEL, layer: bool = False,
-           affine: bool = True, aligned: bool = True, split: tuple[int, int] | None = None) -> nvrtc.KernelSource:  # fmt: skip
-    """What the launch would compile for these arguments."""
+           affine: bool = True, aligned: bool = True, split: tuple[int, int] | None = None) -> Any:  # fmt: skip
+    """The `nvrtc.KernelSource` that the launch would compile for these arguments."""
     cuda, tiles, broadcast = shared("norm_tanh_cuda"), shared("norm_tanh_tiles"), shared("modulation").Broadcast
     at = broadcast(hidden if addressing == ROW else 0, 0, rows, 0 if addressing == SCALAR else 1)
     assert at.addressing == addressing
@@ -62,61 +50,39 @@ UNSPILLED = ("both norms", "one norm", "float32 modulation", "few rows")
 """D = 3840, in every mixture that Z-Image runs."""
 
 
-@pytest.fixture(scope="module")
-def cuobjdump() -> Path:
-    triton = pytest.importorskip("triton")
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    if not path.is_file():
-        pytest.skip("this Triton brings no cuobjdump")
-    return path
-
-
-def dump(cuobjdump: Path, compiled: nvrtc.KernelSource, option: str, folder: Path) -> str:
-    file = folder / "kernel.cubin"
-    file.write_bytes(bytes(nvrtc.compile_cubin(compiled, "sm_90").code))
-    return subprocess.run([cuobjdump, option, file], check=True, capture_output=True, text=True).stdout
-
-
-def resources(cuobjdump: Path, compiled: nvrtc.KernelSource, folder: Path) -> dict[str, int]:
-    found = re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", dump(cuobjdump, compiled, "--dump-resource-usage", folder))
-    return {name: int(value) for name, value in found}
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_specialisation_compiles(shared: Any, name: str) -> None:
+def test_every_kind_of_specialisation_compiles(shared: Any, cuda_code: Any, name: str) -> None:
     for arch in ("sm_80", "sm_90"):
-        assert bytes(nvrtc.compile_cubin(source(shared, **KINDS[name]), arch).code)
+        assert cuda_code.compile(source(shared, **KINDS[name]), arch)
 
 
 @pytest.mark.parametrize("name", UNSPILLED)
-def test_what_models_run_spills_nothing_and_fits_as_often_as_the_grid_counts_on(
-    shared: Any, cuobjdump: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_models_run_spills_nothing_and_fits_as_often_as_the_grid_counts_on(shared: Any, cuda_code: Any, name: str) -> None:
     compiled = source(shared, **KINDS[name])
-    used = resources(cuobjdump, compiled, tmp_path)
+    used = cuda_code.resources(compiled)
     assert (used["STACK"], used["LOCAL"]) == (0, 0)
     macros = dict(compiled.macros)
     assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
 
 
 @pytest.mark.parametrize("name", ["both norms", "one norm"])
-def test_all_global_accesses_are_16_bytes_and_activations_pass_the_l1(shared: Any, cuobjdump: Path, tmp_path: Path, name: str) -> None:
-    machine_code = dump(cuobjdump, source(shared, **KINDS[name]), "-sass", tmp_path)
+def test_all_global_accesses_are_16_bytes_and_activations_pass_the_l1(shared: Any, cuda_code: Any, name: str) -> None:
+    machine_code = cuda_code.sass(source(shared, **KINDS[name]))
     assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
     assert set(re.findall(r"LDG\.E\S*", machine_code)) == {"LDG.E.NA.128.CONSTANT", "LDG.E.128.CONSTANT"}
 
 
-def test_a_row_meets_at_one_barrier_per_norm(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
-    counts = [len(re.findall(r"BAR\.SYNC", dump(cuobjdump, source(shared, second=second), "-sass", tmp_path))) for second in (False, True)]
+def test_a_row_meets_at_one_barrier_per_norm(shared: Any, cuda_code: Any) -> None:
+    counts = [len(re.findall(r"BAR\.SYNC", cuda_code.sass(source(shared, second=second)))) for second in (False, True)]
     assert counts == [1, 2]
 
 
-def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
+def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuda_code: Any) -> None:
     """The detectors above on planted defects: rows that start anywhere, and a row of 3840 on three warps with few registers."""
-    assert "LDG.E.U16" in dump(cuobjdump, source(shared, aligned=False), "-sass", tmp_path)
-    assert resources(cuobjdump, source(shared, split=(3, 5)), tmp_path)["STACK"] > 0
+    assert "LDG.E.U16" in cuda_code.sass(source(shared, aligned=False))
+    assert cuda_code.resources(source(shared, split=(3, 5)))["STACK"] > 0
 
 
-def test_a_split_that_leaves_a_warp_without_elements_is_refused_by_the_source(shared: Any) -> None:
+def test_a_split_that_leaves_a_warp_without_elements_is_refused_by_the_source(shared: Any, cuda_code: Any) -> None:
     with pytest.raises(Exception, match="every warp must hold elements"):
-        nvrtc.compile_cubin(source(shared, hidden=256, split=(2, 4)), "sm_90")
+        cuda_code.compile(source(shared, hidden=256, split=(2, 4)))

@@ -3,17 +3,11 @@ and leave room for the programs that keep the memory busy."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("static_compile.py")
 ONE, TWO = "norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale"
 # 1024 rows make the launch one of many rows, and are quick to make.
 Z_IMAGE = {
@@ -37,25 +31,17 @@ REGISTERS = 65536
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def compiled(compile_launches: Any) -> Any:
     wanted = [{"kernel": kernel, "case": "z_image", "params": Z_IMAGE[kernel.partition("/")[0]]} for kernel in LAUNCHES]
     wanted += [{"kernel": f"{TWO}/fused_triton@2", "case": name, "params": Z_IMAGE[TWO] | changes} for name, changes in EDGES.items()]
     defect = {"maxnreg": 40}
     wanted += [{"kernel": f"{TWO}/fused_triton@2", "case": "planted", "params": Z_IMAGE[TWO], "planted": defect}]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run([sys.executable, PROGRAM, json.dumps(wanted)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
-def of(compiled: list[dict[str, Any]], kernel: str, case: str) -> list[dict[str, Any]]:
-    return [one for one in compiled if (one["kernel"], one["case"]) == (kernel, case)]
+    return compile_launches(wanted)
 
 
 @pytest.mark.parametrize("kernel", LAUNCHES)
-def test_every_launch_compiles_and_spills_nothing(compiled: list[dict[str, Any]], kernel: str) -> None:
-    launches = of(compiled, kernel, "z_image")
+def test_every_launch_compiles_and_spills_nothing(compiled: Any, kernel: str) -> None:
+    launches = compiled.of(kernel, "z_image")
     assert len(launches) == LAUNCHES[kernel]
     for launch in launches:
         assert re.fullmatch("sm_90a?", launch["target"])
@@ -63,35 +49,35 @@ def test_every_launch_compiles_and_spills_nothing(compiled: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", EDGES)
-def test_edge_cases_compile(compiled: list[dict[str, Any]], case: str) -> None:
-    (launch,) = of(compiled, f"{TWO}/fused_triton@2", case)
+def test_edge_cases_compile(compiled: Any, case: str) -> None:
+    launch = compiled.one(f"{TWO}/fused_triton@2", case)
     assert launch["stores"]
 
 
 @pytest.mark.parametrize("op", [ONE, TWO])
-def test_the_tuned_cut_of_z_images_row_moves_16_bytes_at_a_time(compiled: list[dict[str, Any]], op: str) -> None:
-    (launch,) = of(compiled, f"{op}/fused_triton@2", "z_image")
+def test_the_tuned_cut_of_z_images_row_moves_16_bytes_at_a_time(compiled: Any, op: str) -> None:
+    launch = compiled.one(f"{op}/fused_triton@2", "z_image")
     assert all(access.endswith(".v4.b32") for access in launch["stores"] + launch["loads"])
     assert sum("evict_first" in load for load in launch["loads"]) == 8, "x and the residual, two rows of two times 16 bytes each"
     assert launch["SHARED"] <= 1024 + 256, "a few sums per row pass through shared memory, no tile does (1 KiB is the system's)"
 
 
 @pytest.mark.parametrize("op", [ONE, TWO])
-def test_three_programs_of_two_rows_are_resident(compiled: list[dict[str, Any]], op: str) -> None:
-    (launch,) = of(compiled, f"{op}/fused_triton@2", "z_image")
+def test_three_programs_of_two_rows_are_resident(compiled: Any, op: str) -> None:
+    launch = compiled.one(f"{op}/fused_triton@2", "z_image")
     assert REGISTERS // (256 * launch["REG"]) >= 3
 
 
-def test_two_rows_share_the_tanh_of_their_gate(compiled: list[dict[str, Any]]) -> None:
+def test_two_rows_share_the_tanh_of_their_gate(compiled: Any) -> None:
     """A thread holds 16 values of each of two rows, and asks for 16 exponentials, not 32; one row per program asks for one per value."""
-    (shared,) = of(compiled, f"{ONE}/fused_triton@2", "z_image")
-    (alone,) = of(compiled, f"{ONE}/fused_triton@1", "z_image")
+    shared = compiled.one(f"{ONE}/fused_triton@2", "z_image")
+    alone = compiled.one(f"{ONE}/fused_triton@1", "z_image")
     assert (shared["exponentials"], alone["exponentials"]) == (16, 32)
 
 
-def test_spills_and_narrow_accesses_would_be_seen(compiled: list[dict[str, Any]]) -> None:
+def test_spills_and_narrow_accesses_would_be_seen(compiled: Any) -> None:
     """The detectors above on planted defects: few registers, and tensors of one value."""
-    (planted,) = of(compiled, f"{TWO}/fused_triton@2", "planted")
+    planted = compiled.one(f"{TWO}/fused_triton@2", "planted")
     assert planted["STACK"] > 0 or planted["LOCAL"] > 0
-    (scalar,) = of(compiled, f"{TWO}/fused_triton@2", "one value")
+    scalar = compiled.one(f"{TWO}/fused_triton@2", "one value")
     assert not all(load.endswith(".v4.b32") for load in scalar["loads"])

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cuda.core")
-nvrtc_binding = pytest.importorskip("cuda.bindings.nvrtc")
-
-try:
-    nvrtc_binding.nvrtcVersion()
-except RuntimeError as error:  # the binding is there, the compiler is not
-    pytest.skip(f"NVRTC cannot be loaded: {error}", allow_module_level=True)
-
-from fusebench.registry import nvrtc  # noqa: E402 - only where NVRTC is
 
 BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
 SCALAR, CHANNEL, ROW = 0, 1, 2
@@ -26,8 +14,8 @@ MULTIPROCESSORS = 132
 
 def source(shared: Any, *, hidden: int = 3072, dtype: int = BFLOAT16, modulation: int = BFLOAT16, rows: int = 4096, addressing: int = ROW,
            affine: bool = False, layer: bool = True, residual: bool = False, gate: bool = True, aligned: bool = True,
-           split: tuple[int, int] | None = None) -> nvrtc.KernelSource:  # fmt: skip
-    """What the launch would compile for these arguments."""
+           split: tuple[int, int] | None = None) -> Any:  # fmt: skip
+    """The `nvrtc.KernelSource` that the launch would compile for these arguments."""
     cuda, cuda_rows, modulations = shared("modulated_norm_cuda"), shared("cuda_rows"), shared("modulation")
     at = modulations.Broadcast(hidden if addressing == ROW else 0, 0, rows, 0 if addressing == SCALAR else 1)
     assert at.addressing == addressing
@@ -61,61 +49,41 @@ UNSPILLED = ("default", "residual", "residual, no gate", "float32 modulation, af
 """D = 3072, in every mixture that models run."""
 
 
-@pytest.fixture(scope="module")
-def cuobjdump() -> Path:
-    triton = pytest.importorskip("triton")
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    if not path.is_file():
-        pytest.skip("this Triton brings no cuobjdump")
-    return path
-
-
-def dump(cuobjdump: Path, compiled: nvrtc.KernelSource, option: str, folder: Path) -> str:
-    file = folder / "kernel.cubin"
-    file.write_bytes(bytes(nvrtc.compile_cubin(compiled, "sm_90").code))
-    return subprocess.run([cuobjdump, option, file], check=True, capture_output=True, text=True).stdout
-
-
-def resources(cuobjdump: Path, compiled: nvrtc.KernelSource, folder: Path) -> dict[str, int]:
-    found = re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", dump(cuobjdump, compiled, "--dump-resource-usage", folder))
-    return {name: int(value) for name, value in found}
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_specialisation_compiles(shared: Any, name: str) -> None:
+def test_every_kind_of_specialisation_compiles(shared: Any, cuda_code: Any, name: str) -> None:
     for arch in ("sm_80", "sm_90"):
-        assert bytes(nvrtc.compile_cubin(source(shared, **KINDS[name]), arch).code)
+        assert cuda_code.compile(source(shared, **KINDS[name]), arch)
 
 
 @pytest.mark.parametrize("name", UNSPILLED)
-def test_what_models_run_spills_nothing(shared: Any, cuobjdump: Path, tmp_path: Path, name: str) -> None:
+def test_what_models_run_spills_nothing(shared: Any, cuda_code: Any, name: str) -> None:
     compiled = source(shared, **KINDS[name])
-    used = resources(cuobjdump, compiled, tmp_path)
+    used = cuda_code.resources(compiled)
     assert (used["STACK"], used["LOCAL"]) == (0, 0)
     blocks = dict(compiled.macros)["MIN_BLOCKS"]
     assert used["REG"] * 256 * blocks <= 65536, "the blocks that the grid counts on are resident"
 
 
-def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_one_barrier(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
+def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_one_barrier(shared: Any, cuda_code: Any) -> None:
     alone, together = source(shared, hidden=768), source(shared)
-    assert resources(cuobjdump, alone, tmp_path)["SHARED"] == 0
-    assert "BAR.SYNC" not in dump(cuobjdump, alone, "-sass", tmp_path)
-    assert len(re.findall(r"BAR\.SYNC", dump(cuobjdump, together, "-sass", tmp_path))) == 1
+    assert cuda_code.resources(alone)["SHARED"] == 0
+    assert "BAR.SYNC" not in cuda_code.sass(alone)
+    assert len(re.findall(r"BAR\.SYNC", cuda_code.sass(together))) == 1
 
 
 @pytest.mark.parametrize("name", ["default", "residual"])
-def test_all_global_accesses_are_16_bytes_and_activations_pass_the_l1(shared: Any, cuobjdump: Path, tmp_path: Path, name: str) -> None:
-    machine_code = dump(cuobjdump, source(shared, **KINDS[name]), "-sass", tmp_path)
+def test_all_global_accesses_are_16_bytes_and_activations_pass_the_l1(shared: Any, cuda_code: Any, name: str) -> None:
+    machine_code = cuda_code.sass(source(shared, **KINDS[name]))
     assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
     assert set(re.findall(r"LDG\.E\S*", machine_code)) == {"LDG.E.NA.128.CONSTANT", "LDG.E.128.CONSTANT"}
 
 
-def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuobjdump: Path, tmp_path: Path) -> None:
+def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuda_code: Any) -> None:
     """The detectors above on planted defects: rows that start anywhere, and a whole row of 3072 on one warp."""
-    assert "LDG.E.U16" in dump(cuobjdump, source(shared, aligned=False), "-sass", tmp_path)
-    assert resources(cuobjdump, source(shared, split=(1, 3)), tmp_path)["STACK"] > 0
+    assert "LDG.E.U16" in cuda_code.sass(source(shared, aligned=False))
+    assert cuda_code.resources(source(shared, split=(1, 3)))["STACK"] > 0
 
 
-def test_a_split_that_leaves_a_warp_without_elements_is_refused_by_the_source(shared: Any) -> None:
+def test_a_split_that_leaves_a_warp_without_elements_is_refused_by_the_source(shared: Any, cuda_code: Any) -> None:
     with pytest.raises(Exception, match="every warp must hold elements"):
-        nvrtc.compile_cubin(source(shared, hidden=256, split=(2, 4)), "sm_90")
+        cuda_code.compile(source(shared, hidden=256, split=(2, 4)))

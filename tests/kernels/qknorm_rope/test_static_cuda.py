@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cuda.core")
-nvrtc_binding = pytest.importorskip("cuda.bindings.nvrtc")
-
-try:
-    nvrtc_binding.nvrtcVersion()
-except RuntimeError as error:  # the binding is there, the compiler is not
-    pytest.skip(f"NVRTC cannot be loaded: {error}", allow_module_level=True)
-
-from fusebench.registry import nvrtc  # noqa: E402 - only where NVRTC is
 
 BFLOAT16, FLOAT16, FLOAT32 = 0, 1, 2
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -38,54 +27,34 @@ SPECIALISATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def cuobjdump() -> Path:
-    triton = pytest.importorskip("triton")
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    if not path.is_file():
-        pytest.skip("this Triton brings no cuobjdump")
-    return path
-
-
-def compiled(module: Any, arch: str, **changes: Any) -> bytes:
-    return bytes(nvrtc.compile_cubin(module("fused_cuda").specialise(**(FLUX | changes)), arch).code)
-
-
-def dump(cuobjdump: Path, cubin: bytes, option: str, folder: Path) -> str:
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    return subprocess.run([cuobjdump, option, file], check=True, capture_output=True, text=True).stdout
-
-
-def resources(cuobjdump: Path, cubin: bytes, folder: Path) -> dict[str, int]:
-    found = re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", dump(cuobjdump, cubin, "--dump-resource-usage", folder))
-    return {name: int(value) for name, value in found}
+def source(module: Any, **changes: Any) -> Any:
+    """The `nvrtc.KernelSource` of FLUX's specialisation with these changes."""
+    return module("fused_cuda").specialise(**(FLUX | changes))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", SPECIALISATIONS)
-def test_every_kind_of_specialisation_compiles(module: Any, name: str, arch: str) -> None:
-    assert compiled(module, arch, **SPECIALISATIONS[name])
+def test_every_kind_of_specialisation_compiles(module: Any, cuda_code: Any, name: str, arch: str) -> None:
+    assert cuda_code.compile(source(module, **SPECIALISATIONS[name]), arch)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_default_specialisation_moves_16_bytes_in_registers_alone(module: Any, cuobjdump: Path, tmp_path: Path, arch: str) -> None:
-    cubin = compiled(module, arch)
-    used = resources(cuobjdump, cubin, tmp_path)
+def test_the_default_specialisation_moves_16_bytes_in_registers_alone(module: Any, cuda_code: Any, arch: str) -> None:
+    used = cuda_code.resources(source(module), arch)
     assert (used["SHARED"], used["STACK"], used["LOCAL"]) == (0, 0, 0)
     assert used["REG"] <= 64, "four blocks of 256 threads fit a multiprocessor's 65536 registers"
-    machine_code = dump(cuobjdump, cubin, "-sass", tmp_path)
+    machine_code = cuda_code.sass(source(module), arch)
     assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
     # The positions are the only loads narrower than 16 bytes.
     assert set(re.findall(r"LDG\.E\S*", machine_code)) <= {"LDG.E.128", "LDG.E.128.CONSTANT", "LDG.E.64", "LDG.E.64.CONSTANT"}
     assert len(re.findall(r"LDG\.E\.128", machine_code)) >= FLUX["unroll"]
 
 
-def test_narrow_accesses_and_spills_would_be_seen(module: Any, cuobjdump: Path, tmp_path: Path) -> None:
+def test_narrow_accesses_and_spills_would_be_seen(module: Any, cuda_code: Any) -> None:
     """The detectors above on planted defects: rows that start anywhere, and more rows in flight than registers hold."""
-    unaligned = dump(cuobjdump, compiled(module, "sm_90", aligned=False), "-sass", tmp_path)
+    unaligned = cuda_code.sass(source(module, aligned=False))
     assert set(re.findall(r"STG\.E\S*", unaligned)) != {"STG.E.128"}
-    assert resources(cuobjdump, compiled(module, "sm_90", unroll=24), tmp_path)["STACK"] > 0
+    assert cuda_code.resources(source(module, unroll=24))["STACK"] > 0
 
 
 DECLINED: dict[str, dict[str, Any]] = {
@@ -95,29 +64,36 @@ DECLINED: dict[str, dict[str, Any]] = {
 }
 
 
-def compile_error(module: Any, params: Any) -> str:
-    """What NVRTC says of a case's specialisation; empty when it compiles."""
-    changes = {
-        "head_dim": params.head_dim,
-        "rotary": params.rotary,
-        "dtype": {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}[params.dtype],
-        "interleaved": params.layout == "interleaved",
-        "unroll": 1,
-    }
-    try:
-        compiled(module, "sm_90", **changes)
-    except Exception as error:  # noqa: BLE001 - cuda-core's class is private; its message is what counts
-        return str(error)
-    return ""
+@pytest.fixture
+def judged(collection: Any, module: Any, cuda_code: Any) -> Callable[[Any], tuple[str | None, str]]:
+    """`judged(params)`: why the kernel declines a case, None where it does not, and what NVRTC says of the case's specialisation, empty
+    where it compiles."""
+
+    def judge(params: Any) -> tuple[str | None, str]:
+        changes = {
+            "head_dim": params.head_dim,
+            "rotary": params.rotary,
+            "dtype": {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}[params.dtype],
+            "interleaved": params.layout == "interleaved",
+            "unroll": 1,
+        }
+        declined = collection.kernel("qknorm_rope/fused_cuda@1").reason_unsupported(params)
+        try:
+            cuda_code.compile(source(module, **changes))
+        except Exception as error:  # noqa: BLE001 - cuda-core's class is private; its message is what counts
+            return declined, str(error)
+        return declined, ""
+
+    return judge
 
 
 @pytest.mark.parametrize("name", DECLINED)
-def test_what_supports_declines_the_source_refuses(collection: Any, module: Any, parse: Any, name: str) -> None:
+def test_what_supports_declines_the_source_refuses(judged: Any, parse: Any, name: str) -> None:
     params = parse(**DECLINED[name])
-    reason = collection.kernel("qknorm_rope/fused_cuda@1").reason_unsupported(params)
-    assert reason is not None
-    assert f"rope_dim {params.rotary}" in reason
-    assert "static assertion failed" in compile_error(module, params)
+    declined, error = judged(params)
+    assert declined is not None
+    assert f"rope_dim {params.rotary}" in declined
+    assert "static assertion failed" in error
 
 
 SIZES = [(64, 8), (64, 64), (80, 80), (96, 48), (128, 126), (256, 160), (256, 256)]
@@ -127,10 +103,9 @@ SIZES = [(64, 8), (64, 64), (80, 80), (96, 48), (128, 126), (256, 160), (256, 25
 @pytest.mark.parametrize("layout", ["interleaved", "neox"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_supports_and_the_source_agree(module: Any, parse: Any, layout: str, dtype: str, sizes: tuple[int, int]) -> None:
-    params = parse(layout=layout, dtype=dtype, head_dim=sizes[0], rope_dim=sizes[1])
-    error = compile_error(module, params)
-    if module("fused_cuda").fused_cuda.reason_unsupported(params) is None:
+def test_supports_and_the_source_agree(judged: Any, parse: Any, layout: str, dtype: str, sizes: tuple[int, int]) -> None:
+    declined, error = judged(parse(layout=layout, dtype=dtype, head_dim=sizes[0], rope_dim=sizes[1]))
+    if declined is None:
         assert error == ""
     else:
         assert "static assertion failed" in error

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("static_select01.py")
 PLAIN, RESIDUAL = "norm_scale_shift_gate_select01", "residual_norm_scale_shift_gate_select01"
 OPS = (PLAIN, RESIDUAL)
 VERSIONS = ("fused_triton@1", "fused_triton@2")
@@ -31,19 +25,14 @@ REGISTERS = 65536
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """By (kernel, case)."""
+def compiled(compile_launches: Any) -> Any:
     sizes = {"batch": 2, "tokens": 4}
     wanted = [{"kernel": f"{op}/{v}", "case": name, "params": sizes | CASES[name]} for op in OPS for v in VERSIONS for name in PAIRED]
     rest = [name for name in CASES if name not in PAIRED]
     wanted += [{"kernel": f"{PLAIN}/fused_triton@2", "case": name, "params": sizes | CASES[name]} for name in rest]
     defect = {"kernel": f"{RESIDUAL}/fused_triton@2", "params": sizes | CASES["affine"]}
     wanted.append(defect | {"case": "planted", "planted": {"maxnreg": 32, "enable_fp_fusion": True}})
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run([sys.executable, PROGRAM, json.dumps(wanted)], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {(one["kernel"], one["case"]): one for one in json.loads(done.stdout)}
+    return compile_launches(wanted)
 
 
 FAST = [(f"{op}/{version}", case) for op in OPS for version in VERSIONS for case in PAIRED]
@@ -52,7 +41,7 @@ FAST += [(f"{PLAIN}/fused_triton@2", "short"), (f"{PLAIN}/fused_triton@2", "floa
 
 @pytest.mark.parametrize(("kernel", "case"), FAST)
 def test_what_models_run_moves_16_bytes_at_a_time_and_spills_nothing(compiled: Any, kernel: str, case: str) -> None:
-    launch = compiled[kernel, case]
+    launch = compiled.one(kernel, case)
     assert set(launch["stores"]) == {"st.global.v4.b32"}
     narrow = [load for load in launch["loads"] if not load.endswith(".v4.b32")]
     rows = 2 if case == "short" else 1
@@ -63,14 +52,14 @@ def test_what_models_run_moves_16_bytes_at_a_time_and_spills_nothing(compiled: A
 
 @pytest.mark.parametrize("case", ["longest", "masked, strided", "one token"])
 def test_edge_cases_compile(compiled: Any, case: str) -> None:
-    assert compiled[f"{PLAIN}/fused_triton@2", case]["stores"]
+    assert compiled.one(f"{PLAIN}/fused_triton@2", case)["stores"]
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("case", PAIRED)
 def test_selecting_the_address_saves_registers_and_loads_at_the_same_tile(compiled: Any, op: str, case: str) -> None:
     """Published for the affine norm without a residual: 96 registers a thread become 72."""
-    both, one = (compiled[f"{op}/{version}", case] for version in VERSIONS)
+    both, one = (compiled.one(f"{op}/{version}", case) for version in VERSIONS)
     assert both["warps"] == one["warps"]
     # Six rows against three; each of 128 threads holds four vectors of a block of 4096.
     assert len(both["loads"]) - len(one["loads"]) == 3 * 4
@@ -81,20 +70,20 @@ def test_selecting_the_address_saves_registers_and_loads_at_the_same_tile(compil
 @pytest.mark.parametrize("op", OPS)
 def test_enough_rows_of_version_two_are_resident(compiled: Any, op: str) -> None:
     """By Little's law 4.8 TB/s over 132 multiprocessors at 0.7 us want 25 KB on their way to each: four rows of 6 KB."""
-    launch = compiled[f"{op}/fused_triton@2", "affine"]
+    launch = compiled.one(f"{op}/fused_triton@2", "affine")
     allocated = -(-launch["REG"] // 8) * 8 * 32 * launch["warps"]
     assert REGISTERS // allocated >= 7
 
 
 def test_gate_and_residual_are_not_contracted(compiled: Any) -> None:
     """What makes v equal to torch's float32 chain."""
-    assert compiled[f"{RESIDUAL}/fused_triton@2", "affine"]["fused"] == 0
+    assert compiled.one(f"{RESIDUAL}/fused_triton@2", "affine")["fused"] == 0
 
 
 def test_spills_contraction_and_narrow_accesses_would_be_seen(compiled: Any) -> None:
     """The detectors above on planted defects: few registers, contraction, and rows that start anywhere."""
-    planted = compiled[f"{RESIDUAL}/fused_triton@2", "planted"]
+    planted = compiled.one(f"{RESIDUAL}/fused_triton@2", "planted")
     assert planted["STACK"] > 0 or planted["LOCAL"] > 0
     assert planted["fused"] > 0
-    masked = compiled[f"{PLAIN}/fused_triton@2", "masked, strided"]
+    masked = compiled.one(f"{PLAIN}/fused_triton@2", "masked, strided")
     assert [load for load in masked["loads"] if not load.endswith(".v4.b32")][1:]

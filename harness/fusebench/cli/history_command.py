@@ -1,0 +1,168 @@
+"""`fusebench history`: where kernels became slower or faster over many runs."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UnknownNameError, UsageError
+from ..schema import Case, ExitCode
+from .options import CaseOption, JsonOption, KernelOption
+from .output import console, print_json
+
+if TYPE_CHECKING:
+    from ..report.history import History
+    from ..stats.history import Snapshot
+
+PICTURE_SUFFIX = ".png"
+
+
+class Form(StrEnum):
+    """The forms a history is printed in."""
+
+    TEXT = "text"
+    MARKDOWN = "md"
+
+
+class FigureName(StrEnum):
+    """`stats.history.Figure`, spelled here so that `--help` need not import what it rests on."""
+
+    SOL = "sol"
+    SPEEDUP = "speedup"
+    RAW = "raw"
+
+
+def history(
+    *,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUNS]...",
+            help="Run folders, folders of run folders, or globs of either; without them, the project's results/runs.",
+            show_default=False,
+        ),
+    ] = None,
+    suite: Annotated[list[str] | None, typer.Option("--suite", metavar="NAME", help="Only this suite of the runs; repeatable.")] = None,
+    op: Annotated[str | None, typer.Option("--op", metavar="NAME", help="Only cases and kernels of this op.")] = None,
+    kernel: KernelOption = None,
+    case: CaseOption = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N comparable runs.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="DATE", help="Only runs from then on: 2026-07-01, UTC.")] = None,
+    figure: Annotated[
+        FigureName,
+        typer.Option(
+            "--figure",
+            help="sol: share of the speed of light; speedup: over the case's baseline; raw: microseconds, from the newest run's board, "
+            "driver and toolchain only.",
+        ),
+    ] = FigureName.SOL,
+    margin: Annotated[float, typer.Option("--margin", help="Levels closer than this are one; 0.01 is 1 %.")] = 0.01,
+    gate: Annotated[bool, typer.Option("--gate", help="Exit with 1 if a newest level is slower than the one before.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE|DIR", help="Write a picture (.png), or into a folder one more for every case that moved."),
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="text for the terminal, md for a page.")] = Form.TEXT,
+    json: JsonOption = False,
+) -> None:
+    """Find where kernels became slower or faster over many runs, and between which commits.
+
+    Runs of another device model, timer or cache state than the newest one's are left out and named.  A level needs five runs, so a change
+    is seen no sooner than five runs later: `fusebench gate` judges a single run.
+
+    Exit codes: 0; with --gate 1 a newest level that is slower, 4 too few runs to see anything.
+    """
+    from ..config import find_project
+    from ..report.history import History, history_document, history_markdown, print_history
+    from ..stats.fdr import DEFAULT_RATE
+    from ..stats.history import Figure, comparable_runs, series_of
+    from ..stats.shifts import find_shifts, history_exit_code
+    from ..store.history import history_folders, read_history
+
+    if not 0 < margin < 1:
+        raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example 0.01 for 1 %")
+    start = _date(since)
+    if plot is not None and plot.suffix not in ("", PICTURE_SUFFIX) and not plot.is_dir():
+        raise UsageError(f"--plot {plot}: pictures are {PICTURE_SUFFIX} files; give a name that ends so, or a folder")
+    read, unreadable = read_history(history_folders(runs or [], find_project()))
+    chosen = Figure(figure)
+    kept, left_out = comparable_runs(read, chosen, since=start, last=last)
+    tracks = find_shifts(series_of(kept, chosen, _wanted(kept, suite, op, kernel, case)), margin=margin)
+    found = History(runs=kept, left_out=left_out, unreadable=unreadable, tracks=tracks, figure=chosen, margin=margin, rate=DEFAULT_RATE)
+    code = history_exit_code(tracks) if gate else ExitCode.PASS
+    if json:
+        print_json(history_document(found, code))
+    elif form is Form.MARKDOWN:
+        typer.echo(history_markdown(found), nl=False)
+    else:
+        print_history(found, console())
+    if plot is not None:
+        _write_pictures(found, plot)
+    raise typer.Exit(code)
+
+
+def _date(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text}: not a date; expected one such as 2026-07-01 or 2026-07-01T06:00:00Z") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _wanted(
+    runs: Sequence[Snapshot], suites: Sequence[str] | None, op: str | None, kernel: str | None, case: str | None
+) -> Callable[[Case, str], bool]:
+    """What the SELECTION options choose of what the records hold, which need not be what the project holds today.
+
+    Raises:
+        UnknownNameError: nothing in `runs` answers to an option.
+    """
+    from ..evidence.selecting import matches_id
+
+    cases = {found.key: found for one in runs for found in one.cases.values()}.values()
+    kernels = {name for one in runs for _, name in one.readings}
+
+    def fits(found: Case) -> bool:
+        return case is None or any(fnmatch.fnmatchcase(spelling, case) for spelling in (found.name, found.key))
+
+    if runs:
+        where = f"{len(runs)} comparable runs"
+        for name in suites or ():
+            _require("suite", name, [found.suite for found in cases], name.__eq__, where)
+        if op is not None:
+            _require("op", op, [found.op for found in cases], op.__eq__, where)
+        if kernel is not None:
+            _require("kernel", kernel, kernels, lambda known: matches_id(known, kernel), where)
+        if case is not None and not any(fits(found) for found in cases):
+            raise UnknownNameError("case", case, {found.name for found in cases}, where)
+    return lambda found, name: (
+        (not suites or found.suite in suites) and (op is None or found.op == op) and fits(found) and matches_id(name, kernel)
+    )
+
+
+def _require(what: str, name: str, known: Iterable[str], fits: Callable[[str], bool], where: str) -> None:
+    distinct = set(known)
+    if not any(fits(one) for one in distinct):
+        raise UnknownNameError(what, name, distinct, where)
+
+
+def _write_pictures(found: History, plot: Path) -> None:
+    from ..report.history_plot import history_pictures, history_png
+    from ..store.files import write_file
+
+    alone = plot.suffix == PICTURE_SUFFIX and not plot.is_dir()
+    pictures = {plot: history_png(found)} if alone else {plot / name: content for name, content in history_pictures(found).items()}
+    for file, content in pictures.items():
+        try:
+            write_file(file, content)
+        except OSError as error:
+            raise UsageError(f"--plot {plot}: {file} cannot be written: {error.strerror or error}") from error
+    typer.echo(f"wrote {plot}" if alone else f"wrote {len(pictures)} files into {plot}", err=True)

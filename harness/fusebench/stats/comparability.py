@@ -1,0 +1,61 @@
+"""What keeps two runs' figures from being compared: the run as a whole, its raw times, or one case's.
+
+Every difference is told as `what: old -> new`; no difference means that the two may be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..schema import COMPARABLE_VERSIONS, Case, Environment, Run
+
+
+class Recorded(Protocol):
+    """A record of anything that was measured somewhere: timings, or counters."""
+
+    @property
+    def environment(self) -> Environment: ...
+
+
+def record_differences(run: Run, baseline: Run) -> list[str]:
+    """What rules out any comparison of the two runs' times."""
+    versions = (baseline.schema_version, run.schema_version)
+    pairs = (
+        ("schema version", *(("same", "same") if COMPARABLE_VERSIONS.issuperset(versions) else versions)),
+        ("device", baseline.environment.device_name, run.environment.device_name),
+        ("timer", baseline.timer, run.timer),
+        ("cache state", baseline.plan.cache, run.plan.cache),
+    )
+    return [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
+
+
+def fingerprint_differences(run: Recorded, baseline: Recorded) -> list[str]:
+    """What rules out comparing raw times, over and above `record_differences`.
+
+    The Python version and the processor on a CPU only: a GPU's time does not depend on them, nor on which board of the model it is.
+    """
+    names = ["driver", "cuda", "torch", "triton"]
+    if run.environment.device == "cpu":
+        names += ["python", "cpu", "cpu_count"]
+    pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
+    return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
+
+
+def board_differences(run: Recorded, baseline: Recorded) -> list[str]:
+    """Whether the runs were made on two boards of the model, whose clocks and memory need not be equally fast."""
+    old, new = baseline.environment.device_uuid, run.environment.device_uuid
+    return [f"board: {old or 'unknown'} -> {new or 'unknown'}"] if old != new else []
+
+
+def harness_differences(run: Recorded, baseline: Recorded) -> list[str]:
+    """Whether two versions of fusebench measured."""
+    old, new = baseline.environment.fusebench, run.environment.fusebench
+    return [f"fusebench: {old or 'unknown'} -> {new or 'unknown'}"] if old != new else []
+
+
+def case_differences(case: Case, baseline: Case) -> list[str]:
+    """What a case that kept its name computes otherwise."""
+    pairs = {"op": (baseline.op, case.op)}
+    for name in sorted(case.params.keys() | baseline.params.keys()):
+        pairs[f"parameter {name}"] = (baseline.params.get(name, "absent"), case.params.get(name, "absent"))
+    return [f"{what}: {old} -> {new}" for what, (old, new) in pairs.items() if old != new]

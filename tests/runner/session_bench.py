@@ -1,0 +1,140 @@
+"""A session over fakes, for the tests of runs; these load this file by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.device import Device
+from fusebench.registry import Collection
+from fusebench.runner.checking import Workers
+from fusebench.runner.judging import judged
+from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
+from fusebench.runner.session import Options, Session
+from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan
+from fusebench.stats.rule import MarginRule
+
+PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
+SPLIT, GOOD, FAST, WRONG = "scale/split@1", "scale/good@1", "scale/fast@2", "scale/wrong@1"
+TIMES_US = {"copy": 1.0, "stream": 0.9, "control": 4.0, SPLIT: 4.0, GOOD: 2.0}
+ANY = "[gw]*"
+"""Kernels good and wrong, and the baseline, which is always there."""
+
+
+def accuracy(passed: bool = True) -> Accuracy:
+    return Accuracy(
+        passed=passed, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
+        split_max_error=0.0, equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=1, seed=1,
+        reason="" if passed else "off by half",
+    )  # fmt: skip
+
+
+def sample(case: str, arm: str, replicate: int, number: int) -> Sample:
+    span_ns = round(1000 * TIMES_US.get(arm, 3.0))
+    return Sample(case=case, arm=arm, replicate=replicate, round=number, position=0, span_ns=span_ns, busy_ns=500, kernels=1)
+
+
+def measured(task: MeasureTask, **changes: Any) -> Measured:
+    samples = [
+        sample(task.case.key, arm, replicate, number)
+        for arm in ("copy", "stream", "control", *task.kernels)
+        for replicate in range(PLAN.replicates)
+        for number in range(PLAN.rounds)
+    ]
+    known: dict[str, Any] = {
+        "samples": samples, "host_us": {}, "extra_memory_bytes": {}, "timer": "host", "timer_fallback": "", "warm_up": {},
+        "seconds": 1.0, "cut_short": False, "retried_replicates": 0,
+        "phases_s": {"timed rounds": 3.0, "first calls": 2.0}, "first_call_s": dict.fromkeys(("copy", *task.kernels), 0.5),
+    }  # fmt: skip
+    return Measured(**(known | changes))
+
+
+class FakeWorker:
+    """Passes every kernel but `wrong` and those in `failures`; answers the n-th measurement with `replies[n]`, then with times."""
+
+    def __init__(self) -> None:
+        self.tasks: list[CheckTask | MeasureTask] = []
+        self.failures: dict[str, Failure] = {}
+        self.replies: list[Callable[[MeasureTask], Measured | Failure]] = []
+        self.before_each: Callable[[], None] = lambda: None
+
+    def ask(self, task: CheckTask | MeasureTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
+        self.tasks.append(task)
+        self.before_each()
+        if isinstance(task, MeasureTask):
+            on_progress(Progress(text="measure", done=1, total=2))
+            return self.replies.pop(0)(task) if self.replies else measured(task)
+        return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
+
+    def stop(self) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    @property
+    def timed(self) -> list[tuple[str, ...]]:
+        return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
+
+
+class FakeMonitor:
+    """Reports what `touched` holds, one entry per measurement, then nothing."""
+
+    def __init__(self) -> None:
+        self.touched: list[list[str]] = []
+
+    def __enter__(self) -> FakeMonitor:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def intrusions_since(self, monotonic_time: float) -> list[str]:
+        return self.touched.pop(0) if self.touched else []
+
+    def summary(self) -> dict[str, Any]:
+        return {"samples": 0}
+
+
+class Bench:
+    """A session over fakes."""
+
+    def __init__(self, collection: Collection, device: Device, folder: Path, reporter: Any) -> None:
+        self.collection, self.device, self.folder, self.reporter = collection, device, folder, reporter
+        self.worker, self.monitor = FakeWorker(), FakeMonitor()
+
+    def session(self, **options: Any) -> Session:
+        made = Session(self.collection, self.device, self.folder, Options(plan=PLAN, **({"kernel": ANY} | options)), self.reporter)
+        made._monitor = self.monitor  # type: ignore[assignment]
+        return made
+
+    @property
+    def workers(self) -> Workers:
+        made = Workers(self.device, self.collection.roots)
+        made.native = made.interpreter = self.worker  # type: ignore[assignment]
+        return made
+
+    def run(self, cases: Sequence[Case], **options: Any) -> Run:
+        session = self.session(**options)
+        session.run(cases, self.workers)
+        return session.record()
+
+    def judge(self, run: Run) -> Run:
+        return judged(run, self.folder / "results", MarginRule())
+
+
+@pytest.fixture
+def bench(collection: Collection, cpu: Device, tmp_path: Path, reporter: Any) -> Bench:
+    return Bench(collection, cpu, tmp_path, reporter)
+
+
+@pytest.fixture
+def cases(case: Case) -> list[Case]:
+    """Three cases of different work: the same work is measured once."""
+    sizes = {"first": 4096, "second": 5120, "third": 6144}
+    return [msgspec.structs.replace(case, name=name, params={"size": size}) for name, size in sizes.items()]
+
+
+def by_kernel(run: Run, case: str = "even") -> dict[str, Result]:
+    return {result.kernel: result for result in run.results if result.case == case}

@@ -1,0 +1,90 @@
+"""A run that was stopped and goes on: what is taken over, what is measured again, and what is refused."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from fusebench.errors import UsageError
+from fusebench.runner.messages import MeasureTask
+from fusebench.runner.resuming import Resumed
+from fusebench.schema import Case, Run, Sample
+
+if TYPE_CHECKING:
+    from .session_bench import Bench
+
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, by_kernel = (_bench[name] for name in ("bench", "cases", "by_kernel"))
+
+
+def stopped_after(bench: Bench, cases: list[Case], count: int) -> tuple[Run, list[Sample]]:
+    """A run that was interrupted when `count` of the cases were measured."""
+    session = bench.session(kernel="[fg]*")
+
+    def interrupt() -> None:
+        if len(bench.worker.timed) == count + 1:
+            raise KeyboardInterrupt
+
+    bench.worker.before_each = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        session.run(cases, bench.workers)
+    bench.worker.before_each = lambda: None
+    bench.worker.tasks.clear()
+    return session.record(), session.samples
+
+
+@pytest.fixture
+def committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_stopped_run_goes_on_with_the_cases_that_it_lacks(bench: Bench, cases: list[Case]) -> None:
+    stopped, samples = stopped_after(bench, cases, 1)
+    run = bench.run(cases, kernel="[fg]*", resumed=Resumed(stopped, samples))
+    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["second", "third"]
+    assert run.complete
+    assert run.resumed_from == [stopped.id]
+    assert by_kernel(run, "first") == by_kernel(stopped, "first")
+    assert [summary.case.name for summary in run.cases] == ["first", "second", "third"]
+
+
+@pytest.mark.usefixtures("committed")
+def test_the_samples_of_taken_over_cases_are_part_of_the_run(bench: Bench, cases: list[Case]) -> None:
+    stopped, samples = stopped_after(bench, cases, 2)
+    session = bench.session(kernel="[fg]*", resumed=Resumed(stopped, samples))
+    session.run(cases, bench.workers)
+    assert {sample.case for sample in session.samples} == {case.key for case in cases}
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"torch": "0.0"}, "torch 0.0 -> "), ({"git_commit": "other"}, "git_commit other -> "), ({"device_uuid": "x"}, "device_uuid x -> ")],
+)
+def test_a_run_of_other_things_is_not_gone_on_with(bench: Bench, cases: list[Case], change: dict[str, str], named: str) -> None:
+    stopped, samples = stopped_after(bench, cases, 1)
+    other = msgspec.structs.replace(stopped, environment=msgspec.structs.replace(stopped.environment, **change))
+    with pytest.raises(UsageError, match=named):
+        bench.run(cases, resumed=Resumed(other, samples))
+    assert not bench.worker.tasks
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_case_whose_parameters_or_kernels_changed_is_measured_again(bench: Bench, cases: list[Case]) -> None:
+    stopped, samples = stopped_after(bench, cases, 2)
+    changed = [msgspec.structs.replace(cases[0], params={"size": 8192}), *cases[1:]]
+    bench.run(changed, kernel="[fg]*", resumed=Resumed(stopped, samples))
+    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["first", "third"]
+    bench.worker.tasks.clear()
+    bench.run(cases, kernel="fast", resumed=Resumed(stopped, samples))
+    assert len(bench.worker.timed) == 3
+
+
+def test_a_complete_run_is_not_gone_on_with(bench: Bench, case: Case) -> None:
+    with pytest.raises(UsageError, match="is complete"):
+        Resumed(bench.run([case], kernel="good"), [])
