@@ -71,12 +71,29 @@ def test_the_readmes_savings_are_the_stored_baselines() -> None:
     assert [row for row in rows if row not in report] == []
 
 
+def test_the_page_of_evidence_shows_stored_counters() -> None:
+    """Rows and sentences between its marks stand in the stored reports, and so do the figures of its own table."""
+    page = (REPOSITORY / "docs" / "evidence.md").read_text()
+    blocks = re.findall(r"<!-- from: (\S+) -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    assert len(blocks) == 4
+    for source, block in blocks:
+        stored = (REPOSITORY / source).read_text().splitlines()
+        assert [line for line in block.splitlines() if line not in stored] == []
+    counted = (REPOSITORY / blocks[0][0]).read_text()
+    (own,) = re.findall(r"^\| time under Nsight Compute .*$", page, re.MULTILINE)
+    times = re.findall(r"[\d.]+ us", own)
+    assert len(times) == 4
+    assert [one for one in times if one not in counted] == []
+
+
 def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
     """`fusebench report results/baselines/nvidia_h200 --format pages --out docs/results` makes them anew."""
     from fusebench.report.pages import suite_pages
+    from fusebench.store.calibration_note import with_calibration
     from fusebench.store.run_folder import read_run
 
-    pages = suite_pages(read_run(REPOSITORY / "results" / "baselines" / "nvidia_h200"), pictures=False)
+    results = REPOSITORY / "results"
+    pages = suite_pages(with_calibration(read_run(results / "baselines" / "nvidia_h200"), results), pictures=False)
     folder = REPOSITORY / "docs" / "results"
     assert set(pages) == {file.name for file in folder.glob("*.md")}
     assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []
