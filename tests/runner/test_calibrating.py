@@ -246,6 +246,17 @@ def test_a_budget_that_confirms_nothing_is_no_calibration(cpu: Device, reporter:
         calibrate(cpu, reporter, budget_s=1e-6)
 
 
+def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter: Any) -> None:
+    small = msgspec.structs.replace(cpu, memory_bytes=1000)
+    native = FakeWorker()
+    large = msgspec.structs.replace(subject(), bytes=60)
+    found = Calibrating(small, Path(), options(passes=1, planted=2), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
+    sizes = [len(task.pairs) for task in native.tasks if task.looks is not None]
+    assert sizes == [3, 3, 2], "40 % of 1000 bytes hold three pairs of two arms with 60 bytes each"
+    assert len(of(found, 0.0)) == 4
+    assert len(of(found, 0.02)) == 2
+
+
 def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter, planted=3, passes=1)
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 2 * 3

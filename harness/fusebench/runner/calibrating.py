@@ -12,12 +12,10 @@ the findings beside them would be a choice by result.
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,28 +24,27 @@ import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import DeviceUnfitError
-from ..schema import Sample, SamplingPlan, VerdictKind
+from ..schema import SamplingPlan, VerdictKind
 from ..stats.confirmation import PROCESSES, combined_p, conclude, confirm, needs_confirmation, placements_for
 from ..stats.fdr import DEFAULT_RATE, select
 from ..stats.planting import Place, PlantedTrial, Planting, Truth
-from ..stats.sequential import Finding, Plan, repeated_interval
-from ..stats.variance import components
+from ..stats.sequential import Finding, Plan
 from ..store.calibrations import CaseComponents
 from ..timing.coldness import require_emptied
-from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
+from ..timing.pairs import Compared, Pair, pair_logs
 from .checking import Workers
 from .cold_label import label_refused
 from .messages import Failure, Measured, MeasureTask
 from .reporter import Reporter
-from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pilot_of
+from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pairs_at_once, pilot_of
+from .truths import Truths, mean_us
 from .undisturbed import Worker, measure_undisturbed
 
 PILOT_REPLICATES = 4
-TRUTH_LEVEL_TAIL = 0.025
 PASSES_SHARE = 0.5
 """Share of the budget by which all passes should have ended: confirming what they find takes about as long as they do."""
 CONFIRMED_AT_ONCE = 12
-"""Pairs in one measurement of a fresh process: 24 arms of a case of 200 us hold 10 GB."""
+"""Pairs in one measurement of a fresh process, at most."""
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,26 +75,6 @@ class _Pending(msgspec.Struct, kw_only=True):
     compared: Compared
     seconds: float
     by_process: list[list[float]] = []
-
-
-@dataclass
-class _Truths:
-    """What fixed numbers of replicates in fresh processes showed of one subject."""
-
-    logs: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Log ratios of each planting, over all processes."""
-    times_us: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Time of the old arm, per process."""
-    rounds: list[list[list[float]]] = field(default_factory=list)
-    """Log ratio of every round of two equal arms, by process and placement."""
-
-    def truths(self) -> list[Truth]:
-        return [_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
-
-    def scatter(self, subject: Subject, pilot: Pilot) -> CaseComponents:
-        return CaseComponents(
-            session=0, case=subject.case.key, kernel=subject.kernel, time_us=pilot.time_us, components=components(self.rounds)
-        )
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +144,7 @@ class Calibrating:
             reply = self._ask(subject, wanted.arms, wanted.pairs, workers.native, replicates=PILOT_REPLICATES)
             if reply is None:
                 continue
-            arms, last = _mean_us(reply.samples, self.options.plan.trim), wanted.pairs[-1]
+            arms, last = mean_us(reply.samples, self.options.plan.trim), wanted.pairs[-1]
             # A wait adds the time that it takes, whatever precedes it; what more rows add is not known before.
             added = wanted.nominal[last.name] > 0
             pilots[number] = pilot_of(arms[last.new], arms[last.old]) if added else Pilot(time_us=arms[last.old], sensitivity=1.0)
@@ -188,31 +165,32 @@ class Calibrating:
                 self.reporter.case(shown, len(pilots) * self.options.passes, subject.case, f"{subject.kernel}, {pilot.time_us:.1f} us")
                 slowdowns = dict.fromkeys(self.options.slowdowns, self.options.planted)
                 wanted = comparing(subject, self.options.identical, slowdowns, pilot)
-                reply = self._ask(subject, wanted.arms, wanted.pairs, workers.native, looks=self.options.looks)
-                if reply is None:
-                    continue
-                pending += [
-                    _Pending(
-                        subject=place,
-                        pass_number=number,
-                        place=self._place(subject, wanted.nominal[name]),
-                        compared=compared,
-                        seconds=reply.seconds / len(reply.compared),
-                    )
-                    for name, compared in reply.compared.items()
-                ]
+                for part in wanted.batches(pairs_at_once(subject, self.device.memory_bytes)):
+                    reply = self._ask(subject, part.arms, part.pairs, workers.native, looks=self.options.looks)
+                    if reply is None:
+                        continue
+                    pending += [
+                        _Pending(
+                            subject=place,
+                            pass_number=number,
+                            place=self._place(subject, part.nominal[name]),
+                            compared=compared,
+                            seconds=reply.seconds / len(reply.compared),
+                        )
+                        for name, compared in reply.compared.items()
+                    ]
             longest = max(longest, time.monotonic() - started)
         return pending, self.options.passes
 
     def _fresh_processes(
         self, subjects: Sequence[Subject], pilots: dict[int, Pilot], pending: Sequence[_Pending], workers: Workers, began: float
-    ) -> dict[int, _Truths]:
+    ) -> dict[int, Truths]:
         """Confirm what was found, and measure each planting by itself; by number, the subjects that were reached."""
         claims: dict[int, list[_Pending]] = defaultdict(list)
         for one in pending:
             if needs_confirmation(one.compared.finding):
                 claims[one.subject].append(one)
-        confirmed: dict[int, _Truths] = {}
+        confirmed: dict[int, Truths] = {}
         longest = 0.0
         with workers.fresh(self.options.processes) as fresh:
             try:
@@ -233,9 +211,9 @@ class Calibrating:
                 self._warn(f"interrupted with {len(confirmed)} of {len(pilots)} subjects confirmed")
         return confirmed
 
-    def _confirmed(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], fresh: Sequence[Worker]) -> _Truths:
+    def _confirmed(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], fresh: Sequence[Worker]) -> Truths:
         """One subject through all fresh processes."""
-        found = _Truths()
+        found = Truths()
         wanted = comparing(subject, 1, self.options.slowdowns, pilot)
         by_length: dict[int, list[_Pending]] = defaultdict(list)
         for one in claims:
@@ -247,12 +225,8 @@ class Calibrating:
             reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=self.options.plan.replicates)
             if reply is None:
                 continue
-            means = _mean_us(reply.samples, self.options.plan.trim)
-            for pair in wanted.pairs:
-                where = self._place(subject, wanted.nominal[pair.name])
-                found.logs[where] += pair_logs(reply.samples, pair, self.options.plan.trim)
-                found.times_us[where].append(means[pair.old])
-            found.rounds.append(_round_logs(reply.samples, wanted.pairs[0]))
+            places = [self._place(subject, wanted.nominal[pair.name]) for pair in wanted.pairs]
+            found.add(reply.samples, wanted.pairs, places, self.options.plan.trim)
         return found
 
     def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker, placements: int) -> None:
@@ -354,32 +328,3 @@ def _trial(one: _Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
         replicates=len(one.compared.logs),
         device_seconds=one.seconds,
     )
-
-
-def _truth(where: Place, logs: Sequence[float], times: Sequence[float]) -> Truth:
-    change = repeated_interval(logs, TRUTH_LEVEL_TAIL, looks=1)
-    return Truth(place=where, time_us=math.fsum(times) / len(times), change=change, replicates=len(logs))
-
-
-def _mean_us(samples: Sequence[Sample], trim: float) -> dict[str, float]:
-    """Geometric mean over replicates of each arm's trimmed means, in microseconds."""
-    by_replicate: dict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        by_replicate[sample.replicate].append(sample)
-    logs: dict[str, list[float]] = defaultdict(list)
-    for taken in by_replicate.values():
-        for arm, value in replicate_logs(taken, trim).items():
-            logs[arm].append(value)
-    return {arm: math.exp(math.fsum(values) / len(values)) / 1e3 for arm, values in logs.items()}
-
-
-def _round_logs(samples: Sequence[Sample], pair: Pair) -> list[list[float]]:
-    """Log ratio of every round, by placement."""
-    spans: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
-    for sample in samples:
-        if sample.arm in (pair.new, pair.old):
-            spans[sample.replicate, sample.round][sample.arm] = sample.span_ns
-    placements: dict[int, list[float]] = defaultdict(list)
-    for (replicate, _), both in sorted(spans.items()):
-        placements[replicate].append(math.log(both[pair.new] / both[pair.old]))
-    return list(placements.values())

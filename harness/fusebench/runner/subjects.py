@@ -30,6 +30,10 @@ PILOT_SHARE = 0.10
 SENSITIVITIES = (0.2, 2.0)
 """Limits of the ratio of time planted to work planted that a pilot is believed: a kernel of 2.8 us on an H200 becomes 1 % slower by 2 %
 more rows, which is 0.5; four replicates of it scatter by half a percent."""
+MEMORY_SHARE = 0.4
+"""Of the device's memory, for the buffers of one measurement: an arm that has parameters of its own has its values a second time."""
+MOST_PAIRS = 64
+"""In one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time."""
 GPU_ELEMENTS = (2**16, 2**20, 6_250_000, 25_000_000, 100_000_000)
 """About 2, 3.5, 12, 50 and 200 us on an H200, cold."""
 CPU_ELEMENTS = (2**16, 2**19)
@@ -44,6 +48,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     planting: Planting
     key: str
     """The case's parameter that is raised; empty where no slowdown can be planted."""
+    bytes: int = 0
+    """That the op reads and writes: about what the buffers of an arm take."""
 
     @property
     def name(self) -> str:
@@ -66,6 +72,19 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     nominal: dict[str, float]
     """By pair; 0 for identical arms."""
 
+    def batches(self, most: int) -> list[Comparing]:
+        """The pairs in measurements of at most `most` each."""
+        arms = {arm.name: arm for arm in self.arms}
+        parts = [self.pairs[start : start + most] for start in range(0, len(self.pairs), most)]
+        return [
+            Comparing(
+                arms=tuple(arms[name] for pair in part for name in (pair.new, pair.old)),
+                pairs=part,
+                nominal={pair.name: self.nominal[pair.name] for pair in part},
+            )
+            for part in parts
+        ]
+
 
 def built_in_subjects(device_kind: str, plantings: Container[str] = (Planting.ROWS, Planting.DELAY)) -> list[Subject]:
     """The op `planted` in sizes from about 2 to 200 us, slowed down in each of the ways `plantings` (`rows`, `delay`)."""
@@ -76,7 +95,7 @@ def built_in_subjects(device_kind: str, plantings: Container[str] = (Planting.RO
                 continue
             params = {"elements": elements, DELAY_KEY: delay}
             case = Case(suite="calibration", name=f"{planting}_{elements}", op="planted", params=params)
-            found.append(Subject(case=case, kernel=PLANTED_KERNEL, planting=planting, key=key))
+            found.append(Subject(case=case, kernel=PLANTED_KERNEL, planting=planting, key=key, bytes=8 * elements))
     return found
 
 
@@ -89,8 +108,16 @@ def subjects_of(collection: Collection, cases: Iterable[Case], device_kind: str,
         if ready:
             chosen = max(ready, key=lambda kernel: (kernel.role is Role.FUSED, kernel.id.version))
             key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
-            found.append(Subject(case=case, kernel=str(chosen.id), planting=Planting.ROWS, key=key))
+            size = entry.op.minimum_bytes(entry.params)
+            found.append(Subject(case=case, kernel=str(chosen.id), planting=Planting.ROWS, key=key, bytes=size))
     return found
+
+
+def pairs_at_once(subject: Subject, memory_bytes: int | None) -> int:
+    """How many pairs fit in one measurement; as many as are asked for where the memory is not known."""
+    if memory_bytes is None or subject.bytes == 0:
+        return MOST_PAIRS
+    return max(1, min(MOST_PAIRS, int(MEMORY_SHARE * memory_bytes / (2 * subject.bytes))))
 
 
 def planted_params(subject: Subject, slowdown: float, pilot: Pilot) -> dict[str, Any]:
