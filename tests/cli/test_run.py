@@ -283,7 +283,14 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(finished: Finished
     assert "\x1b" not in process.stderr
 
 
-def test_ctrl_c_keeps_an_incomplete_run_ends_every_process_and_exits_130(toy_project: Path) -> None:
+@pytest.mark.parametrize(
+    "send",
+    [
+        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), id="ctrl_c"),  # as a terminal does it: to every process
+        pytest.param(lambda pid: os.kill(pid, signal.SIGTERM), id="time_limit"),
+    ],
+)
+def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_130(toy_project: Path, send: Callable[[int], None]) -> None:
     add_kernel(toy_project, "sleeps", "time.sleep(1000 if x.numel() == 7 else 0)")
     process = subprocess.Popen(
         command(*QUICK),
@@ -301,7 +308,7 @@ def test_ctrl_c_keeps_an_incomplete_run_ends_every_process_and_exits_130(toy_pro
             if line.startswith("[2/2] scale:odd"):
                 break
         family = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to every process
+        send(process.pid)
         stdout, stderr = process.communicate(timeout=60)
     finally:
         process.kill()

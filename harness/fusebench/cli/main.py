@@ -7,6 +7,7 @@ everything heavier is imported by the command that needs it.  A command ends by 
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -91,7 +92,11 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script.
+
+    What a time limit or a CI runner sends (SIGTERM) ends a command as Ctrl-C does, so that what was measured is kept.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(prog_name="fusebench")
     except KeyboardInterrupt:
