@@ -38,7 +38,7 @@ def test_planted_violations_are_noticed(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     package = tmp_path / "harness" / "fusebench"
     for file, line in (
-        ("schema.py", "from . import suites"),
+        ("schema/cases.py", "from .. import suites"),
         ("suites.py", "def lazy(): import torch"),
         ("stats/__init__.py", "import os"),
     ):

@@ -1,0 +1,63 @@
+"""The value types that every layer passes on: frozen, typed, serialisable.
+
+This package owns the words of the project (case, kernel, contract, sample, result, run, verdict) and nothing else: no I/O,
+no torch, no policy.  Times are nanoseconds in raw samples (`_ns`) and microseconds in results (`_us`); sizes are bytes.
+
+`run.json` is `msgspec.json.encode(Run)`.  `SCHEMA_VERSION` is raised whenever a reader of the previous version could
+misread the new one; a reader refuses a newer version and names both numbers.
+"""
+
+from __future__ import annotations
+
+from .cases import Case, Suite
+from .codes import EXIT_PRECEDENCE, ExitCode, worst_exit_code
+from .kernels import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
+from .records import (
+    COMPARABLE_VERSIONS,
+    SCHEMA_VERSION,
+    CalibrationNote,
+    CaseSummary,
+    Environment,
+    Run,
+    SamplingPlan,
+    Spending,
+    SuiteSummary,
+    VisibleEffect,
+)
+from .results import FAILED_STATUSES, Accuracy, Attachment, CacheState, Estimate, Measurement, Result, Sample, Status, Verdict, VerdictKind
+
+__all__ = [
+    "COMPARABLE_VERSIONS",
+    "EXIT_PRECEDENCE",
+    "FAILED_STATUSES",
+    "SCHEMA_VERSION",
+    "Accuracy",
+    "Attachment",
+    "Bitwise",
+    "CacheState",
+    "CalibrationNote",
+    "Case",
+    "CaseSummary",
+    "Close",
+    "Contract",
+    "Environment",
+    "Estimate",
+    "ExitCode",
+    "KernelId",
+    "KernelInfo",
+    "Language",
+    "Measurement",
+    "Result",
+    "Role",
+    "Run",
+    "Sample",
+    "SamplingPlan",
+    "Spending",
+    "Status",
+    "Suite",
+    "SuiteSummary",
+    "Verdict",
+    "VerdictKind",
+    "VisibleEffect",
+    "worst_exit_code",
+]

@@ -1,0 +1,92 @@
+"""What a kernel is: its identity, role, language and accuracy contract."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+
+class Role(StrEnum):
+    """What a kernel is in a comparison."""
+
+    SPLIT = "split"
+    """The chain of separate launches that models run today."""
+    FUSED = "fused"
+    """One launch."""
+    COMPILED = "compiled"
+    """torch.compile of the split chain: what a user gets for free."""
+    PEER = "peer"
+    """Another library's kernel, used when it is installed."""
+
+
+class Language(StrEnum):
+    """What a kernel is written in; it decides where the kernel can run."""
+
+    TORCH = "torch"
+    TRITON = "triton"
+    CUDA = "cuda"
+
+
+_KERNEL_ID = re.compile(r"(?P<op>[a-z0-9_]+)/(?P<name>[a-z0-9_]+)@(?P<version>[1-9][0-9]*)")
+
+
+class KernelId(msgspec.Struct, frozen=True, order=True):
+    """One implementation of an op: printed and parsed as `op/name@version`."""
+
+    op: str
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.op}/{self.name}@{self.version}"
+
+    @classmethod
+    def parse(cls, text: str) -> KernelId:
+        """Read `op/name@version`; ValueError says what was found and what is expected."""
+        match = _KERNEL_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a kernel id; expected op/name@version, for example qknorm_rope/fused_triton@2")
+        return cls(match["op"], match["name"], int(match["version"]))
+
+
+class Close(msgspec.Struct, frozen=True, tag="close"):
+    """Error against float64 no worse than `factor` x the split chain's own."""
+
+    factor: float = 1.5
+
+    def __str__(self) -> str:
+        return f"close({self.factor:g}x split)"
+
+
+class Bitwise(msgspec.Struct, frozen=True, tag="bitwise"):
+    """Equal, element for element, to the kernel `to` (an `op/name@version` string)."""
+
+    to: str
+
+    def __str__(self) -> str:
+        return f"bitwise({self.to})"
+
+
+Contract = Close | Bitwise
+
+
+class KernelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a kernel without running it."""
+
+    id: str
+    op: str
+    name: str
+    version: int
+    role: Role
+    language: Language
+    contract: str
+    note: str = ""
+    file: str = ""
+    covers: str = ""
+    """What it computes where that is less than the op; empty for the whole op."""
+    requires: tuple[str, ...] = ()
+    """Python modules without which it is not runnable."""
+    install: str = ""
+    """What `pip install` provides those modules from; empty where the declaration does not say."""

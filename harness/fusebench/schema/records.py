@@ -1,0 +1,162 @@
+"""A whole run, and what stands beside its results: environment, plan, summaries, calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .cases import Case
+from .kernels import KernelInfo
+from .results import CacheState, Estimate, Result
+
+SCHEMA_VERSION = 2
+"""Version of the run record's format (see docs/schema.md).  Version 2 may hold kernels that cover a part of their op (`Result.covers`),
+which a reader of version 1 would take for whole ones."""
+
+
+COMPARABLE_VERSIONS = frozenset({1, 2})
+"""Versions whose figures mean the same, so that a run may be judged by a baseline of another one of them."""
+
+
+class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A case with what the run measured for the case itself."""
+
+    case: Case
+    shape: str
+    minimum_bytes: int
+    flops: int
+    baseline: str | None
+    """Id of the kernel that speedups are relative to."""
+    copy_us: Estimate | None = None
+    """The device's own copy of the op's minimum bytes, in the same rounds."""
+    stream_us: Estimate | None = None
+    """One elementwise launch that reads and writes as many bytes, in place where the op works in place."""
+    control_ratio: Estimate | None = None
+    """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
+    same_as: str = ""
+    """Key of the case of the same op and parameters that was measured in this one's place; empty where this one was."""
+    not_cold: str = ""
+    """What contradicts the label `cold` of this case's samples; empty where nothing does.  Its times are then compared with none."""
+
+
+class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The weighted view of a suite, over its cases without a variant: sum(weight x baseline time) / sum(weight x kernel time).
+
+    The dictionaries are by kernel name (without the op) and `best_fused`, which is the best fused kernel of each case.  Each figure
+    covers the cases where both the kernel and the baseline were measured.
+    """
+
+    name: str
+    cases: int
+    weighted_speedup: dict[str, float]
+    covered_cases: dict[str, int]
+    """Cases that each of those figures covers, of `cases`."""
+    covered_weight: dict[str, float] = {}
+    """Share of the suite's weight, which is of its launches per denoise step, that each figure covers."""
+    baseline_us_per_step: dict[str, float] = {}
+    """sum(weight x baseline time) over the covered cases: what a denoise step spends on them today."""
+    saved_us_per_step: dict[str, float] = {}
+    """sum(weight x (baseline time - kernel time)) over the covered cases; negative where the kernel is slower."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a result depends on besides the code: the fingerprint that decides whether raw times may be compared."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    device_name: str
+    device_uuid: str = ""
+    driver: str = ""
+    cuda: str = ""
+    python: str
+    torch: str = ""
+    triton: str = ""
+    platform: str
+    cpu: str = ""
+    cpu_count: int = 0
+    fusebench: str
+    git_commit: str = ""
+    git_dirty: bool = False
+    state: dict[str, Any] = {}
+    """Clocks, temperature, power, throttle reasons before and after: context, not part of the fingerprint."""
+
+
+class SamplingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a case is sampled."""
+
+    replicates: int
+    rounds: int
+    cache: CacheState
+    trim: float
+    """Share of samples cut from each end before the mean of a replicate."""
+
+
+class Spending(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's wall-clock time went, in seconds, the most first."""
+
+    total_s: float
+    phases_s: dict[str, float] = {}
+    kernels_s: dict[str, float] = {}
+    """What single kernels took of the accuracy checks and of the first calls, which compile."""
+
+
+class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a calibration found of one class of kernel durations."""
+
+    low_us: float
+    high_us: float
+    """The class holds low <= time < high; infinite for the longest."""
+    comparisons: int
+    """Comparisons of equal kernels."""
+    smallest: float | None
+    """Smallest slowdown, as a share of the time, that was found with 95 % probability; None where none was."""
+    largest_planted: float | None = None
+    """The largest slowdown that was planted often enough, which is what a missing `smallest` exceeds; None where none was."""
+
+
+class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stored calibration of a device says of the verdicts made on it."""
+
+    device_name: str
+    created: str
+    timer: str
+    cache: CacheState
+    comparisons: int
+    """Comparisons of equal kernels."""
+    false_regressions: int
+    """How many of them were called slower."""
+    false_regression_high: float
+    """Upper end of the exact 95 % interval of that rate."""
+    effects: tuple[VisibleEffect, ...]
+    """By class of duration, shortest first."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One immutable record: environment, cases, results.  Raw samples lie beside it in `samples.parquet`."""
+
+    schema_version: int
+    id: str
+    created: str
+    """UTC, ISO 8601."""
+    command: str
+    timer: str
+    """Name of the timer; results of different timers are never compared."""
+    timer_fallback: str = ""
+    """Why a timer other than the device's default was used; empty when it was not."""
+    plan: SamplingPlan
+    environment: Environment
+    selected: tuple[str, ...] | None = None
+    """Names of the suites that were asked for (`nightly`, not what it includes); None in older records."""
+    suites: list[SuiteSummary]
+    cases: list[CaseSummary]
+    kernels: list[KernelInfo]
+    results: list[Result]
+    spending: Spending | None = None
+    resumed_from: list[str] = []
+    """Ids of the stopped runs that this one went on with, the first one first; their finished cases are part of it."""
+    calibration: CalibrationNote | None = None
+    """Of the device that the run was made on, at the time when it was judged; None where it was not calibrated."""
+    warnings: list[str] = []
+    complete: bool = True
+    exit_code: int = 0

@@ -1,0 +1,196 @@
+"""What one kernel on one case came to: accuracy, samples, measurement, verdict."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from .kernels import Role
+
+
+class VerdictKind(StrEnum):
+    """The judgement on one kernel and case."""
+
+    PASS = "pass"
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    UNDECIDED = "undecided"
+    INCOMPARABLE = "incomparable"
+    ERROR = "error"
+
+
+class Status(StrEnum):
+    """How far one kernel came on one case.  Every kernel of the op is listed with one of these: none is dropped."""
+
+    MEASURED = "measured"
+    """Checked and timed."""
+    CHECKED = "checked"
+    """Passed the accuracy gate; not timed (`check`, or a kernel that runs here only in an interpreter)."""
+    UNSUPPORTED = "unsupported"
+    """The kernel declines the case, with a reason."""
+    NOT_RUNNABLE = "not_runnable"
+    """The device or an absent library rules the kernel out, with a reason."""
+    NOT_MEASURED = "not_measured"
+    """The budget ended first."""
+    WRONG = "wrong"
+    """Failed the accuracy gate: never timed."""
+    COMPILE_ERROR = "compile_error"
+    CRASHED = "crashed"
+    """Raised, or took its process down."""
+    HUNG = "hung"
+    """Did not return within the time allowed."""
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+FAILED_STATUSES = frozenset({Status.WRONG, Status.COMPILE_ERROR, Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY})
+"""Statuses that mean exit code 5."""
+
+
+class CacheState(StrEnum):
+    """What the L2 holds when a timed call starts."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a kernel's outputs compare with the float64 reference; errors are absolute, in the output's unit.
+
+    The `split_*` figures are the split chain's own errors on the same inputs, which the `close` contract is relative to.
+    Figures are those of the worst output and the worst input draw; `seed` reproduces the draws.
+    """
+
+    passed: bool
+    contract: str
+    rms_error: float
+    max_error: float
+    mean_error: float
+    split_rms_error: float
+    split_max_error: float
+    channel_rms_error: float = 0.0
+    """RMS error in units of each channel's own RMS, over all draws: what growth is judged on, since it does not depend on where the
+    draws put their outlier channels.  0 where too few rows were drawn."""
+    split_channel_rms_error: float = 0.0
+    equal_to_split: float
+    """Share of output elements equal bit for bit to the split chain's."""
+    within_loose_tolerance: bool
+    """Whether the fixed 5e-2 tolerance common elsewhere would have passed: shown, never used as the gate."""
+    draws: int
+    elements: int
+    seed: int
+    tokens: int | None = None
+    """Token count of the check where it differs from the case's (interpreter)."""
+    interpreted: bool = False
+    reason: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One timed call of one arm."""
+
+    case: str
+    arm: str
+    replicate: int
+    round: int
+    position: int
+    """Place of the arm within its round, from 0."""
+    span_ns: int
+    """First kernel's start to last kernel's end."""
+    busy_ns: int
+    """Union of the kernels' intervals."""
+    kernels: int
+    process: int = 0
+    """0 for the process that measured first, from 1 on for the fresh ones that measured a finding of `ab` again; each counts its own
+    replicates."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A point with its interval; `level` is the interval's nominal coverage."""
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A judgement and the sentence that explains it.  `change` is new over old, 1.02 being 2 % slower."""
+
+    kind: VerdictKind
+    reason: str
+    change: Estimate | None = None
+    p_value: float | None = None
+    """P-value of "no slower than the margin"; None where no times were compared."""
+    adjusted_p: float | None = None
+    """The same after all comparisons of the run are taken into account: the smallest false-discovery rate at which it would stand."""
+    margin: float | None = None
+    """Share of the old time that counted as no change."""
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
+
+    kind: str
+    """What gathered it: `static` compares what the kernel is compiled to."""
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the table cannot say, and why there is none."""
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """Timing of one kernel on one case, summarised from its samples."""
+
+    time_us: Estimate
+    busy_us: float
+    gap_us: float | None = None
+    """Time within the span in which no activity of the call ran; None where the timer cannot see activities."""
+    kernels: int
+    """Launches per call as the timer saw them."""
+    host_us: float | None
+    """Host time for one call to return, device work excluded; None where the host timer is the timer."""
+    speedup: Estimate | None
+    """Baseline time over this kernel's; None for the baseline itself, and for a kernel that covers a part of the op."""
+    sol: float | None
+    """Share of the speed of light: the faster yardstick's time (`copy_us` or `stream_us`) over this kernel's; None for a kernel that
+    covers a part of the op."""
+    gb_per_s: float
+    """Minimum bytes over time, in 1e9 bytes per second."""
+    extra_memory_bytes: int | None
+    """Peak device memory that the call allocates beyond its inputs; None where it is not measured."""
+    replicates: int
+    rounds: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run knows of one kernel on one case."""
+
+    case: str
+    suite: str
+    op: str
+    kernel: str
+    role: Role
+    status: Status
+    shape: str
+    reason: str = ""
+    accuracy: Accuracy | None = None
+    measurement: Measurement | None = None
+    verdict: Verdict | None = None
+    covers: str = ""
+    """What the kernel computes where that is less than the op.  Its accuracy and its time are then the part's, it has no speedup, no share
+    of the speed of light and no verdict but of failure, and it is in no sum."""
+    code: str | None = None
+    """Digest of the machine code that the kernel launched on this case; equal ones are equal code on one model of device.  None where it
+    is not known: a torch.compile or peer kernel, a CPU, a record from before it was kept."""
+    attachments: tuple[Attachment, ...] = ()
+    """Evidence about a regression; empty where there is none, and in older records."""
+
+    @property
+    def case_key(self) -> str:
+        return f"{self.suite}:{self.case}"
+
+    @property
+    def decides(self) -> bool:
+        """Whether this result has a say in the exit code: a peer is measured to compare with, and is another library's to mend."""
+        return self.role is not Role.PEER
