@@ -101,11 +101,26 @@ def only_run(project: Path) -> Path:
 
 @pytest.mark.usefixtures("project")
 def test_options_reach_the_measurement(fusebench: Fusebench, workers: FakeWorkers) -> None:
-    options = ["--replicates", "3", "--rounds", "7", "--cache", "warm", "--timer", "host", "--case", "even", "--budget", "1000"]
+    options = [
+        "--replicates",
+        "3",
+        "--rounds",
+        "7",
+        "--cache",
+        "warm",
+        "--timer",
+        "host",
+        "--case",
+        "even",
+        "--budget",
+        "1000",
+        "--precision",
+        "0.01",
+    ]
     outcome = fusebench("run", "--op", "scale", "--device", "cpu", *options)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     (task,) = workers.measurements
-    assert (task.plan.replicates, task.plan.rounds, task.plan.cache) == (3, 7, CacheState.WARM)
+    assert (task.plan.replicates, task.plan.rounds, task.plan.cache, task.plan.precision) == (3, 7, CacheState.WARM, 0.01)
     assert (task.timer, task.case.key, task.baseline) == ("host", "scale:even", "scale/split@1")
     assert task.seconds is not None
     assert 900 < task.seconds < 1000

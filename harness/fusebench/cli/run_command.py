@@ -39,6 +39,17 @@ TimerOption = Annotated[
 ReplicatesOption = Annotated[
     int | None, typer.Option("--replicates", min=2, help="Fresh random placements of all buffers, each of many rounds.", show_default=False)
 ]
+PrecisionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--precision",
+        metavar="SHARE",
+        min=0.0005,
+        max=1.0,
+        help="Add replicates, up to 64, until the speedup of every fused kernel is known to this share: 0.002 is +-0.2 %.",
+        show_default=False,
+    ),
+]
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False)
 ]
@@ -72,6 +83,7 @@ def run(
     timer: TimerOption = "auto",
     replicates: ReplicatesOption = None,
     rounds: RoundsOption = None,
+    precision: PrecisionOption = None,
     resume: ResumeOption = None,
     margin: MarginOption = 0.03,
     evidence: EvidenceOption = True,
@@ -109,7 +121,9 @@ def run(
     require_timer(timer, target.kind)
     require_torch_for(target)
     plan = default_plan(target.kind, cache)
-    changes = {name: value for name, value in (("replicates", replicates), ("rounds", rounds)) if value is not None}
+    changes = {
+        name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
+    }
     plan = msgspec.structs.replace(plan, **changes)
     resumed = _stopped_run(resume, selection.project) if resume is not None else None
     options = Options(

@@ -41,7 +41,7 @@ from .repeats import Outcome, Repeats
 from .reporter import Reporter
 from .resuming import Resumed
 from .spending import CHECK, Ledger
-from .summarise import CaseFigures
+from .summarise import CaseFigures, imprecise
 from .undisturbed import measure_undisturbed
 
 
@@ -258,7 +258,10 @@ class Session:
         figures = CaseFigures(entry, reply, self.options.plan)
         self.samples += reply.samples
         self._cases.append(figures.summary())
-        self._add([figures.measured(result) for result in ready])
+        measured = [figures.measured(result) for result in ready]
+        for text in imprecise(measured, self.options.plan):
+            self.warn(f"case {entry.case.key}: {text}")
+        self._add(measured)
 
     def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
         """A kernel failed while it was timed: it is out, the others are measured without it, unless it was their baseline."""

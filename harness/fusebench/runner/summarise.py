@@ -8,8 +8,8 @@ from statistics import mean
 
 import msgspec
 
-from ..schema import CaseSummary, Estimate, Measurement, Result, Sample, SamplingPlan, Status
-from ..stats.paired import ratio_estimate, time_estimate
+from ..schema import CaseSummary, Estimate, Measurement, Result, Role, Sample, SamplingPlan, Status
+from ..stats.paired import half_width, ratio_estimate, time_estimate
 from ..timing.placement import CONTROL, COPY, STREAM
 from .cold_label import label_refused
 from .contenders import Contenders
@@ -83,3 +83,21 @@ class CaseFigures:
 
     def _ratio(self, above: str, below: str) -> Estimate:
         return ratio_estimate(self._spans(above), self._spans(below), self._plan.trim)
+
+
+def imprecise(results: Sequence[Result], plan: SamplingPlan) -> list[str]:
+    """What stayed less well known than the plan asks for, one line per kernel; which kernels count is `timing.precision`'s rule."""
+    if plan.precision is None:
+        return []
+    compared = [result for result in results if result.measurement is not None and result.measurement.speedup is not None]
+    texts = []
+    for result in [result for result in compared if result.role is Role.FUSED] or compared:
+        assert result.measurement is not None
+        assert result.measurement.speedup is not None
+        known = half_width(result.measurement.speedup)
+        if known > plan.precision:
+            texts.append(
+                f"after {result.measurement.replicates} replicates the speedup of {result.kernel} is known to {known:.2%}, "
+                f"not to {plan.precision:.2%}"
+            )
+    return texts

@@ -179,7 +179,7 @@ class _Worker:
             settle=lambda work: warm_up.update(self._settle(work)),
             on_arm=lambda name: self._progress("warm up", kernel=name),
             on_call=self._call,
-            on_replicate=lambda done: self._progress("measure", done, task.looks.looks[-1] if task.looks else task.plan.replicates),
+            on_replicate=lambda done: self._progress("measure", done, _most_replicates(task)),
             pairs=task.pairs,
             looks=task.looks,
             decided_before=identical,
@@ -249,6 +249,15 @@ def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> d
 
     pairs = [pair for pair in task.pairs if {pair.new, pair.old} <= set(task.digested)]
     return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in pairs}
+
+
+def _most_replicates(task: MeasureTask) -> int:
+    """What progress is a part of."""
+    if task.looks is not None:
+        return task.looks.looks[-1]
+    from ..timing.precision import MOST_REPLICATES
+
+    return task.plan.replicates if task.plan.precision is None else MOST_REPLICATES
 
 
 def read_name(calling: Any) -> str:

@@ -49,6 +49,11 @@ def ratio_estimate(numerator: Replicates, denominator: Replicates, trim: float, 
     return _interval(logs, level)
 
 
+def half_width(ratio: Estimate) -> float:
+    """Half of a ratio's interval as a share of the ratio: 1.98 to 2.02 is 1 %; infinite where the interval reaches 0 or infinity."""
+    return math.log(ratio.high / ratio.low) / 2 if ratio.low > 0 and ratio.high < math.inf else math.inf
+
+
 def quotient(above: Estimate, below: Estimate) -> Estimate:
     """`above / below` for estimates of independent positive quantities: distances to the interval's ends, taken on the
     logarithm, add in quadrature (Goodman's rule for the ratio of independent log-normal estimates; an unbounded end stays so).

@@ -25,6 +25,7 @@ from .host_cost import extra_memory_bytes, host_cost_us
 from .orders import balanced_rounds
 from .pairs import Compared, Judge, Pair
 from .placement import CONTROL, ArmSpec, Placement
+from .precision import Precision
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,7 @@ def measure_case(
         case_key: goes into the samples.
         params: the op's Params.
         device: torch device; `cpu` or `cuda:N`.
-        plan: rounds of a replicate, and without `looks` the number of replicates.
+        plan: rounds of a replicate, and without `looks` the number of replicates or the precision that decides it.
         seed: of the input values, the placements and the orders.
         deadline: `time.monotonic()` value after which no replicate is started (two are always made).
         settle: called with one round of work before the first replicate; runs it until the clocks are steady.
@@ -129,7 +130,8 @@ def measure_case(
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
         evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
-    for replicate in range(plan.replicates if judge is None else judge.replicates):
+    ending = judge if judge is not None else Precision(specs, plan)
+    for replicate in range(ending.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
             break
@@ -146,7 +148,7 @@ def measure_case(
                 decided = decided_before(arms)
             if judge is not None:
                 judge.drop(decided)
-                if not judge.open:
+                if judge.over:
                     break
                 arms = [arm for arm in arms if arm.name not in judge.idle_arms() - kept]
             _warm_up(arms, device, settle, timings)
@@ -160,10 +162,9 @@ def measure_case(
         taken = _samples(case_key, replicate, rounds, timed)
         timings.samples += taken
         on_replicate(replicate + 1)
-        if judge is not None:
-            judge.add(taken)
-            if not judge.open:
-                break
+        ending.add(taken)
+        if ending.over:
+            break
     if judge is not None:
         timings.compared = judge.compared()
     timings.seconds = time.monotonic() - started

@@ -59,6 +59,11 @@ class Judge:
         return [pair for pair in self._pairs if pair.name not in self._dropped and not self._settled(pair)]
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more is wanted."""
+        return not self.open
+
+    @property
     def replicates(self) -> int:
         """The most that can be asked for."""
         return self._looks.looks[-1]
