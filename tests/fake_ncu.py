@@ -1,7 +1,7 @@
 """Acts as Nsight Compute, as `behaviour.json` beside it says; tests install it with the fixture `fake_ncu`.
 
 A capture writes a report that holds rows of the real H200's table.  The profiled process is really run (on the CPU), or only played: its
-diary is written as the process would.
+diary is written as the process would.  `kernels` says what becomes of each kernel, and `base_kernels` of those of another folder.
 """
 
 import json
@@ -55,7 +55,8 @@ def capture(arguments: list[str]) -> int:
         return 1
     print("==PROF== Connected to process 1 (python)", flush=True)
     task = json.loads(Path(arguments[-1]).read_text())
-    plan = BEHAVIOUR.get("kernels", {}).get(task["kernel"], {})
+    side = "kernels" if task["kernel_roots"] == task["roots"] else "base_kernels"
+    plan = BEHAVIOUR.get(side, {}).get(task["kernel"], {})
     if plan.get("hangs") == "before":
         time.sleep(60)
     code = run(arguments, task) if BEHAVIOUR.get("run_child") else play(task, plan)

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fusebench.device import idle_findings
+from fusebench.device import nvml as nvml_backend
+from fusebench.device.packages import TorchBuild
+
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
 
 
@@ -28,3 +32,19 @@ def fusebench() -> Callable[..., Any]:
     from fusebench.cli.main import app
 
     return lambda *arguments: CliRunner().invoke(app, list(arguments), prog_name="fusebench")
+
+
+@pytest.fixture
+def with_gpu(fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`with_gpu(**changes)`: this machine has an H200 whose reading has these changes, and a torch for it."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(idle_findings.__kwdefaults__, "sleep", lambda _: None)
+    monkeypatch.setattr("fusebench.device.toolchain.torch_build", lambda: TorchBuild("2.11.0", "13.0"))
+
+    def install(**changes: object) -> Any:
+        monitor = fake_gpu(**changes)
+        monkeypatch.setattr(nvml_backend, "open_monitor", lambda: monitor)
+        return monitor
+
+    install()
+    return install

@@ -242,6 +242,86 @@ def test_ab_leaves_it_out_when_told_and_says_why_where_it_failed(fusebench: Fuse
     assert "not collected: the process was lost" in fusebench(*AB).stdout
 
 
+ON_GPU = AB[: AB.index("--device")] + AB[AB.index("--base") :]
+"""The same on the machine's GPU, which is a fake: what is to be measured is planted, and Nsight Compute is a script."""
+
+
+@pytest.fixture
+def counted(project: Path, with_gpu: Any, fake_ncu: Any) -> Any:
+    """A machine with counters, by which the spilling kernel needs 96 registers and needed 72."""
+    fake_ncu.behave(kernels={SPILLING: {"rows": [0]}}, base_kernels={SPILLING: {"rows": [1]}})
+    return fake_ncu
+
+
+def captures(fake_ncu: Any) -> int:
+    return sum("--export" in call["arguments"] for call in fake_ncu.calls)
+
+
+@pytest.mark.usefixtures("slower_in_ab")
+def test_on_a_gpu_ab_attaches_counters_of_both_sides_too(project: Path, fusebench: Fusebench, counted: Any) -> None:
+    result = fusebench(*ON_GPU, "--json")
+    assert result.exit_code == ExitCode.REGRESSION, result.output
+    document = json.loads(result.stdout)
+    (row,) = [row for row in document["results"] if "attachments" in row]
+    static, counters = row["attachments"]
+    assert (static["kind"], counters["kind"], row["kernel"]) == ("static", "counters", SPILLING)
+    head = git(project, "rev-parse", "HEAD")[:12]
+    assert counters["title"] == f"hardware counters of NVIDIA H200, caches flushed: commit {head} → this checkout"
+    assert ["registers per thread", "72", "96", "+33.3 % (worse)"] in counters["rows"]
+    assert any(note.startswith("this checkout: limited by registers") for note in counters["notes"])
+    assert captures(counted) == 2
+    assert f"evidence, hardware counters: {SPILLING} on unit_sum:rows, this checkout (2)" in result.stderr
+    assert "| registers per thread | 72 | 96 |" in (Path(document["run"]) / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("slower_in_ab")
+@pytest.mark.parametrize("lacking", ["ncu", "permission"])
+def test_without_counters_ab_says_why_and_ends_as_ever(
+    fusebench: Fusebench, counted: Any, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    if lacking == "ncu":
+        monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
+    else:
+        counted.behave(forbidden=True)
+    result = fusebench(*ON_GPU)
+    assert result.exit_code == ExitCode.REGRESSION, result.output
+    remedy = {"ncu": "name the file `ncu` itself, or unset the variable", "permission": "NVreg_RestrictProfilingToAdminUsers=0"}
+    assert re.search(rf"  not collected: .*{remedy[lacking]}", result.stdout), result.output
+    assert re.search(rf"{SPILLED} +0 +[1-9]\d* +worse", result.stdout), "the other evidence is there"
+
+
+@pytest.mark.usefixtures("slower_in_ab")
+def test_no_evidence_reads_no_counters(fusebench: Fusebench, counted: Any) -> None:
+    assert fusebench(*ON_GPU, "--no-evidence").exit_code == ExitCode.REGRESSION
+    assert counted.calls == []
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+def test_on_a_gpu_run_attaches_counters_against_the_baselines_commit(
+    fusebench: Fusebench, counted: Any, judged: Callable[..., None], canned: Canned, monkeypatch: pytest.MonkeyPatch, *, dirty: bool
+) -> None:
+    judged(baseline={"git_dirty": dirty})
+    slower = canned(run_id="made", slow=1.2, created="2026-07-29T00:00:00Z")
+    monkeypatch.setattr(Session, "run", lambda self, cases, workers: None)
+    monkeypatch.setattr(Session, "record", lambda self: slower)
+    result = fusebench("run", "--suite", "unit_sum", "--case", "rows", "--json")
+    assert result.exit_code == ExitCode.REGRESSION, result.output
+    (row,) = [row for row in json.loads(result.stdout)["results"] if "attachments" in row]
+    counters = row["attachments"][1]
+    if dirty:
+        assert counters["notes"][0].startswith("not collected: nothing to hold it against: the baseline was made with uncommitted changes")
+    else:
+        assert ["registers per thread", "72", "96", "+33.3 % (worse)"] in counters["rows"]
+    assert captures(counted) == (0 if dirty else 2)
+
+
+def test_gate_captures_nothing_even_where_it_could(fusebench: Fusebench, counted: Any, judged: Callable[..., None]) -> None:
+    judged()
+    shown = fusebench("gate", "new", "--evidence")
+    assert (shown.exit_code, SPILLED in shown.stdout, "counters" in shown.stdout) == (ExitCode.REGRESSION, True, False)
+    assert counted.calls == []
+
+
 ROUGH = """
 import triton
 import triton.language as tl

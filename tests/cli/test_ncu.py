@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import Result as Outcome
 
+from fusebench.cli import ncu_device
 from fusebench.counters.capturing import PermissionDeniedError
 from fusebench.counters.records import CaptureStatus, CounterRun
-from fusebench.device import device_lock, idle_findings, resolve_device
+from fusebench.device import device_lock, resolve_device
 from fusebench.device import nvml as nvml_backend
-from fusebench.device.packages import TorchBuild
 from fusebench.device.readings import GpuProcess, GpuUnavailableError
 from fusebench.runner import counting
 from fusebench.schema import ExitCode
@@ -42,22 +42,6 @@ def {name}(x, *, factor=2.0):
 def add_kernel(project: Path, name: str, *, version: int = 1, body: str = "pass") -> None:
     text = KERNEL.replace("{name}", name).replace("{version}", str(version)).replace("{body}", body)
     (project / "kernels" / "scale" / f"{name}_v{version}.py").write_text(text)
-
-
-@pytest.fixture
-def with_gpu(fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`with_gpu(**changes)`: this machine has an H200 whose reading has these changes, and a torch for it."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(idle_findings.__kwdefaults__, "sleep", lambda _: None)
-    monkeypatch.setattr("fusebench.device.toolchain.torch_build", lambda: TorchBuild("2.11.0", "13.0"))
-
-    def install(**changes: object) -> Any:
-        monitor = fake_gpu(**changes)
-        monkeypatch.setattr(nvml_backend, "open_monitor", lambda: monitor)
-        return monitor
-
-    install()
-    return install
 
 
 @pytest.fixture
@@ -113,6 +97,19 @@ def test_a_kernel_named_with_its_op_needs_no_suite(fusebench: Fusebench) -> None
     outcome = fusebench("ncu", "--kernel", "scale/twin@2", "--case", "even", "--json")
     assert outcome.exit_code == ExitCode.PASS, outcome.stderr
     assert [capture["kernel"] for capture in json.loads(outcome.stdout)["record"]["captures"]] == ["scale/twin@2"]
+
+
+@pytest.mark.usefixtures("project")
+def test_every_figure_of_a_single_case_is_on_the_terminal_once(fusebench: Fusebench) -> None:
+    def lines(figure: str, *arguments: str) -> list[str]:
+        outcome = fusebench(*arguments)
+        assert outcome.exit_code == ExitCode.PASS, outcome.stderr
+        return [line for line in outcome.stdout.splitlines() if line.strip().startswith(figure)]
+
+    assert [line.split()[-1] for line in lines("registers per thread", *SELECTION, "--kernel", "fast")] == ["96"]
+    assert len(lines("registers per thread", *SELECTION, "--kernel", "twin")) == 1, "in the table of differences"
+    assert len(lines("registers per thread", *SELECTION)) == 2, "there, and in one of the kernel that has no other version"
+    assert lines("registers per thread", "ncu", "--suite", "scale", "--suite", "models/toy", "--case", "even", "--kernel", "fast") == []
 
 
 def test_json_is_one_document_with_the_record_the_differences_and_the_reading(fusebench: Fusebench, project: Path) -> None:
@@ -223,6 +220,26 @@ def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: 
     outcome = fusebench(*SELECTION)
     assert (outcome.exit_code, "train (pid 42" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
     assert all(call["arguments"] == ["--version"] for call in fake_ncu.calls), "nothing was captured"
+
+
+@pytest.mark.usefixtures("project")
+def test_a_mistake_on_the_command_line_is_told_before_what_the_machine_lacks(
+    fusebench: Fusebench, with_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gpu(processes=(GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),))
+    monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
+    outcome = fusebench("ncu", "--suite", "scael")
+    assert (outcome.exit_code, "did you mean 'scale'?" in outcome.stderr) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_device_seen_idle_while_the_kernels_loaded_is_not_looked_at_again(fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    look = ncu_device.idle_findings
+    monkeypatch.setattr(ncu_device, "idle_findings", lambda *one: looks.append(one) or look(*one))
+    monkeypatch.setattr(ncu_device, "require_idle", lambda *_, **__: pytest.fail("looked at again"))
+    outcome = fusebench(*SELECTION, "--kernel", "twin@1")
+    assert (outcome.exit_code, len(looks)) == (ExitCode.PASS, 1), outcome.output
 
 
 @pytest.mark.usefixtures("project")

@@ -63,3 +63,47 @@ def test_a_kernel_pattern_must_match_something() -> None:
     assert resolve_selection(suite=["scale"], kernel="fa*").kernel == "fa*"
     with pytest.raises(UnknownNameError, match="unknown kernel 'fa'"):
         resolve_selection(suite=["scale"], kernel="fa")
+
+
+def break_kernel(project: Path, op: str = "scale") -> None:
+    (project / "kernels" / op / "broken.py").write_text("raise RuntimeError('executed')")
+
+
+def test_narrowly_selected_only_the_kernels_of_the_cases_ops_are_loaded(toy_project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = toy_project / "kernels" / "other"
+    other.mkdir()
+    (other / "op.py").write_text((toy_project / "kernels" / "scale" / "op.py").read_text().replace('"scale"', '"other"'))
+    break_kernel(toy_project, "other")
+    selection = resolve_selection(suite=["scale"], narrow=True)
+    assert set(selection.collection.kernels) == {"scale/split@1", "scale/fast@2"}
+    assert capsys.readouterr().err == ""
+    resolve_selection(suite=["scale"])
+    assert "executed" in capsys.readouterr().err
+
+
+def test_narrowly_selected_a_kernel_that_is_named_in_full_is_loaded_without_the_others(toy_project: Path) -> None:
+    break_kernel(toy_project)
+    selection = resolve_selection(suite=["scale"], kernel="scale/fast@2", narrow=True)
+    assert list(selection.collection.kernels) == ["scale/fast@2"]
+    assert str(selection.exact_kernel) == "scale/fast@2"
+    assert resolve_selection(suite=["scale"], kernel="fast@2", narrow=True).exact_kernel is None
+
+
+@pytest.mark.parametrize("kernel", ["scale/fats@2", "other/fast@2", "fats", "scale/*@9"])
+def test_narrowly_selected_an_unknown_kernel_is_told_as_ever(kernel: str) -> None:
+    said = []
+    for narrow in (True, False):
+        with pytest.raises(UnknownNameError) as raised:
+            resolve_selection(suite=["scale"], kernel=kernel, narrow=narrow)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
+def test_narrowly_selected_each_broken_file_is_named_once(toy_project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken_op = toy_project / "kernels" / "other"
+    broken_op.mkdir()
+    (broken_op / "op.py").write_text("raise RuntimeError('first')")
+    break_kernel(toy_project)
+    resolve_selection(suite=["scale"], narrow=True)
+    said = capsys.readouterr().err
+    assert (said.count("first"), said.count("executed"), said.count("warning")) == (1, 1, 2)

@@ -15,6 +15,7 @@ import torch
 from fusebench.errors import UnknownNameError, UsageError
 from fusebench.registry import Collection, load_collection
 from fusebench.registry.collection import ENTRY_POINT_GROUP
+from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]
 
@@ -194,3 +195,40 @@ def test_only_the_kernels_of_the_ops_that_are_asked_for_are_loaded(make_root: Ma
         collection = load_collection([root], entry_points=False, only=only)
         assert list(collection.ops) == ["scale"], "ops are known in any case"
         assert bool(collection.problems) == bool(collection.kernels) == loaded
+
+
+NAMED = """
+from fusebench import kernel
+
+@kernel("scale", "{name}", version={version}, role="fused", language="{language}")
+def {name}(x, *, factor=2.0): ...
+"""
+LATER = (
+    'from fusebench import kernel\n\nkernel("scale", "".join("fast"), version=1, role="peer", language="torch")(lambda x, *, factor=2.0: x)'
+)
+
+
+def one_kernel(name: str, version: int = 1, language: str = "cuda") -> str:
+    return NAMED.format(name=name, version=version, language=language)
+
+
+def test_of_one_kernel_only_the_files_that_mention_it_are_executed(make_root: MakeRoot) -> None:
+    files = {"slow.py": "raise RuntimeError('executed')", "a.py": one_kernel("fast"), "b.py": one_kernel("fast", 2)}
+    root = make_root(files=files | {"another/op.py": "raise RuntimeError('an op.py is always executed')"})
+    collection = load_collection([root], entry_points=False, kernel=KernelId("scale", "fast", 2))
+    assert list(collection.kernels) == ["scale/fast@1", "scale/fast@2"]
+    assert [problem.op for problem in collection.problems] == ["another"]
+
+
+def test_a_kernel_whose_file_does_not_spell_its_name_is_found_all_the_same(make_root: MakeRoot) -> None:
+    root = make_root(files={"b.py": LATER.replace('"fast"', '("fa", "st")')})
+    collection = load_collection([root], entry_points=False, kernel=KernelId("scale", "fast", 1))
+    assert set(collection.kernels) == {"scale/fast@1", "scale/split@1"}
+
+
+def test_one_kernel_in_device_code_gets_no_torch_operator_and_one_in_torch_leaves_them_to_the_others(make_root: MakeRoot) -> None:
+    """torch.compile traces a chain in torch, which may call other kernels; an operator that nobody traces costs its imports."""
+    root = make_root(files={"both.py": one_kernel("fast") + one_kernel("chain", language="torch").replace("fused", "compiled")})
+    for name, registered in (("fast", False), ("chain", True)):
+        collection = load_collection([root], entry_points=False, kernel=KernelId("scale", name, 1))
+        assert (collection.kernel("scale/fast@1").torch_op is not None) is registered

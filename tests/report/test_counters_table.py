@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.counters.figures import Unit
@@ -12,6 +13,8 @@ from fusebench.report.counters_table import (
     CAPTURE_COLUMNS,
     CAPTURE_NUMBERS,
     capture_rows,
+    captures_in_full,
+    changed_rows,
     diff_columns,
     diff_pairs,
     diff_rows,
@@ -112,6 +115,41 @@ def test_from_none_to_some_is_worse_without_a_percentage(counted: Any) -> None:
     spilling = counted.capture(launches=(counted.launch(local_load_sectors=32, local_store_sectors=32),))
     assert ("local memory", "0 B", "2.0 kB", "from none (worse)") in diff_rows(clean, spilling)
     assert ("local memory", "0 B", "0 B", "same") in diff_rows(clean, clean)
+
+
+def test_of_what_changed_there_are_only_changes_of_one_percent_or_more(counted: Any) -> None:
+    before, after = counted.capture("fused_triton@1"), counted.capture("fused_triton@2")
+    changed = changed_rows(before, after)
+    assert set(changed) < set(diff_rows(before, after))
+    titles = {row[0] for row in changed}
+    assert {"registers per thread", "time"} <= titles
+    assert not titles & {"threads per block", "DRAM read"}
+    assert changed_rows(before, before) == []
+
+
+@pytest.mark.parametrize(("after", "shown"), [(1009, False), (1010, True), (990, True), (991, False)])
+def test_the_least_change_that_is_shown(counted: Any, after: float, shown: bool) -> None:
+    one, other = (counted.capture(launches=(counted.launch(instructions=value),)) for value in (1000, after))
+    assert bool(changed_rows(one, other)) is shown
+
+
+def test_from_zero_is_a_change_and_what_one_side_did_not_collect_is_none(counted: Any) -> None:
+    clean, spilling = (
+        counted.capture(launches=(counted.launch(local_load_sectors=value, local_store_sectors=value),)) for value in (0, 32)
+    )
+    assert changed_rows(clean, spilling) == [("local memory", "0 B", "2.0 kB", "from none (worse)")]
+    assert changed_rows(clean, counted.capture(launches=(counted.launch(),))) == []
+
+
+def test_every_figure_of_a_single_case_is_shown_once(counted: Any) -> None:
+    """Versions have a table of differences already; figures of several cases would fill screens; named metrics have their own table."""
+    split, first, second = (counted.capture(name) for name in ("split_triton@1", "fused_triton@1", "fused_triton@2"))
+    failed = counted.capture("fused_cuda@1", status=CaptureStatus.FAILED, launches=())
+    assert captures_in_full(counted.run(split, first, failed)) == [split, first]
+    assert captures_in_full(counted.run(split, first, second)) == [split]
+    assert captures_in_full(counted.run(first, counted.capture("split_triton@1", case="other"))) == []
+    assert captures_in_full(counted.run(failed)) == []
+    assert captures_in_full(msgspec.structs.replace(counted.run(split), metric_set="named")) == []
 
 
 def test_sides_side_by_side(counted: Any) -> None:

@@ -15,7 +15,7 @@ from fusebench.evidence.static_attachment import Side, Told, Wanted
 from fusebench.evidence.targets import TARGETS
 from fusebench.runner import recorded_sources
 from fusebench.runner.base_checkout import why_absent
-from fusebench.runner.recorded_sources import NoSourcesError, baseline_side, run_side
+from fusebench.runner.recorded_sources import NoSourcesError, baseline_kernels, baseline_side, run_side
 from fusebench.schema import Environment
 
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
@@ -91,6 +91,19 @@ def test_else_stored_evidence_stands_for_a_baseline_and_this_checkout_for_a_run(
     told = run_side(made_of, project, compile_in)(WANTED)
     assert (told.name, told.notes[0]) == ("this checkout", "two")
     assert said in told.notes[1]
+
+
+def test_a_baselines_kernels_lie_in_folders_for_as_long_as_they_are_needed(project: Project, commit: str) -> None:
+    with baseline_kernels(environment(git_commit=commit), project) as folders:
+        assert (folders.name, [(root / "version").read_text() for root in folders.roots]) == (f"commit {commit[:12]}", ["one"])
+    assert not any(root.exists() for root in folders.roots)
+
+
+def test_stored_evidence_cannot_stand_for_kernels_that_are_to_run(project: Project, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(monkeypatch, STORED)
+    dirty = environment(git_commit=commit, git_dirty=True)
+    with pytest.raises(NoSourcesError, match="the baseline was made with uncommitted changes"), baseline_kernels(dirty, project):
+        pass
 
 
 def test_outside_of_a_repository_no_commit_is_here(project: Project) -> None:

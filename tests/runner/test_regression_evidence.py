@@ -10,7 +10,7 @@ import pytest
 
 from fusebench.evidence.attached import Key, Suspect
 from fusebench.runner.regression_evidence import any_regressed, compiled_kernels, explained_comparison, explained_judgements, explained_run
-from fusebench.schema import Attachment, CacheState, Case, Environment, Role, Run, SamplingPlan, Verdict, VerdictKind
+from fusebench.schema import Attachment, CacheState, Case, Environment, Estimate, Role, Run, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.gating import judge_run
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.sequential import Plan
@@ -63,6 +63,26 @@ def test_of_a_comparison_the_regressions_that_are_compiled_here(comparison: Comp
     assert [one.attachments for one in explained.kernels] == [(EVIDENCE,), (), (), (), (EVIDENCE,)]
     stripped = [msgspec.structs.replace(one, attachments=()) for one in explained.kernels]
     assert msgspec.structs.replace(explained, kernels=stripped) == comparison
+
+
+@pytest.mark.parametrize(
+    ("change", "margin", "slower"), [(None, None, True), (1.2, 0.03, True), (1.02, 0.03, False), (1.001, None, True), (0.9, None, False)]
+)
+def test_a_loss_of_accuracy_at_the_same_speed_is_told_apart(
+    comparison: Comparison, change: float | None, margin: float | None, slower: bool
+) -> None:
+    estimate = None if change is None else Estimate(change, change - 0.01, change + 0.01)
+    verdict = Verdict(kind=VerdictKind.REGRESSION, reason="planted", change=estimate, margin=margin)
+    heard: list[bool] = []
+
+    class Hears(Asked):
+        def explain(self, suspects: Sequence[Suspect]) -> Mapping[Key, Attachment]:
+            heard.extend(one.slower for one in suspects)
+            return super().explain(suspects)
+
+    slow = comparison.kernels[0]
+    explained_comparison(msgspec.structs.replace(comparison, kernels=[msgspec.structs.replace(slow, verdict=verdict)]), COMPILED, [Hears()])
+    assert heard == [slower]
 
 
 def test_a_provider_that_fails_changes_no_verdict_and_no_exit_code(comparison: Comparison) -> None:

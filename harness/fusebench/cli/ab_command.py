@@ -12,6 +12,7 @@ import typer
 
 from ..errors import FusebenchError, UsageError
 from ..schema import CacheState, ExitCode
+from .evidence_work import Measured, providers_between
 from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line
 from .static_command import AllowOption, ArchOption, JobsOption
@@ -19,7 +20,6 @@ from .static_command import CacheOption as NoCacheOption
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..device import Device
     from ..runner.comparing import ComparingSession
     from ..schema import SamplingPlan
     from ..stats.sequential import Plan
@@ -94,7 +94,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     With --static nothing is timed: registers, spills, occupancy and instructions are compared, and --allow-incomparable, --jobs and
     --no-cache are as in `fusebench static`.
 
-    What a kernel that regressed is compiled to on both sides is compared without being asked (--no-evidence leaves it out).
+    What a kernel that regressed is compiled to on both sides is compared without being asked, and where Nsight Compute can read hardware
+    counters, so are those of the first four (--no-evidence leaves both out).
 
     The run's folder, which ends in _ab, holds ab.json, samples.parquet and report.md.
 
@@ -162,8 +163,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
             _keep_partial(session, record, folder, interruption)
             raise interruption
         if evidence:
-            locked.close()  # what is left needs no device; whoever waits for it need not
-            record = _explained(record, selection, roots, target)
+            locked.close()  # compiling needs no device: whoever waits for it need not; counters take it again
+            record = _explained(record, Measured(selection.collection, target, cache, kernel_timeout), roots)
         written = _write(session, record, folder)
     if json:
         print_json(ab_document(record, written))
@@ -214,15 +215,13 @@ def _calibrated(record: Comparison, project: Project) -> Comparison:
     return msgspec.structs.replace(record, calibration=load_note(project.results, record.environment.device_name))
 
 
-def _explained(record: Comparison, selection: Selection, other: Sequence[Path], device: Device) -> Comparison:
+def _explained(record: Comparison, measured: Measured, other: Sequence[Path]) -> Comparison:
     """`record` with evidence about its regressions against the kernels in `other`."""
     from ..runner.regression_evidence import compiled_kernels, explained_comparison
-    from .evidence_work import providers_between
 
-    collection = selection.collection
     name = f"commit {record.base.commit[:12]}" if record.base.commit else record.base.asked
-    providers = providers_between(collection.roots, other, name, collection.ops, device)
-    return explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)
+    compiled = compiled_kernels([kernel.info for kernel in measured.collection.kernels.values()])
+    return explained_comparison(record, compiled, providers_between(measured, other, name))
 
 
 def _write(session: ComparingSession, record: Comparison, folder: Path) -> Path:

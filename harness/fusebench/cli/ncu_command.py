@@ -6,11 +6,11 @@ import tempfile
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import DeviceUnfitError, FusebenchError, UsageError
+from ..errors import FusebenchError, UsageError
 from ..schema import CacheState, ExitCode
 from .ab_command import BaseKernelsOption, BaseOption, ExactOption, other_side
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
@@ -116,26 +116,26 @@ def ncu(
         _show_stored(stored, against, (set_name, names), reread=metric_set is not None or metrics is not None, json=json)
         return
 
-    from ..device import device_lock, require_idle
+    from ..counters.capturing import settings_for
     from ..store.finding import runs_folder
+    from .ncu_device import hold, look_for_device
     from .ncu_output import show
     from .ncu_stored import find_counters
-    from .output import remark
     from .selection import resolve_selection
 
     if not suite and op is None and kernel is not None and "/" in kernel:
         op = kernel.partition("/")[0]  # `op/name@version` says which op, and so which suite
-    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    looked = look_for_device(device)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, narrow=True)
     earlier = find_counters(against, selection.project) if against is not None else None
-    target, probe = _fit_device(device)
-    wanted = _Wanted(set_name, names, "all" if cache is CacheState.COLD else "none", kernel_timeout)
-    settings = _settings(wanted, target, probe)
+    fit = looked.result()
+    target, probe = fit.device, fit.probe
+    settings = settings_for(target, probe, metric_set=set_name, metrics=names, cache=cache, silence_s=kernel_timeout)
     folder = out if out is not None else runs_folder(selection.project)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ncu-")))
         side = _other_kernels(selection, base, base_kernels, exact, scratch / "base")
-        stack.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
-        warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
+        warnings = stack.enter_context(hold(fit, wait_s=wait))
         if metrics is not None:
             _require_known(settings)
         session = _session(selection, target, settings, probe, side=side, reports=scratch)
@@ -172,52 +172,6 @@ def _captured(
         remark("note", f"interrupted; what was captured is kept, marked incomplete, in {written}")
         raise interruption
     return record, written
-
-
-class _Wanted(NamedTuple):
-    """As the command line gives it."""
-
-    metric_set: str
-    metrics: tuple[str, ...]
-    cache_control: str
-    silence_s: float
-
-
-def _fit_device(spec: str) -> tuple[Device, NsightProbe]:
-    """The GPU, and Nsight Compute for it.
-
-    Raises:
-        DeviceUnfitError: there is no GPU, torch cannot use it, Nsight Compute is missing or too old, or counters may not be read.
-    """
-    from ..device import resolve_device
-    from ..device.nsight import permission_problem, probe_nsight, tool_problem
-    from ..device.readings import GpuUnavailableError
-    from ..device.toolchain import require_torch_for
-
-    try:
-        target = resolve_device("cuda" if spec == "auto" else spec)
-    except GpuUnavailableError as error:
-        raise DeviceUnfitError(f"Nsight Compute reads a GPU's counters: {error.cause}; {error.remedy}") from error
-    if target.kind == "cpu":
-        raise DeviceUnfitError("--device cpu: Nsight Compute reads the counters of an NVIDIA GPU; choose one with --device cuda:N")
-    require_torch_for(target)
-    probe = probe_nsight()
-    for problem in (tool_problem(probe), permission_problem(probe)):
-        if problem is not None:
-            raise DeviceUnfitError("; ".join(problem))
-    return target, probe
-
-
-def _settings(wanted: _Wanted, target: Device, probe: NsightProbe) -> Settings:
-    from ..counters.capturing import Settings
-    from ..device.nsight import permission_remedy
-
-    return Settings(
-        ncu=probe.path,
-        permission_remedy=permission_remedy(probe),
-        visible_device=target.uuid,
-        **wanted._asdict(),
-    )
 
 
 def _show_stored(text: str, against: str | None, what: tuple[str, tuple[str, ...]], *, reread: bool, json: bool) -> None:
@@ -261,7 +215,8 @@ def _other_kernels(
     other, roots = other_side(selection, base, base_kernels, exact, scratch)
     for note in other.notes:
         remark("note", note)
-    return load_collection(roots, entry_points=False), f"commit {other.commit[:12]}" if other.commit else f"folder {other.asked}"
+    loaded = load_collection(roots, entry_points=False, only={case.op for case in selection.cases}, kernel=selection.exact_kernel)
+    return loaded, f"commit {other.commit[:12]}" if other.commit else f"folder {other.asked}"
 
 
 def _session(

@@ -27,16 +27,19 @@ def show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool
 
 
 def _print(record: CounterRun) -> None:
-    """Every capture, what belongs side by side, the metrics that were named, and the reading in words."""
+    """Every capture, metrics that were named, what belongs side by side, every figure of a single case, and the reading in words."""
     from ..counters.records import CaptureStatus
     from ..report.counters_table import (
         CAPTURE_COLUMNS,
         CAPTURE_NUMBERS,
         capture_rows,
+        captures_in_full,
         diff_columns,
         diff_pairs,
         diff_rows,
         diff_title,
+        figure_columns,
+        figure_rows,
         kernel_label,
         readings,
         traffic_line,
@@ -53,6 +56,10 @@ def _print(record: CounterRun) -> None:
     for pair in diff_pairs(record):
         columns = diff_columns(pair.before, pair.after)
         print_table(columns, diff_rows(pair.before, pair.after), title=diff_title(pair.before, pair.after), right=columns[1:])
+    alone = captures_in_full(record)
+    if alone:
+        columns = figure_columns(alone)
+        print_table(columns, figure_rows(alone), title=f"{alone[0].case_key} ({alone[0].shape})", right=columns[1:])
     for capture in record.captures:
         if capture.status is CaptureStatus.CAPTURED:
             said = [line for line in (*readings(capture), traffic_line(capture, record.cache_control)) if line]

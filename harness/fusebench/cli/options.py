@@ -40,7 +40,7 @@ EvidenceOption = Annotated[
     typer.Option(
         "--evidence/--no-evidence",
         help="Compile the kernels that regressed, as they were and as they are, and show what changed: registers, spills, occupancy, "
-        "instructions. It decides nothing.",
+        "instructions; `run` and `ab` on a GPU also read hardware counters of the first few, where they may. It decides nothing.",
     ),
 ]
 TimeoutOption = Annotated[

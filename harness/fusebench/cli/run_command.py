@@ -11,15 +11,14 @@ import typer
 
 from ..errors import FusebenchError
 from ..schema import CacheState, ExitCode
+from .evidence_work import Measured, providers_of_run
 from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..device import Device
     from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
-    from .selection import Selection
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -97,7 +96,7 @@ def run(
     folder holds run.json, samples.parquet, report.md and speedup.png.
 
     A kernel that regressed against the stored baseline is compiled as it was at the baseline's commit and as it is, and what changed is
-    part of the report (--no-evidence leaves it out).
+    part of the report; where Nsight Compute can read hardware counters, so are those of the first four (--no-evidence leaves both out).
     """
     import msgspec
 
@@ -154,7 +153,7 @@ def run(
         raise interruption
     record = judged(session.record(), selection.project.results, rule, selected=kernel is not None or case is not None)
     if evidence:
-        record = _explained(record, selection, target)
+        record = _explained(record, selection.project, Measured(selection.collection, target, cache, kernel_timeout))
     written = _write(session, folder, record)
     if json:
         print_json(run_document(record, written))
@@ -173,19 +172,13 @@ def _stopped_run(text: str, project: Project) -> Resumed:
     return Resumed(read_run(folder), sample_values(folder))
 
 
-def _explained(record: Run, selection: Selection, device: Device) -> Run:
+def _explained(record: Run, project: Project, measured: Measured) -> Run:
     """`record`, judged, with evidence about its regressions against the stored baseline."""
-    import msgspec
-
     from ..runner.regression_evidence import any_regressed, explained_run
     from ..store.baselines import load_baseline
-    from .evidence_work import providers_of_run
 
-    baseline = load_baseline(selection.project.results, record.environment.device_name) if any_regressed(record) else None
-    if baseline is None:
-        return record
-    project = msgspec.structs.replace(selection.project, kernels=selection.collection.roots)
-    return explained_run(record, providers_of_run(project, selection.collection.ops, device, baseline))
+    baseline = load_baseline(project.results, record.environment.device_name) if any_regressed(record) else None
+    return record if baseline is None else explained_run(record, providers_of_run(project, measured, baseline))
 
 
 def command_line() -> str:

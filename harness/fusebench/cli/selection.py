@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UnknownNameError, UsageError
-from ..schema import Case, Suite
+from ..schema import Case, KernelId, Suite
 from .output import remark
 
 if TYPE_CHECKING:
     from ..config import Project
     from ..registry import Collection
+    from ..registry.collection import Problem
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Selection:
     refused: tuple[str, ...] = ()
     """Why suite files were passed over, where all suites were asked for."""
 
+    @property
+    def exact_kernel(self) -> KernelId | None:
+        """The one kernel that is meant, where `kernel` is `op/name@version`."""
+        return _exact(self.kernel)
+
 
 def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -> tuple[Project, Collection]:
     """The project around the current folder and its ops, with their kernels on demand (which imports torch).
@@ -40,10 +46,7 @@ def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -
 
     project = find_project()
     collection = load_collection(kernels if kernels else project.kernels, kernels=load_kernels)
-    for problem in collection.problems:
-        file = problem.file
-        shown = file.relative_to(project.root) if file.is_relative_to(project.root) else file
-        remark("warning", f"{shown}: {problem.message}")
+    _warn_of(collection.problems, project)
     return project, collection
 
 
@@ -56,18 +59,20 @@ def resolve_selection(
     kernels: Sequence[Path] | None = None,
     load_kernels: bool = True,
     all_suites: bool = False,
+    narrow: bool = False,
 ) -> Selection:
     """Resolve the SELECTION options.
 
-    Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.
+    Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.  With `narrow` only the
+    kernels of the chosen cases' ops are loaded, or the one that `kernel` names in full, for commands whose start is worth shortening.
 
     Raises:
         UsageError: nothing selects a suite.
         UnknownNameError: a suite, op, kernel or case that does not exist.
         SuiteError: a suite file that is refused.
     """
-    project, collection = load_project(kernels, load_kernels=load_kernels)
-    if kernel is not None and load_kernels:
+    project, collection = load_project(kernels, load_kernels=load_kernels and not narrow)
+    if kernel is not None and load_kernels and not narrow:
         collection.require_match(kernel)
     if op is not None:
         collection.op(op)
@@ -75,7 +80,37 @@ def resolve_selection(
     from ..suites import select_cases
 
     cases = select_cases(suites, op, case)
+    if load_kernels and narrow:
+        collection = _kernels_of(cases, kernel, project, collection)
     return Selection(project, collection, suites, tuple(cases), kernel, refused)
+
+
+def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
+    """The kernels that `cases` need; all of them where none of these matches, to say or to find what `kernel` means instead."""
+    from ..registry import load_collection
+    from ..registry.collection import matches
+
+    found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel))
+    if kernel is not None and not any(matches(one, kernel) for one in found.kernels.values()):
+        found = load_collection(ops.roots, entry_points=False)
+    _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
+    if kernel is not None:
+        found.require_match(kernel)
+    return found
+
+
+def _exact(kernel: str | None) -> KernelId | None:
+    try:
+        return KernelId.parse(kernel or "")
+    except ValueError:
+        return None
+
+
+def _warn_of(problems: Iterable[Problem], project: Project) -> None:
+    for problem in problems:
+        file = problem.file
+        shown = file.relative_to(project.root) if file.is_relative_to(project.root) else file
+        remark("warning", f"{shown}: {problem.message}")
 
 
 def _choose_suites(

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..device.nsight import denies_permission
+from ..device import Device
+from ..device.nsight import NsightProbe, denies_permission, permission_remedy
 from ..errors import DeviceUnfitError, FusebenchError, UsageError
-from ..schema import Case, ExitCode
+from ..schema import CacheState, Case, ExitCode
 from .command import capture_command, import_command, query_command
 from .metric_sets import missing, wanted
 from .raw_csv import CounterTableError, parse_raw_page
@@ -53,6 +54,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     visible_device: str
     """What CUDA_VISIBLE_DEVICES is set to, so that the process sees one GPU; empty leaves it as it is."""
     device: str = "cuda:0"
+
+
+def settings_for(
+    device: Device, probe: NsightProbe, *, metric_set: str, metrics: tuple[str, ...], cache: CacheState, silence_s: float
+) -> Settings:
+    """Settings for captures on `device` with what the probe found; with a cold cache Nsight Compute flushes it before every pass."""
+    return Settings(
+        ncu=probe.path,
+        metric_set=metric_set,
+        metrics=metrics,
+        cache_control="all" if cache is CacheState.COLD else "none",
+        silence_s=silence_s,
+        permission_remedy=permission_remedy(probe),
+        visible_device=device.uuid,
+    )
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import msgspec
 
 from ..registry import load_collection
 from ..registry.failures import describe_exception
+from ..schema import KernelId
 from ..timing.placement import ArmSpec, Placement
 from .task import Called, CaptureTask, Doing, Raised, write_message
 
@@ -69,9 +70,9 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
     """The kernel with inputs of its own, placed as timed ones are."""
     import torch
 
-    same, only = task.kernel_roots == task.roots, {task.case.op}
-    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, only=only)
-    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, only=only)
+    same, wanted = task.kernel_roots == task.roots, KernelId.parse(task.kernel)
+    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted)
+    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted)
     op = own.op(task.case.op)
     kernel = side.kernel(task.kernel)
     params = op.parse_params(task.case.params)

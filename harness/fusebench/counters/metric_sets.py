@@ -20,6 +20,9 @@ class MetricSet(StrEnum):
     FULL = "full"
 
 
+EVIDENCE = "evidence"
+"""What a regression brings along: the metrics of `full` alone, since nobody opens its report in the viewer that wants the rest."""
+
 NAMED = "named"
 """What a record calls its set where the user named the metrics."""
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..errors import DeviceUnfitError
+
 NCU_VARIABLE = "FUSEBENCH_NCU"
 """Names the `ncu` to use, where several are installed."""
 
@@ -63,6 +65,19 @@ def probe_nsight(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT
         administrator=is_administrator(root / "proc/self/status"),
         container=in_container(environment, root=root),
     )
+
+
+def require_counters() -> NsightProbe:
+    """The probe of this machine, where as far as can be told without trying nothing keeps counters from being read.
+
+    Raises:
+        DeviceUnfitError: Nsight Compute is missing or too old, or the driver restricts counters; with the remedy.
+    """
+    probe = probe_nsight()
+    for problem in (tool_problem(probe), permission_problem(probe)):
+        if problem is not None:
+            raise DeviceUnfitError("; ".join(problem))
+    return probe
 
 
 def tool_problem(probe: NsightProbe) -> tuple[str, str] | None:

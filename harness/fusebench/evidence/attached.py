@@ -1,7 +1,7 @@
 """Evidence that verdicts bring with them: who is asked for it, and that nobody's failure touches a verdict.
 
-A provider answers for one kind of evidence.  `static` is one (static_attachment.py); another is an object with the same three members,
-listed beside it where the providers of a command are made (cli/evidence_work.py).
+A provider answers for one kind of evidence: `static` (static_attachment.py) and `counters` (counters/attachment.py); another is an object
+with the same three members, listed beside them where the providers of a command are made (cli/evidence_work.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class Suspect(msgspec.Struct, frozen=True):
     kernel: str
     """`op/name@version`."""
     case: Case
+    slower: bool = True
+    """False where its speed is known not to be what regressed."""
 
     @property
     def key(self) -> Key:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnknownNameError, UsageError, describe_unknown
+from ..schema import KernelId, Language
 from .declaring import recording
 from .kernel import Kernel
 from .op import Op
@@ -89,12 +90,21 @@ def spellings(kernel: Kernel) -> tuple[str, str, str]:
 
 
 def load_collection(
-    roots: Sequence[Path], *, kernels: bool = True, entry_points: bool = True, only: Container[str] | None = None
+    roots: Sequence[Path],
+    *,
+    kernels: bool = True,
+    entry_points: bool = True,
+    only: Container[str] | None = None,
+    kernel: KernelId | None = None,
 ) -> Collection:
     """Load every op under `roots` (and installed entry points), and with `kernels` every kernel file too.
 
-    With `kernels=False` only `op.py` files are executed, which must not import torch.  `only` names the ops whose kernel files are
-    executed, where a process needs no others; None for all.
+    With `kernels=False` only `op.py` files are executed, which must not import torch.
+
+    Args:
+        only: names of the ops whose kernel files are executed, where a process needs no others; None for all.
+        kernel: the one kernel that a process calls; None for all.  Of its op only the files that mention its name are executed, and all
+            of them where none of these declares it.  Where torch.compile has no part in it (Triton, CUDA C++) no torch operators are made.
 
     Raises:
         UsageError: a root that is not a folder.
@@ -111,7 +121,7 @@ def load_collection(
     collection = Collection(roots=tuple(unique), problems=problems)
     importlib.invalidate_caches()  # files written since the last import of the same folder are found
     for path in collection.roots:
-        _load_root(collection, path, kernels, only)
+        _load_root(collection, path, kernels, only, kernel)
     return collection
 
 
@@ -136,7 +146,7 @@ def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
     return folders, problems
 
 
-def _load_root(collection: Collection, root: Path, kernels: bool, only: Container[str] | None) -> None:
+def _load_root(collection: Collection, root: Path, kernels: bool, only: Container[str] | None, kernel: KernelId | None) -> None:
     number = next(_load_numbers)
     prefix = f"_fusebench_root_{number}"
     sys.modules[prefix] = _package(prefix, root)
@@ -146,27 +156,49 @@ def _load_root(collection: Collection, root: Path, kernels: bool, only: Containe
     with recording() as declared:
         for folder in folders:
             if (folder / "op.py").is_file():
-                wanted = kernels and (only is None or folder.name in only)
-                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, f"fusebench_root_{number}" if wanted else None)
+                wanted = kernels and (only is None or folder.name in only) and (kernel is None or folder.name == kernel.op)
+                namespace = f"fusebench_root_{number}" if wanted else None
+                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, namespace, wanted=kernel)
             elif any(folder.glob("*.py")):
                 collection.problems.append(
                     Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)
                 )
 
 
-def _load_folder(collection: Collection, folder: Path, package: str, declared: list[Any], torch_namespace: str | None) -> None:
-    """Load one op and, given a namespace for their torch operators, its kernels."""
+def _load_folder(
+    collection: Collection, folder: Path, package: str, declared: list[Any], torch_namespace: str | None, *, wanted: KernelId | None
+) -> None:
+    """Load one op and, given a namespace for their torch operators, its kernels, or as few of them as hold the one that is wanted."""
     op = _load_op(collection, folder, package, declared)
     if op is None or torch_namespace is None:
         return
-    for file in sorted(folder.glob("[!_]*.py")):
-        if file.name != "op.py":
+
+    def own() -> list[Kernel]:
+        return [one for one in declared if isinstance(one, Kernel) and one.__module__.startswith(f"{package}.")]
+
+    for files in _batches(folder, wanted):
+        for file in files:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
-    for kernel in (declaration for declaration in declared if isinstance(declaration, Kernel)):
-        if kernel.__module__.startswith(f"{package}."):
-            problem = _bind(collection, op, kernel, torch_namespace)
-            if problem:
-                collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
+        if any(kernel.id == wanted for kernel in own()):
+            break
+    # Making an operator of a Triton kernel imports all of torch.compile, too.
+    alone = any(kernel.id == wanted and kernel.language is not Language.TORCH for kernel in own())
+    for kernel in own():
+        problem = _bind(collection, op, kernel, None if alone else torch_namespace)
+        if problem:
+            collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
+
+
+def _batches(folder: Path, wanted: KernelId | None) -> list[list[Path]]:
+    """The folder's kernel files in order; first those that may declare the kernel that is wanted, because they mention its name.
+
+    A file that is not needed may be slow to execute: the one that calls `torch.compile` imports more than a second's worth of modules.
+    """
+    files = [file for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
+    if wanted is None:
+        return [files]
+    likely = [file for file in files if wanted.name.encode() in file.read_bytes()]
+    return [likely, [file for file in files if file not in likely]]
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -215,8 +247,9 @@ def _load_op(collection: Collection, folder: Path, package: str, declared: list[
     return ops[0]
 
 
-def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str) -> str:
-    """Attach `kernel` to `op` and to the collection; the reason as text when it is refused."""
+def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str | None) -> str:
+    """Attach `kernel` to `op` and to the collection, and give it its torch operator where there is a namespace for it; the reason as text
+    when it is refused."""
     from .torch_operator import register
 
     key = str(kernel.id)
@@ -226,7 +259,8 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str) 
         return f"duplicate kernel id {key}: already declared in {collection.kernels[key].file}; a new idea is a new version"
     kernel.op = op
     try:
-        register(kernel, torch_namespace)
+        if torch_namespace is not None:
+            register(kernel, torch_namespace)
     except Exception as error:  # noqa: BLE001 - torch refuses a schema in several ways; all of them concern this kernel alone
         return f"kernel {key} cannot become a torch operator: {type(error).__name__}: {error}"
     collection.kernels[key] = kernel

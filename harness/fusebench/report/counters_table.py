@@ -9,6 +9,7 @@ import msgspec
 from ..counters import reading
 from ..counters.diff import Change, Pair, changes, side_pairs, version_pairs
 from ..counters.figures import FIGURES, LaunchFigures, Unit, call_figures, total, total_of, worth_showing
+from ..counters.metric_sets import NAMED
 from ..counters.records import Capture, CaptureStatus, CounterRun
 from ..counters.traffic import describe, traffic
 from .wording import DASH, microseconds, short_kernel, size
@@ -21,6 +22,8 @@ CAPTURE_NUMBERS = ("time us", "regs", "instructions", "DRAM read", "stored", "mo
 LAUNCHES_SHOWN = 3
 """A chain of more launches has one column in a table of figures, not one per launch besides: it would be too wide to read."""
 FIGURE_COLUMN = "figure"
+LEAST_CHANGE = 1.0
+"""Percent: from here on figures other than time are called better or worse."""
 
 
 class _Column(msgspec.Struct, frozen=True):
@@ -64,6 +67,18 @@ def figure_rows(captures: Sequence[Capture]) -> list[tuple[str, ...]]:
     return rows
 
 
+def captures_in_full(run: CounterRun) -> list[Capture]:
+    """Captures whose every figure a terminal has room for: those of the one case of a run, less what a table of differences shows already.
+
+    None where metrics were named: these have a table of their own.
+    """
+    captured = [capture for capture in run.captures if capture.status is CaptureStatus.CAPTURED]
+    if run.metric_set == NAMED or len({capture.case_key for capture in captured}) != 1:
+        return []
+    paired = [capture for pair in diff_pairs(run) for capture in (pair.before, pair.after)]
+    return [capture for capture in captured if capture not in paired]
+
+
 def diff_columns(before: Capture, after: Capture) -> tuple[str, ...]:
     """Headings of `diff_rows`: the kernels, or the sides where the kernel is the same."""
     if before.kernel != after.kernel:
@@ -83,6 +98,11 @@ def diff_rows(before: Capture, after: Capture) -> list[tuple[str, ...]]:
         )
         for change in changes(before, after)
     ]
+
+
+def changed_rows(before: Capture, after: Capture) -> list[tuple[str, ...]]:
+    """Those of `diff_rows` whose figure changed by `LEAST_CHANGE` or more, or from zero; not what one side alone collected."""
+    return [row for row, change in zip(diff_rows(before, after), changes(before, after), strict=True) if _changed(change)]
 
 
 def diff_title(before: Capture, after: Capture) -> str:
@@ -140,6 +160,12 @@ _WRITTEN: dict[Unit, Callable[[float], str]] = {
     Unit.PERCENT: lambda value: f"{value:.1f} %",
     Unit.NUMBER: lambda value: f"{value:.2f}",
 }
+
+
+def _changed(change: Change) -> bool:
+    if change.before is None or change.after is None or change.before == change.after:
+        return False
+    return change.percent is None or abs(change.percent) >= LEAST_CHANGE
 
 
 def _change(change: Change) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from ..config import Project
+from ..counters.attachment import KernelFolders
 from ..errors import FusebenchError
 from ..evidence.static_attachment import Side, Told, Wanted
 from ..evidence.tools import toolchain
@@ -56,6 +58,20 @@ def run_side(environment: Environment, project: Project, compile_in: Compile) ->
     return tell
 
 
+@contextmanager
+def baseline_kernels(environment: Environment, project: Project) -> Iterator[KernelFolders]:
+    """The baseline's kernels as folders for the body, to be run: its commit's, since stored evidence cannot be.
+
+    Raises:
+        NoSourcesError: the commit is not to be had; the message says why.
+    """
+    missing = _why_no_commit("the baseline", environment, project)
+    if missing:
+        raise NoSourcesError(f"nothing to hold it against: {missing}")
+    with _folders_of_commit(environment.git_commit, project) as folders:
+        yield folders
+
+
 def _why_no_commit(whose: str, environment: Environment, project: Project) -> str:
     if not environment.git_commit:
         return f"{whose} does not say which commit it was made of"
@@ -65,10 +81,16 @@ def _why_no_commit(whose: str, environment: Environment, project: Project) -> st
 
 
 def _of_commit(commit: str, project: Project, compile_in: Compile, wanted: Wanted) -> Told:
+    with _folders_of_commit(commit, project) as folders:
+        told = compile_in(folders.roots, folders.name)(wanted)
+    return msgspec.structs.replace(told, notes=(*told.notes, *folders.notes))
+
+
+@contextmanager
+def _folders_of_commit(commit: str, project: Project) -> Iterator[KernelFolders]:
     with tempfile.TemporaryDirectory(prefix="fusebench-evidence-") as scratch:
         found = extract(project.root, BaseCommit(asked=commit, commit=commit, merge_base=False), project.kernels, Path(scratch))
-        told = compile_in(found.roots, f"commit {commit[:12]}")(wanted)
-    return msgspec.structs.replace(told, notes=(*told.notes, *found.notes))
+        yield KernelFolders(found.roots, f"commit {commit[:12]}", found.notes)
 
 
 def _stored(missing: str, project: Project, wanted: Wanted) -> Told:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from ..evidence.attached import Key, Provider, Suspect, attachments_of
-from ..schema import Attachment, KernelInfo, Language, Result, Role, Run, VerdictKind
+from ..schema import Attachment, KernelInfo, Language, Result, Role, Run, Verdict, VerdictKind
 from ..stats.gating import Judgement
 from ..store.comparison_record import Comparison
 
@@ -24,7 +24,7 @@ def explained_comparison(record: Comparison, compiled: Collection[str], provider
     """`record` with evidence about its regressions; `compiled` are the kernels that evidence can be had of."""
     cases = {entry.case.key: entry.case for entry in record.cases}
     suspects = [
-        Suspect(one.kernel, cases[one.case_key])
+        Suspect(one.kernel, cases[one.case_key], _slower(one.verdict))
         for one in record.kernels
         if one.verdict.kind is VerdictKind.REGRESSION and one.kernel in compiled and one.role is not Role.PEER
     ]
@@ -43,7 +43,12 @@ def any_regressed(run: Run) -> bool:
 
 def explained_run(run: Run, providers: Sequence[Provider]) -> Run:
     """`run`, judged, with evidence about its regressions."""
-    found = _explained(run, [(result.case_key, result.kernel) for result in run.results if _regressed(result)], providers)
+    regressions = [
+        (result.case_key, result.kernel, _slower(result.verdict))
+        for result in run.results
+        if result.verdict is not None and _regressed(result)
+    ]
+    found = _explained(run, regressions, providers)
     results = [
         msgspec.structs.replace(result, attachments=attached) if (attached := found.get((result.case_key, result.kernel))) else result
         for result in run.results
@@ -53,7 +58,8 @@ def explained_run(run: Run, providers: Sequence[Provider]) -> Run:
 
 def explained_judgements(judgements: Sequence[Judgement], run: Run, providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
     """Evidence about the regressions among `judgements` on `run`."""
-    return _explained(run, [(f"{one.suite}:{one.case}", one.kernel) for one in judgements if regressed(one)], providers)
+    regressions = [(f"{one.suite}:{one.case}", one.kernel, _slower(one.verdict)) for one in judgements if regressed(one)]
+    return _explained(run, regressions, providers)
 
 
 def regressed(judgement: Judgement) -> bool:
@@ -65,7 +71,14 @@ def _regressed(result: Result) -> bool:
     return result.decides and result.verdict is not None and result.verdict.kind is VerdictKind.REGRESSION
 
 
-def _explained(run: Run, keys: Sequence[Key], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
+def _slower(verdict: Verdict) -> bool:
+    """Whether a regression may be one of speed: a loss of accuracy is one whatever the times say."""
+    return verdict.change is None or verdict.change.value > 1 + (verdict.margin or 0.0)
+
+
+def _explained(run: Run, regressions: Sequence[tuple[str, str, bool]], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
+    """`regressions`: a case's key, a kernel's id, and whether it is slower."""
     cases = {summary.case.key: summary.case for summary in run.cases}
     compiled = compiled_kernels(run.kernels)
-    return attachments_of([Suspect(kernel, cases[case]) for case, kernel in keys if kernel in compiled and case in cases], providers)
+    suspects = [Suspect(kernel, cases[case], slower) for case, kernel, slower in regressions if kernel in compiled and case in cases]
+    return attachments_of(suspects, providers)

@@ -131,7 +131,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
 
     kind: str
-    """What gathered it: `static` compares what the kernel is compiled to."""
+    """What gathered it: `static` compares what the kernel is compiled to, `counters` what the GPU counted of a call."""
     title: str
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()

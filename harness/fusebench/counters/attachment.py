@@ -1,0 +1,208 @@
+"""What two sides of a kernel do on the GPU, held against each other: the provider of hardware counters as evidence for verdicts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ..device import Device, device_lock, require_idle
+from ..device.nsight import require_counters
+from ..errors import FusebenchError
+from ..evidence.attached import Key, Suspect
+from ..registry import Collection
+from ..schema import Attachment, CacheState
+from .capturing import Settings, capture, settings_for
+from .command import REPORT_SUFFIX
+from .metric_sets import EVIDENCE, FULL
+from .records import Capture, CaptureStatus
+
+MOST = 4
+"""Kernels and cases that are counted after one comparison, on both sides each.  A capture took 10 to 11 s on an H200 with other work going
+on, most of it the process's start; a regression should not cost more than a minute or so on top."""
+
+SETTLE_S = 10.0
+"""How long the device may take to look idle after the measurement: the driver averages utilisation over up to a second, and may list
+processes that have just ended."""
+
+COLUMNS = ("figure", "before", "after", "change")
+LEFT_OUT = (
+    f"left out: after a measurement counters are read of {MOST} kernels and cases, each kernel's first before any kernel's second; "
+    "`fusebench ncu` reads others"
+)
+UNCHANGED = "no figure that both sides have changed by 1 % or more"
+
+
+class KernelFolders(msgspec.Struct, frozen=True):
+    """Kernels folders as one side of a comparison."""
+
+    roots: tuple[Path, ...]
+    name: str
+    """`this checkout`, `commit 1a2b3c`."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of where they come from."""
+
+
+Rows = Callable[[Capture, Capture], Sequence[tuple[str, ...]]]
+"""Of `COLUMNS`: the figures that changed from one capture to the other."""
+
+Sentences = Callable[[Capture], Sequence[str]]
+"""What a capture's figures mean, in words."""
+
+OnCapture = Callable[[str, int, int], None]
+"""Hears what is captured now, the number of captures before it, and of all."""
+
+
+class CountersEvidence:
+    """Captures a few suspects on both sides and compares their figures.
+
+    What keeps counters from being read here (no Nsight Compute, no permission, a device that is busy or held) is one note, at the first
+    suspect.  The device is locked, and seen idle, while captures are made.
+    """
+
+    kind = "counters"
+    title = "hardware counters"
+
+    def __init__(
+        self,
+        device: Device,
+        collection: Collection,
+        before: Callable[[], AbstractContextManager[KernelFolders]],
+        *,
+        cache: CacheState,
+        silence_s: float,
+        rows: Rows,
+        sentences: Sentences,
+        progress: Callable[[], AbstractContextManager[OnCapture]],
+    ) -> None:
+        """Args:
+        collection: this checkout's kernels, whose ops give both sides their inputs.
+        before: the other side's, for as long as they are needed; raises FusebenchError where they are not to be had.
+        cache: as the times were taken; `silence_s`: seconds without a sign of life after which a capture is given up.
+        """
+        self._device, self._collection, self._before = device, collection, before
+        self._cache, self._silence_s, self._progress = cache, silence_s, progress
+        self._rows, self._sentences = rows, sentences
+
+    def explain(self, suspects: Sequence[Suspect]) -> dict[Key, Attachment]:
+        """An attachment for every suspect that is slower: a table, a reason, or that it was left out."""
+        slower = [suspect for suspect in suspects if suspect.slower]
+        works = self._works(slower)
+        chosen = first_of_each(works)
+        found: dict[Key, Attachment] = {}
+        reason = ""
+        try:
+            if chosen:
+                for work, attachment in self._compared(chosen):
+                    found |= {suspect.key: attachment for suspect in work}
+        except FusebenchError as error:
+            reason = f"not collected: {' '.join(str(error).split())}"
+        except KeyboardInterrupt:
+            reason = "not collected: interrupted by Ctrl-C"
+        if reason and not found:
+            others = f" (nor of {len(slower) - 1} more that are slower)" if len(slower) > 1 else ""
+            return {slower[0].key: self._note(f"{reason}{others}")}
+        due = {suspect.key for work in chosen for suspect in work}
+        return found | {one.key: self._note(reason if one.key in due else LEFT_OUT) for one in slower if one.key not in found}
+
+    def _works(self, suspects: Iterable[Suspect]) -> list[list[Suspect]]:
+        """Suspects by kernel and work: cases of one op with equal parameters are the same work under several names."""
+        works: dict[tuple[str, bytes], list[Suspect]] = {}
+        for suspect in suspects:
+            params = self._collection.op(suspect.case.op).parse_params(suspect.case.params)
+            works.setdefault((suspect.kernel, msgspec.json.encode(params, order="deterministic")), []).append(suspect)
+        return list(works.values())
+
+    def _compared(self, works: Sequence[Sequence[Suspect]]) -> Iterator[tuple[Sequence[Suspect], Attachment]]:
+        """Each with its evidence, as soon as it is there.
+
+        Raises:
+            FusebenchError: counters cannot be read here, the device is not to be had, or the other side is not.
+        """
+        with (
+            self._ready() as settings,
+            self._before() as before,
+            tempfile.TemporaryDirectory(prefix="fusebench-counters-") as scratch,
+            self._progress() as said,
+        ):
+            after = KernelFolders(self._collection.roots, "this checkout")
+            for number, work in enumerate(works):
+                captures: list[Capture] = []
+                for side in (before, after):
+                    suspect, done = work[0], 2 * number + len(captures)
+                    said(f"{suspect.kernel} on {suspect.case.key}, {side.name}", done, 2 * len(works))
+                    # A name of its own: a capture that fails must not find another's report.
+                    captures.append(self._capture(suspect, side, settings, Path(scratch) / f"{done}{REPORT_SUFFIX}"))
+                yield work, self._attachment((before, after), captures)
+
+    @contextmanager
+    def _ready(self) -> Iterator[Settings]:
+        probe = require_counters()
+        with device_lock(self._device):
+            require_idle(self._device, wait_s=SETTLE_S)
+            yield settings_for(self._device, probe, metric_set=EVIDENCE, metrics=FULL, cache=self._cache, silence_s=self._silence_s)
+
+    def _capture(self, suspect: Suspect, side: KernelFolders, settings: Settings, report: Path) -> Capture:
+        case, op = suspect.case, self._collection.op(suspect.case.op)
+        params = op.parse_params(case.params)
+        outcome = capture(
+            case,
+            suspect.kernel,
+            roots=self._collection.roots,
+            kernel_roots=side.roots,
+            settings=settings,
+            report=report,
+        )
+        return Capture(
+            case=case.name,
+            suite=case.suite,
+            op=op.name,
+            kernel=suspect.kernel,
+            role=self._collection.kernel(suspect.kernel).role,
+            shape=op.shape(params),
+            side=side.name,
+            status=outcome.status,
+            reason=outcome.reason,
+            minimum_bytes=op.minimum_bytes(params),
+            launches=outcome.launches,
+        )
+
+    def _attachment(self, sides: tuple[KernelFolders, KernelFolders], captures: Sequence[Capture]) -> Attachment:
+        before, after = captures
+        complete = all(one.status is CaptureStatus.CAPTURED for one in captures)
+        rows = tuple(self._rows(before, after)) if complete else ()
+        notes = [
+            f"{one.side}: {one.status.value.replace('_', ' ')}: {one.reason}"
+            for one in captures
+            if one.status is not CaptureStatus.CAPTURED
+        ]
+        if complete and len(before.launches) != len(after.launches):
+            notes.append(f"launches per call: {before.side} {len(before.launches)}, {after.side} {len(after.launches)}")
+        if complete and not rows:
+            notes.append(UNCHANGED)
+        notes += [f"{one.side}: {sentence}" for one in captures for sentence in self._sentences(one)]
+        caches = "caches flushed" if self._cache is CacheState.COLD else "caches as they were"
+        return Attachment(
+            kind=self.kind,
+            title=f"{self.title} of {self._device.name}, {caches}: {sides[0].name} → {sides[1].name}",
+            columns=COLUMNS,
+            rows=rows,
+            notes=(*notes, *sides[0].notes),
+        )
+
+    def _note(self, text: str) -> Attachment:
+        return Attachment(kind=self.kind, title=self.title, notes=(text,))
+
+
+def first_of_each(works: Sequence[Sequence[Suspect]], most: int = MOST) -> list[Sequence[Suspect]]:
+    """Up to `most` of them: each kernel's first before any kernel's second, in their order."""
+    turns: dict[str, int] = {}
+    ranked = []
+    for place, work in enumerate(works):
+        turn = turns.setdefault(work[0].kernel, 0)
+        turns[work[0].kernel] += 1
+        ranked.append((turn, place))
+    return [works[place] for _, place in sorted(ranked)[:most]]
