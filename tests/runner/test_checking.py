@@ -187,3 +187,10 @@ def test_a_fresh_worker_that_cannot_start_says_so_when_asked(cpu: Device, case: 
         reply = worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
     assert isinstance(reply, Failure)
     assert reply.unfit
+
+
+def test_a_worker_loads_the_kernels_of_the_ops_that_it_is_for(root: Path, cpu: Device, case: Case) -> None:
+    with Workers(cpu, [root], ops={"another"}) as workers:
+        reply = workers.native.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
+    assert isinstance(reply, Failure)
+    assert "unknown kernel 'scale/good@1'" in reply.reason

@@ -27,8 +27,8 @@ class FakeWorkers:
 
     made: list[FakeWorkers]
 
-    def __init__(self, device: Device, roots: Any, silence_s: float, *, threads: int | None) -> None:
-        self.threads = threads
+    def __init__(self, device: Device, roots: Any, silence_s: float, *, threads: int | None, ops: set[str]) -> None:
+        self.threads, self.ops = threads, ops
         self.interrupted = threading.Event()
         self.left = False
         self.made.append(self)
@@ -128,6 +128,7 @@ def test_one_job_is_one_after_the_other_with_all_threads(cpu: Device, made: Any,
     run(cpu, cases, 1)
     assert [case for case, _ in begun] == ["a"] * 3 + ["b"] * 3 + ["d"] * 3
     assert [workers.threads for workers in made] == [None]
+    assert made[0].ops == {"scale"}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceUnfitError("planted")], ids=lambda error: type(error).__name__)

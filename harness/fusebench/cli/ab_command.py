@@ -153,7 +153,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
         interruption: KeyboardInterrupt | FusebenchError | None = None
-        with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots) as workers:
+        with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots, ops=selection.ops) as workers:
             try:
                 session.run(selection.cases, workers)
             except (KeyboardInterrupt, FusebenchError) as error:

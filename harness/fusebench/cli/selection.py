@@ -31,6 +31,11 @@ class Selection:
     """Why suite files were passed over, where all suites were asked for."""
 
     @property
+    def ops(self) -> frozenset[str]:
+        """Of the chosen cases."""
+        return frozenset(case.op for case in self.cases)
+
+    @property
     def exact_kernel(self) -> KernelId | None:
         """The one kernel that is meant, where `kernel` is `op/name@version`."""
         return _exact(self.kernel)

@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -41,15 +41,17 @@ class Workers:
         *,
         threads: int | None = None,
         base_roots: Sequence[Path] = (),
+        ops: Collection[str] | None = None,
     ) -> None:
         """`threads`: how many torch may compute with in each process; None leaves it to torch.  `base_roots`: kernels folders of the other
-        side of a comparison."""
+        side of a comparison.  `ops`: those whose kernels are loaded; None for all."""
         self.device = device
 
         def worker(interpret: bool) -> WorkerProcess:
             setup = WorkerSetup(
                 roots=tuple(roots),
                 base_roots=tuple(base_roots),
+                ops=None if ops is None else frozenset(ops),
                 device=device.torch_name,
                 gpu_uuid=device.uuid,
                 interpret=interpret,
@@ -229,7 +231,8 @@ def check_cases(
     with ExitStack() as stack:
         # One thread each: the processes would contend for the cores that the others' pools of threads hold.
         threads = 1 if jobs > 1 else None
-        everyone = [stack.enter_context(Workers(device, roots, silence_s, threads=threads)) for _ in range(jobs)]
+        ops = {case.op.name for case in cases}
+        everyone = [stack.enter_context(Workers(device, roots, silence_s, threads=threads, ops=ops)) for _ in range(jobs)]
         crew: queue.SimpleQueue[Workers] = queue.SimpleQueue()
         for workers in everyone:
             crew.put(workers)

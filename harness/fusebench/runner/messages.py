@@ -22,6 +22,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...]
     base_roots: tuple[Path, ...] = ()
     """Kernels folders of the other side of a comparison, loaded beside the first under names of their own."""
+    ops: frozenset[str] | None = None
+    """Ops whose kernels are loaded; None for all.  What a worker never calls, it need not import, nor torch.compile for it."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
     gpu_uuid: str = ""

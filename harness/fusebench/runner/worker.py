@@ -76,8 +76,8 @@ class _Worker:
             torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.collection: Collection = load_collection(setup.roots, entry_points=False)
-        self.base: Collection | None = load_collection(setup.base_roots, entry_points=False) if setup.base_roots else None
+        self.collection: Collection = load_collection(setup.roots, entry_points=False, only=setup.ops)
+        self.base: Collection | None = load_collection(setup.base_roots, entry_points=False, only=setup.ops) if setup.base_roots else None
         self.case_key = ""
 
     def serve(self) -> None:
