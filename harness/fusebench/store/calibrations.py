@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from ..device.lock import lock_folder
 from ..schema import CacheState, CalibrationNote, Environment, SamplingPlan
 from ..stats.planting import PlantedTrial, Truth
 from ..stats.sequential import Plan
@@ -59,9 +61,11 @@ def join_calibration(
     """
     import filelock
 
-    file = calibration_file(results, device_name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(file.with_name(f".{file.name}.lock")):
+    file = calibration_file(results, device_name).resolve()
+    # Beside the devices' locks and not beside the file, which lies in a checkout.
+    lock = lock_folder() / f"calibration-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(lock):
         record = join(load_calibration(results, device_name))
         return record, write_calibration(results, record)
 
