@@ -5,7 +5,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import Run, Status
+from fusebench.schema import Role, Run, Status
 from fusebench.stats.gating import judge_run
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.suite_changes import not_selected, shrinkage, unexplained_improvements
@@ -64,6 +64,16 @@ def test_a_suite_that_the_same_selection_no_longer_holds_has_shrunk(synthetic: M
     judged = judge_whole(run, both_suites(synthetic, ("nightly",)), MarginRule())
     assert judged.not_selected == ()
     assert [one.suite for one in judged.shrunken] == ["other"]
+
+
+def test_a_run_of_some_kernels_is_judged_by_those_of_the_baseline(synthetic: ModuleType) -> None:
+    whole = synthetic.make_run()
+    some = [result for result in whole.results if "fused" in result.kernel or result.role is Role.SPLIT]
+    run = msgspec.structs.replace(whole, results=some[:-1], selected_kernels="*fused*")
+    judged = judge_whole(run, whole, MarginRule())
+    assert {one.kernel for one in judged.judgements} == {result.kernel for result in some}
+    assert [f"{some[-1].case}: {some[-1].kernel}"] == [place for one in judged.shrunken for place in one.kernels], "one of them is lost"
+    assert judge_whole(run, msgspec.structs.replace(whole, selected_kernels="*fused*"), MarginRule()).shrunken != ()
 
 
 def test_a_run_that_shares_no_suite_with_the_baseline_has_lost_all(synthetic: ModuleType) -> None:

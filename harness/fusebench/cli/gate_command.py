@@ -12,12 +12,13 @@ from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..config import Project
     from ..evidence.attached import Key
     from ..schema import Attachment
     from ..stats.gating import Judgement
+    from ..stats.whole_run import Judged
 
 
 def gate(
@@ -44,13 +45,13 @@ def gate(
     regression it costs nothing.
     """
     from ..config import find_project
-    from ..report.attached import evidence_parts, evidence_row
+    from ..report.attached import evidence_row
     from ..report.calibrated import calibration_line
-    from ..report.comparison import judgement_row, print_judgements, spread_row
+    from ..report.comparison import judgement_row, spread_row
     from ..stats.gating import gate_exit_code
     from ..stats.rule import MarginRule
     from ..stats.soundness import require_sound
-    from ..stats.whole_run import identical_line, judge_whole
+    from ..stats.whole_run import judge_whole
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
@@ -100,20 +101,32 @@ def gate(
             }
         )
     else:
-        output = console()
-        output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), margin {margin:.1%}")
-        print_judgements(found.judgements, output)
-        for suite in found.shrunken:
-            output.print(str(suite))
-        if found.not_selected:
-            output.print(f"not selected by this run, and not judged: {', '.join(found.not_selected)}")
-        for one in found.unexplained:
-            output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
-        output.print(identical_line(found))
-        for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
-            output.print(part)
-        output.print(calibration_line(judged))
+        _print(found, judged, against, margin, attached)
     raise typer.Exit(code)
+
+
+def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
+    """Everything but a plain pass, for people."""
+    from ..report.attached import evidence_parts
+    from ..report.calibrated import calibration_line
+    from ..report.comparison import print_judgements
+    from ..stats.whole_run import identical_line
+
+    output = console()
+    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), margin {margin:.1%}")
+    print_judgements(found.judgements, output)
+    for suite in found.shrunken:
+        output.print(str(suite))
+    if judged.selected_kernels is not None:
+        output.print(f"only the kernels {judged.selected_kernels!r} and their baselines were asked for, and are judged")
+    if found.not_selected:
+        output.print(f"not selected by this run, and not judged: {', '.join(found.not_selected)}")
+    for one in found.unexplained:
+        output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
+    output.print(identical_line(found))
+    for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
+        output.print(part)
+    output.print(calibration_line(judged))
 
 
 def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project: Project) -> dict[Key, tuple[Attachment, ...]]:

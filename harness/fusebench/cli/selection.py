@@ -93,10 +93,9 @@ def resolve_selection(
 def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
     """The kernels that `cases` need; all of them where none of these matches, to say or to find what `kernel` means instead."""
     from ..registry import load_collection
-    from ..registry.collection import matches
 
     found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel))
-    if kernel is not None and not any(matches(one, kernel) for one in found.kernels.values()):
+    if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
         found = load_collection(ops.roots, entry_points=False)
     _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
     if kernel is not None:

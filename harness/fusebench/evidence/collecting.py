@@ -10,13 +10,13 @@ import msgspec
 
 from ..errors import UnknownNameError
 from ..registry import Op
-from ..schema import Case, Language
+from ..schema import Case, KernelId, Language
 from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint
 from .messages import Assembled, NotCompiled, Progress, Recorded, Request
 from .occupancy import occupancy
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus
-from .selecting import id_spellings, matches_id
+from .selecting import matches_id
 from .static_process import answers
 from .targets import Target
 from .tools import toolchain
@@ -113,7 +113,7 @@ def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
     if not any(matches_id(kernel, pattern) for kernel in known):
         # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
         spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
-        raise UnknownNameError("Triton or CUDA C++ kernel", pattern, {id_spellings(kernel)[spelling] for kernel in known})
+        raise UnknownNameError("Triton or CUDA C++ kernel", pattern, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
 
 
 def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:

@@ -6,7 +6,6 @@ base's).  Nothing is put on `sys.path`; files of a root import one another relat
 
 from __future__ import annotations
 
-import fnmatch
 import importlib
 import importlib.util
 import itertools
@@ -67,26 +66,15 @@ class Collection:
 
     def kernels_of(self, op: str, pattern: str | None = None) -> list[Kernel]:
         """Kernels of `op` in declaration order, those whose id or `name@version` or name matches the glob `pattern`."""
-        return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or matches(kernel, pattern))]
+        return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or kernel.id.matches(pattern))]
 
     def require_match(self, pattern: str) -> None:
         """Raise UnknownNameError when no kernel matches the glob `pattern`."""
-        if not any(matches(kernel, pattern) for kernel in self.kernels.values()):
+        if not any(kernel.id.matches(pattern) for kernel in self.kernels.values()):
             broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
             # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
             spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
-            raise UnknownNameError(f"kernel{broken}", pattern, {spellings(kernel)[spelling] for kernel in self.kernels.values()})
-
-
-def matches(kernel: Kernel, pattern: str) -> bool:
-    """Whether the glob `pattern` means this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
-    return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in spellings(kernel))
-
-
-def spellings(kernel: Kernel) -> tuple[str, str, str]:
-    """The names that a kernel answers to, from the fullest: `op/name@2`, `name@2`, `name`."""
-    identity = kernel.id
-    return str(identity), f"{identity.name}@{identity.version}", identity.name
+            raise UnknownNameError(f"kernel{broken}", pattern, {kernel.id.spellings[spelling] for kernel in self.kernels.values()})
 
 
 def load_collection(

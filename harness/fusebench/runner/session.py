@@ -133,6 +133,7 @@ class Session:
             plan=self.options.plan,
             environment=msgspec.structs.replace(self._environment, state=state),
             selected=self.options.selected,
+            selected_kernels=self.options.kernel,
             suites=suite_summaries(self._cases, self._results),
             cases=list(self._cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],

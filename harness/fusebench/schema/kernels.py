@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from enum import StrEnum
 
@@ -49,6 +50,15 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
         if match is None:
             raise ValueError(f"{text!r} is not a kernel id; expected op/name@version, for example qknorm_rope/fused_triton@2")
         return cls(match["op"], match["name"], int(match["version"]))
+
+    @property
+    def spellings(self) -> tuple[str, str, str]:
+        """The names that a kernel answers to, from the fullest: `op/name@2`, `name@2`, `name`."""
+        return str(self), f"{self.name}@{self.version}", self.name
+
+    def matches(self, pattern: str) -> bool:
+        """Whether the glob `pattern` means this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
+        return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in self.spellings)
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):

@@ -151,6 +151,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     selected: tuple[str, ...] | None = None
     """Names of the suites that were asked for (`nightly`, not what it includes); None in older records."""
+    selected_kernels: str | None = None
+    """Glob of the kernels that were asked for, beside which baselines are measured; None for all."""
     suites: list[SuiteSummary]
     cases: list[CaseSummary]
     kernels: list[KernelInfo]

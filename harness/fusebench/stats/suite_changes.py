@@ -11,7 +11,7 @@ from math import fsum
 
 import msgspec
 
-from ..schema import Case, Result, Run, Status, VerdictKind
+from ..schema import Case, KernelId, Result, Run, Status, VerdictKind
 from .comparability import fingerprint_differences
 from .gating import Judgement
 from .rule import describe_change
@@ -80,6 +80,19 @@ def without_suites(baseline: Run, suites: Collection[str]) -> Run:
         cases=[summary for summary in baseline.cases if summary.case.suite not in suites],
         results=[result for result in baseline.results if result.suite not in suites],
     )
+
+
+def without_unselected_kernels(baseline: Run, run: Run) -> Run:
+    """`baseline` without the kernels that `run` was not asked for; all of it where both were asked for the same ones.
+
+    What the run holds counts as asked for: baselines are measured beside the kernels that were named.
+    """
+    pattern = run.selected_kernels
+    if pattern is None or pattern == baseline.selected_kernels:
+        return baseline
+    held = {result.kernel for result in run.results}
+    kept = [result for result in baseline.results if result.kernel in held or KernelId.parse(result.kernel).matches(pattern)]
+    return msgspec.structs.replace(baseline, results=kept)
 
 
 def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:

@@ -13,7 +13,15 @@ from ..schema import Run, VerdictKind
 from .gating import Judgement, judge_run
 from .identical import Spread, Twin, against_noise, duration_class, noise_by_class, spread_of
 from .rule import MarginRule
-from .suite_changes import Shrinkage, Unexplained, not_selected, shrinkage, unexplained_improvements, without_suites
+from .suite_changes import (
+    Shrinkage,
+    Unexplained,
+    not_selected,
+    shrinkage,
+    unexplained_improvements,
+    without_suites,
+    without_unselected_kernels,
+)
 from .suite_rate import held_to_rate, less_accurate, results_by_place
 
 
@@ -37,7 +45,7 @@ def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
     code, and it is larger than what identical code of such durations showed between the same two records.
     """
     absent = not_selected(run, baseline)
-    baseline = without_suites(baseline, absent)
+    baseline = without_unselected_kernels(without_suites(baseline, absent), run)
     judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
     twins = twins_of(judgements, run)
     judgements = held_to_noise(judgements, twins, run, baseline)
