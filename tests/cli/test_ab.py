@@ -73,6 +73,11 @@ def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fu
     assert document["base"]["commit"] == git(project, "rev-parse", "HEAD~1")
     assert document["head"] == {"commit": git(project, "rev-parse", "HEAD"), "dirty": False}
     record = kept(project)
+    (folder,) = (project / "results" / "runs").iterdir()
+    rendered = fusebench("report", folder.name)
+    assert (rendered.exit_code, rendered.stdout) == (ExitCode.PASS, (folder / "report.md").read_text())
+    refused = fusebench("report", str(folder), "--format", "junit")
+    assert (refused.exit_code, "is of `fusebench ab`" in refused.stderr) == (ExitCode.USAGE, True)
     assert record.complete
     assert {twin.kernel for twin in record.twins} == {"scale/plain@1", "scale/split@1", "control (scale/plain@1)"}
     arms = set(read_samples(Path(document["run"]))["arm"])

@@ -186,4 +186,4 @@ def test_a_profiler_that_numbers_launches_and_activities_apart_is_not_taken_for_
 
 def test_the_gap_is_what_the_span_holds_besides_activities() -> None:
     events = [*ranges(), activity(20, 100, 110), activity(20, 150, 160), activity(40, 300, 390)]
-    assert [timing.gap_ns for timing in attribute(events, NAMES)] == [40, 0]
+    assert [timing.span_ns - timing.busy_ns for timing in attribute(events, NAMES)] == [40, 0]

@@ -41,10 +41,11 @@ def report(
 ) -> None:
     """Render a run's record; any run can be rendered anew at any time.
 
-    A run that was made before its device was calibrated is shown with the device's stored calibration.  The record of a `fusebench ncu`,
-    by its path or id, is rendered as md.
+    A run that was made before its device was calibrated is shown with the device's stored calibration.  The record of a `fusebench ab` or
+    a `fusebench ncu`, by its path or id, is rendered as md.
     """
     from ..config import find_project
+    from ..store.comparison_folder import COMPARISON_FILE
     from ..store.counter_folder import COUNTERS_FILE
     from ..store.files import write_file
     from ..store.finding import LATEST, find_run
@@ -53,15 +54,16 @@ def report(
     if form is Format.PAGES and out is None:
         raise UsageError("--format pages: writes several files; say into which folder with --out DIR")
     project = find_project()
-    # `latest` is the latest run that was timed, whatever was counted since.
-    folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, COUNTERS_FILE))
-    counted = (folder / COUNTERS_FILE).is_file()
-    if counted and form is not Format.MARKDOWN:
-        raise UsageError(f"--format {form}: {folder} is of `fusebench ncu`, whose records are rendered as md only")
+    others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters)}
+    # `latest` is the latest run that was timed, whatever was compared or counted since.
+    folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
+    command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
+    if render is not None and form is not Format.MARKDOWN:
+        raise UsageError(f"--format {form}: {folder} is of `fusebench {command}`, whose records are rendered as md only")
     if form is Format.PAGES and out is not None:
         files = _pages(_record(folder, project), out)
     else:
-        text = _counters(folder) if counted else _render(_record(folder, project), form)
+        text = render(folder) if render is not None else _render(_record(folder, project), form)
         if out is None:
             typer.echo(text, nl=False)
             return
@@ -79,6 +81,13 @@ def _record(folder: Path, project: Project) -> Run:
     from ..store.run_folder import read_run
 
     return with_calibration(read_run(folder), project.results)
+
+
+def _comparison(folder: Path) -> str:
+    from ..report.ab import ab_markdown
+    from ..store.comparison_folder import read_comparison
+
+    return ab_markdown(read_comparison(folder))
 
 
 def _counters(folder: Path) -> str:

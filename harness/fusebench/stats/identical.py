@@ -56,11 +56,6 @@ class Noise(msgspec.Struct, frozen=True):
         """The largest apparent change, as a share; 0 without any comparison."""
         return math.expm1(self.sizes[-1]) if self.sizes else 0.0
 
-    def rank_p(self, change: float) -> float:
-        """How often identical code looked as different as a `change` (new over old): (1 + as large) / (1 + all), 1 without any."""
-        size = abs(math.log(change))
-        return (1 + sum(one >= size for one in self.sizes)) / (1 + len(self.sizes))
-
 
 def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
     """Whether two calls launch the same instructions, from the digest of machine code of every function that each launches.

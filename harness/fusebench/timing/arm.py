@@ -29,11 +29,6 @@ class CallTiming(NamedTuple):
     kernels: int
     """Device activities (kernels, copies, fills) of the call; 0 where the timer cannot see them."""
 
-    @property
-    def gap_ns(self) -> int:
-        """Time within the span in which none of the call's activities ran."""
-        return self.span_ns - self.busy_ns
-
 
 class Timer(Protocol):
     """Times calls in the order given."""
