@@ -12,8 +12,9 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.identical import Twin
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_folder import COMPARISON_FILE, read_comparison, write_comparison
+from fusebench.store.comparison_folder import read_comparison, write_comparison
 from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide, Standing
+from fusebench.store.finding import COMPARISON_FILE
 
 CASE = Case(suite="s", name="c", op="scale", params={"size": 8})
 

@@ -45,10 +45,9 @@ def report(
     a `fusebench ncu`, by its path or id, is rendered as md.
     """
     from ..config import find_project
-    from ..store.comparison_folder import COMPARISON_FILE
     from ..store.counter_folder import COUNTERS_FILE
     from ..store.files import write_file
-    from ..store.finding import LATEST, find_run
+    from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
     if form is Format.PAGES and out is None:

@@ -11,9 +11,9 @@ from ..errors import RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
 from .files import folder_in_making, write_file
+from .finding import COMPARISON_FILE
 from .run_folder import SAMPLES_FILE, finite, stamped_name, write_samples
 
-COMPARISON_FILE = "ab.json"
 REPORT_FILE = "report.md"
 
 

@@ -10,6 +10,8 @@ from ..errors import RunRecordError, UnknownNameError
 from .run_folder import RUN_FILE
 
 LATEST = "latest"
+COMPARISON_FILE = "ab.json"
+"""Record of a comparison; its name stands here, where it can be looked for without the statistics that its records are made of."""
 
 
 def runs_folder(project: Project) -> Path:

@@ -10,8 +10,7 @@ import msgspec
 from ..config import Project
 from ..errors import RunRecordError, UsageError
 from ..stats.history import Snapshot, snapshot
-from .comparison_folder import COMPARISON_FILE
-from .finding import runs_folder
+from .finding import COMPARISON_FILE, runs_folder
 from .run_folder import RUN_FILE, read_run
 
 
