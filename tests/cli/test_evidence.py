@@ -23,7 +23,8 @@ from fusebench.schema import ExitCode, Role, Run, Verdict, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.comparison_folder import read_comparison
 from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Standing
-from fusebench.store.run_folder import encode_run, read_run, write_run
+from fusebench.store.record_files import encode_record
+from fusebench.store.run_folder import read_run, write_run
 
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SPILLING = "unit_sum/spilling@1"
@@ -73,7 +74,7 @@ def canned(synthetic: ModuleType) -> Canned:
 
     def make(slow: float = 1.0, **fields: Any) -> Run:
         run = synthetic.make_run(cases=["flux_1024"], slow={("flux_1024", synthetic.FUSED): slow}, **fields)
-        text = encode_run(run).decode().replace(synthetic.FUSED, SPILLING).replace("flux_1024", "rows").replace(synthetic.OP, "unit_sum")
+        text = encode_record(run).decode().replace(synthetic.FUSED, SPILLING).replace("flux_1024", "rows").replace(synthetic.OP, "unit_sum")
         text = re.sub(r'"params": \{[^}]*\}', '"params": {"rows": 4096, "columns": 1024}', text)
         return msgspec.json.decode(text, type=Run)
 
@@ -91,7 +92,7 @@ def judged(project: Path, canned: Canned, synthetic: ModuleType) -> Callable[...
         promote(write_run(results / "runs", before, synthetic.make_samples(before)), results)
         file = results / "baselines" / "nvidia_h200" / "run.json"
         dated = msgspec.structs.replace(before, environment=msgspec.structs.replace(before.environment, **(baseline or {})))
-        file.write_bytes(encode_run(dated))
+        file.write_bytes(encode_record(dated))
         after = canned(run_id="new", slow=slow, environment=head | {"git_dirty": True} | (run or {}), created="2026-07-28T00:00:00Z")
         write_run(results / "runs", after, synthetic.make_samples(after))
 

@@ -16,7 +16,8 @@ from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.soundness import require_sound
 from fusebench.stats.whole_run import judge_whole
-from fusebench.store.run_folder import encode_run, read_run
+from fusebench.store.record_files import encode_record
+from fusebench.store.run_folder import read_run
 
 FUSED = "qknorm_rope/fused_triton@2"
 Fusebench = Callable[..., Result]
@@ -207,7 +208,7 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
 def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     folder = keep(run_id="new")
     record = synthetic.change_results(read_run(folder), accuracy=None)
-    (folder / "run.json").write_bytes(encode_run(record))
+    (folder / "run.json").write_bytes(encode_record(record))
     result = fusebench("gate", "new")
     assert (result.exit_code, "kernels are no longer checked" in result.stdout) == (4, True)
     assert fusebench("gate", "new", "--allow-incomparable").exit_code == 0
@@ -215,9 +216,9 @@ def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebenc
 
 def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     base = keep(run_id="old", created="2026-07-01T00:00:00Z")
-    (base / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(base))))
+    (base / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(base))))
     new = keep(run_id="new", slow={("flux_1024", FUSED): 1.1})
-    (new / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(new))))
+    (new / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(new))))
     result = fusebench("gate", "new", "--baseline", "old")
     assert result.exit_code == 4
     assert "so what changed is not the kernel" in result.stdout
@@ -229,7 +230,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
     assert document["identical"][-1]["high_us"] is None
     known = {row["kernel"]: row["same_code"] for row in document["judgements"]}
     assert (known[FUSED], known["qknorm_rope/compiled@1"]) == (True, None)
-    (new / "run.json").write_bytes(encode_run(synthetic.with_code(read_run(new), [FUSED])))
+    (new / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(new), [FUSED])))
     changed = fusebench("gate", "new", "--baseline", "old")
     assert (changed.exit_code, "slower beyond the 3.0% margin" in changed.stdout) == (1, True)
     rows = json.loads(fusebench("compare", "old", "new", "--json").stdout)["rows"]

@@ -30,7 +30,7 @@ TEXT = bytes(range(32))
 
 
 def test_only_instructions_are_hashed() -> None:
-    one = code_of(elf({".text.k": TEXT, ".debug_line": b"/home/one/kernel.py"}), "k")
+    one = code_of(elf({".text.k": TEXT, ".debug_line": b"/one/kernel.py"}), "k")
     other = code_of(elf({".debug_line": b"/somewhere/else.py, at another time", ".text.k": TEXT}), "k")
     assert one.sha256 == other.sha256
     assert code_of(elf({".text.k": TEXT[::-1]}), "k").sha256 != one.sha256

@@ -38,7 +38,7 @@ def elf(**sections: bytes) -> bytes:
     return header + body + rows
 
 
-CODE = {"_text_kernel": b"instructions", "_nv_constant0_kernel": b"constants", "_debug_line": b"/home/one/kernel.py:3"}
+CODE = {"_text_kernel": b"instructions", "_nv_constant0_kernel": b"constants", "_debug_line": b"/one/kernel.py:3"}
 
 
 def test_names_paths_and_line_numbers_do_not_count() -> None:

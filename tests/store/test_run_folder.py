@@ -11,7 +11,8 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import SCHEMA_VERSION, Estimate, ExitCode, Sample
 from fusebench.store import run_folder
-from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, decode_run, encode_run, read_run, read_samples, sample_values, write_run
+from fusebench.store.record_files import encode_record
+from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, decode_run, read_run, read_samples, sample_values, write_run
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_infinite_and_undefined_figures_survive_and_stay_json(synthetic: ModuleT
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    content = encode_run(run)
+    content = encode_record(run)
     json.loads(content, parse_constant=refuse)
     back = decode_run(content, "here").results[0]
     assert math.isnan(back.accuracy.rms_error)

@@ -70,7 +70,7 @@ class WorkerProcess:
         except (EOFError, ConnectionError):
             return Failure(status=Status.CRASHED, reason=f"the process died during 'start': {self._death()}", kernel=self._blamed)
         except BaseException:
-            self.kill()
+            self.kill()  # half started, it would answer to nobody
             raise
         return None
 

@@ -10,6 +10,7 @@ import msgspec
 from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import CalibrationNote, Run
+from .record_files import decode_record
 
 CALIBRATION_VERSION = 1
 """Of the calibration file's format; raised whenever a reader of the previous version could misread the new one."""
@@ -19,10 +20,6 @@ T = TypeVar("T")
 
 class _Slim(msgspec.Struct):
     note: CalibrationNote
-
-
-class _Probe(msgspec.Struct):
-    version: int
 
 
 def calibration_file(results: Path, device_name: str) -> Path:
@@ -64,11 +61,7 @@ def decoded(file: Path, kind: type[T]) -> T | None:
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
-        found = msgspec.json.decode(content, type=_Probe).version
-        if found > CALIBRATION_VERSION:
-            newest = f"version {found} is newer than this fusebench reads (up to {CALIBRATION_VERSION})"
-            raise RunRecordError(f"{file}: {newest}; upgrade fusebench to read it")
-        return msgspec.json.decode(content, type=kind, strict=False)
+        return decode_record(content, kind, version="version", newest=CALIBRATION_VERSION, where=file)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunRecordError(
             f"{file}: not a calibration that fusebench wrote: {error}; restore it, or delete it and run `fusebench calibrate` again"

@@ -15,7 +15,7 @@ from ..stats.sequential import Plan
 from ..stats.variance import Components
 from .calibration_note import CALIBRATION_VERSION, calibration_file, decoded
 from .files import write_file
-from .run_folder import finite
+from .record_files import encode_record
 
 
 class CaseComponents(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def join_calibration(
 def write_calibration(results: Path, record: CalibrationRecord) -> Path:
     """Write the record in the place of the one there, at once, and return its file."""
     file = calibration_file(results, record.environment.device_name)
-    write_file(file, msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(record))), indent=1) + b"\n")
+    write_file(file, encode_record(record))
     return file
 
 

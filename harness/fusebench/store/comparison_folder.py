@@ -10,15 +10,12 @@ import msgspec
 from ..errors import RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
-from .files import folder_in_making, write_file
+from .files import write_file
 from .finding import COMPARISON_FILE
-from .run_folder import SAMPLES_FILE, finite, stamped_name, write_samples
+from .record_files import decode_record, encode_record, new_folder
+from .run_folder import SAMPLES_FILE, stamped_name, write_samples
 
 REPORT_FILE = "report.md"
-
-
-class _Probe(msgspec.Struct):
-    comparison_version: int
 
 
 def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample], report: str) -> Path:
@@ -28,17 +25,10 @@ def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sam
         RunRecordError: the folder exists already, or cannot be moved into place.
     """
     folder = parent / f"{stamped_name(comparison.id, comparison.created)}_ab"
-    if folder.exists():
-        raise RunRecordError(f"{folder}: exists already; a comparison is never overwritten, so give the new one its own id")
-    with folder_in_making(folder) as making:
-        record = msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(comparison))), indent=1)
-        write_file(making / COMPARISON_FILE, record + b"\n")
+    with new_folder(folder, "comparison") as making:
+        write_file(making / COMPARISON_FILE, encode_record(comparison))
         write_samples(making / SAMPLES_FILE, comparison.id, samples)
         write_file(making / REPORT_FILE, report.encode())
-        try:
-            making.rename(folder)
-        except OSError as error:
-            raise RunRecordError(f"{folder}: the finished comparison could not be moved there: {error.strerror or error}") from error
     return folder
 
 
@@ -50,13 +40,7 @@ def read_comparison(folder: Path) -> Comparison:
     """
     file = folder / COMPARISON_FILE
     try:
-        content = file.read_bytes()
-        found = msgspec.json.decode(content, type=_Probe).comparison_version
-        if found > COMPARISON_VERSION:
-            newest = f"version {found} is newer than this fusebench reads (up to {COMPARISON_VERSION})"
-            raise RunRecordError(f"{file}: {newest}; upgrade fusebench to read it")
-        # Not strict, so that "inf" and "nan" become numbers again.
-        return msgspec.json.decode(content, type=Comparison, strict=False)
+        return decode_record(file.read_bytes(), Comparison, version="comparison_version", newest=COMPARISON_VERSION, where=file)
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ab`") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -9,15 +9,12 @@ import msgspec
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from ..errors import RunRecordError
-from .files import folder_in_making, write_file
-from .run_folder import finite, stamped_name
+from .files import write_file
+from .record_files import decode_record, encode_record, new_folder
+from .run_folder import stamped_name
 
 COUNTERS_FILE = "ncu.json"
 REPORT_FILE = "report.md"
-
-
-class _Probe(msgspec.Struct):
-    version: int
 
 
 def write_counters(parent: Path, run: CounterRun, reports: Path, report: str) -> Path:
@@ -31,21 +28,14 @@ def write_counters(parent: Path, run: CounterRun, reports: Path, report: str) ->
         RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
     """
     folder = parent / f"{stamped_name(run.id, run.created)}_ncu"
-    if folder.exists():
-        raise RunRecordError(f"{folder}: exists already; a run is never overwritten, so give the new one its own id")
-    with folder_in_making(folder) as making:
-        record = msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(run))), indent=1)
-        write_file(making / COUNTERS_FILE, record + b"\n")
+    with new_folder(folder, "run") as making:
+        write_file(making / COUNTERS_FILE, encode_record(run))
         for name in dict.fromkeys(capture.report for capture in run.captures if capture.report):
             try:
                 shutil.copyfile(reports / name, making / name)
             except OSError as error:
                 raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
         write_file(making / REPORT_FILE, report.encode())
-        try:
-            making.rename(folder)
-        except OSError as error:
-            raise RunRecordError(f"{folder}: the finished run could not be moved there: {error.strerror or error}") from error
     return folder
 
 
@@ -57,13 +47,7 @@ def read_counters(folder: Path) -> CounterRun:
     """
     file = folder if folder.name == COUNTERS_FILE and not folder.is_dir() else folder / COUNTERS_FILE
     try:
-        content = file.read_bytes()
-        found = msgspec.json.decode(content, type=_Probe).version
-        if found > COUNTERS_VERSION:
-            newest = f"version {found} is newer than this fusebench reads (up to {COUNTERS_VERSION})"
-            raise RunRecordError(f"{file}: {newest}; upgrade fusebench to read it")
-        # Not strict, so that "inf" and "nan" become numbers again.
-        return msgspec.json.decode(content, type=CounterRun, strict=False)
+        return decode_record(file.read_bytes(), CounterRun, version="version", newest=COUNTERS_VERSION, where=file)
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ncu`") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

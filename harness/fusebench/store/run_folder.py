@@ -6,17 +6,17 @@ described in docs/schema.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..errors import RunRecordError
 from ..schema import SCHEMA_VERSION, Run, Sample
-from .files import folder_in_making, write_file
+from .files import write_file
+from .record_files import encode_record, new_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -42,15 +42,9 @@ def write_run(parent: Path, run: Run, samples: Sequence[Sample]) -> Path:
         RunRecordError: the folder exists already, or `run.created` is not an ISO 8601 time.
     """
     folder = parent / folder_name(run)
-    if folder.exists():
-        raise RunRecordError(f"{folder}: exists already; a run is never overwritten, so give the new one its own id")
-    with folder_in_making(folder) as making:
-        write_file(making / RUN_FILE, encode_run(run))
+    with new_folder(folder, "run") as making:
+        write_file(making / RUN_FILE, encode_record(run))
         write_samples(making / SAMPLES_FILE, run.id, samples)
-        try:
-            making.rename(folder)
-        except OSError as error:
-            raise RunRecordError(f"{folder}: the finished run could not be moved there: {error.strerror or error}") from error
     return folder
 
 
@@ -115,13 +109,8 @@ def stamped_name(run_id: str, created: str) -> str:
     return f"{stamp:%Y%m%dT%H%M%SZ}_{run_id}"
 
 
-def encode_run(run: Run) -> bytes:
-    """`run` as indented JSON.  JSON has no infinity and no NaN: they are written as the strings "inf", "-inf" and "nan"."""
-    return msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(run))), indent=1) + b"\n"
-
-
 def decode_run(content: bytes, where: str) -> Run:
-    """The inverse of `encode_run`; `where` names the source in messages.
+    """The inverse of `record_files.encode_record`; `where` names the source in messages.
 
     Raises:
         RunRecordError: truncated or garbled JSON, a newer schema, or a record that does not fit this one.
@@ -145,17 +134,6 @@ def decode_run(content: bytes, where: str) -> Run:
         return msgspec.json.decode(content, type=Run, strict=False)
     except msgspec.ValidationError as error:
         raise RunRecordError(f"{where}: schema version {found}, but the record does not fit it: {error}") from error
-
-
-def finite(value: Any) -> Any:
-    """`value` with every infinity and NaN in it as a string, which JSON can hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    return value
 
 
 def _read_bytes(file: Path) -> bytes:

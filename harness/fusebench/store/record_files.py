@@ -1,0 +1,63 @@
+"""What every kind of record shares on disk: JSON with infinities, a version that is read first, and a folder that appears whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import RunRecordError
+from .files import folder_in_making
+
+T = TypeVar("T")
+
+
+@contextmanager
+def new_folder(folder: Path, what: str) -> Iterator[Path]:
+    """A folder to fill, which becomes `folder` when the body ends well; nothing appears otherwise.
+
+    Raises:
+        RunRecordError: it exists already (a `what`, such as `run`, is never overwritten), or it cannot be moved into place.
+    """
+    if folder.exists():
+        raise RunRecordError(f"{folder}: exists already; a {what} is never overwritten, so give the new one its own id")
+    with folder_in_making(folder) as making:
+        yield making
+        try:
+            making.rename(folder)
+        except OSError as error:
+            raise RunRecordError(f"{folder}: the finished {what} could not be moved there: {error.strerror or error}") from error
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """`record` as indented JSON.  JSON has no infinity and no NaN: they are written as the strings "inf", "-inf" and "nan"."""
+    return msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(record))), indent=1) + b"\n"
+
+
+def decode_record(content: bytes, kind: type[T], *, version: str, newest: int, where: Path) -> T:
+    """The inverse of `encode_record`, for a record whose field `version` is at most `newest`.
+
+    Raises:
+        RunRecordError: it is of a newer version; `where` names its file.
+        msgspec.DecodeError, UnicodeDecodeError: it is truncated, garbled, or does not fit `kind`.
+    """
+    found = getattr(msgspec.json.decode(content, type=msgspec.defstruct("Probe", [(version, int)])), version)
+    if found > newest:
+        raise RunRecordError(f"{where}: version {found} is newer than this fusebench reads (up to {newest}); upgrade fusebench to read it")
+    # Not strict, so that "inf" and "nan" become numbers again.
+    return msgspec.json.decode(content, type=kind, strict=False)
+
+
+def finite(value: Any) -> Any:
+    """`value` with every infinity and NaN in it as a string, which JSON can hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
