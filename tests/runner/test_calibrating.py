@@ -320,7 +320,7 @@ def test_every_pair_has_arms_of_its_own() -> None:
 
 
 def test_planted_work_follows_the_pilot_within_belief() -> None:
-    half = pilot_of(new_us=12.6, old_us=12.0)
+    half = pilot_of(new_us=12.3, old_us=12.0)
     assert half.sensitivity == pytest.approx(0.5)
     assert planted_params(subject(), 0.02, half)["elements"] == 1040
     assert planted_params(subject(Planting.DELAY), 0.02, Pilot(time_us=14.0, sensitivity=1.0))["delay_ns"] == 2280
@@ -333,7 +333,11 @@ def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
     collection = load_collection([CALIBRATION_KERNELS], entry_points=False)
     assert collection.problems == []
     for kind in ("cpu", "cuda"):
-        for one in built_in_subjects(kind):
+        subjects = built_in_subjects(kind)
+        assert len({one.case.key for one in subjects}) == len(subjects) == {"cpu": 4, "cuda": 12}[kind]
+        assert built_in_subjects(kind, ()) == []
+        for one in subjects:
+            assert one.kernel in collection.kernels
             op = collection.op(one.case.op)
             assert op.parse_params(one.case.params).elements > 0
             assert one.key in one.case.params

@@ -12,7 +12,7 @@ from fusebench.stats.sequential import Plan, detectable_change, judge, repeated_
 PLAN = Plan()
 
 
-def logs(change: float, count: int = 64, scatter: float = 0.004, seed: int = 0) -> list[float]:
+def logs(change: float, count: int = 96, scatter: float = 0.004, seed: int = 0) -> list[float]:
     return np.random.default_rng(seed).normal(math.log1p(change), scatter, count).tolist()
 
 
@@ -80,7 +80,7 @@ def test_looking_often_costs_no_false_findings_and_would_without_the_split() -> 
     generator = np.random.default_rng(5)
     alarms = peeking = passed = 0
     for _ in range(2000):
-        values = generator.normal(math.log1p(PLAN.margin), 0.0056, 64)
+        values = generator.normal(math.log1p(PLAN.margin), 0.0056, PLAN.looks[-1])
         finding = judge(values, 12.0)
         alarms += finding.kind is VerdictKind.REGRESSION
         passed += finding.kind is VerdictKind.PASS
@@ -94,7 +94,7 @@ def test_intervals_cover_at_every_look_together() -> None:
     generator = np.random.default_rng(6)
     missed = 0
     for _ in range(1000):
-        values = generator.standard_t(3, 64)
+        values = generator.standard_t(3, PLAN.looks[-1])
         found = [repeated_interval(values[:look], 0.025, len(PLAN.looks)) for look in PLAN.looks]
         missed += any(not one.low <= 1.0 <= one.high for one in found)
     assert missed <= binom.ppf(0.999, 1000, 0.05)
@@ -105,12 +105,16 @@ def test_intervals_cover_at_every_look_together() -> None:
 def test_the_planning_formula_says_what_is_found(time_us: float, scatter: float) -> None:
     visible = detectable_change(scatter, time_us)
     generator = np.random.default_rng(7)
-    found = sum(judge(generator.normal(math.log1p(visible), scatter, 64), time_us).kind is VerdictKind.REGRESSION for _ in range(600))
+    found = sum(
+        judge(generator.normal(math.log1p(visible), scatter, PLAN.looks[-1]), time_us).kind is VerdictKind.REGRESSION for _ in range(600)
+    )
     # Earlier looks add to the last look's power, for which the formula stands.
     assert found >= binom.ppf(0.001, 600, 0.95)
     less = PLAN.margin_at(time_us) + 0.6 * (visible - PLAN.margin_at(time_us))
     generator = np.random.default_rng(8)
-    found = sum(judge(generator.normal(math.log1p(less), scatter, 64), time_us).kind is VerdictKind.REGRESSION for _ in range(600))
+    found = sum(
+        judge(generator.normal(math.log1p(less), scatter, PLAN.looks[-1]), time_us).kind is VerdictKind.REGRESSION for _ in range(600)
+    )
     assert found < binom.ppf(0.001, 600, 0.95)
 
 

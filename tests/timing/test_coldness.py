@@ -12,7 +12,7 @@ import pytest
 from fusebench.errors import NotColdError
 from fusebench.registry import load_collection
 from fusebench.schema import CacheState, ExitCode, SamplingPlan
-from fusebench.timing import measure
+from fusebench.timing import preparation
 from fusebench.timing.cache import make_evictor
 from fusebench.timing.coldness import EVICTION_FACTOR, MEMORY_FACTOR, Coldness, contradiction, observe_coldness, require_emptied
 from fusebench.timing.cupti import CuptiTimer
@@ -75,7 +75,7 @@ def test_a_run_without_eviction_is_not_called_cold(cuda: Any, monkeypatch: pytes
     plan = SamplingPlan(replicates=2, rounds=4, cache=CacheState.COLD, trim=0.1)
 
     def measured(evictor: Callable[[Any], Callable[[], None]]) -> Any:
-        monkeypatch.setattr(measure, "make_evictor", evictor)
+        monkeypatch.setattr(preparation, "make_evictor", evictor)
         return measure_case("s:c", op, params, arm_specs([], baseline), device=cuda, plan=plan, timer=CuptiTimer(), seed=1)
 
     assert contradiction({}, measured(make_evictor).coldness) == ""

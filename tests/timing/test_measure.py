@@ -13,7 +13,7 @@ import torch
 from fusebench.errors import TimerError
 from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
-from fusebench.timing import measure, placement
+from fusebench.timing import placement, preparation
 from fusebench.timing.host import HostTimer
 from fusebench.timing.measure import RETRIES, CaseTimings, measure_case
 from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
@@ -108,7 +108,7 @@ def test_the_cache_is_emptied_after_the_inputs_are_restored_and_nothing_of_it_is
         assert buffer is None or torch.equal(buffer, calls.seen[0][2]), "evicted before its inputs were restored"
         timer.log.append("evict")
 
-    monkeypatch.setattr(measure, "make_evictor", lambda device: evict)
+    monkeypatch.setattr(preparation, "make_evictor", lambda device: evict)
     timed(timer, make_plan(cache=CacheState.COLD))
     steps = [line.split()[0] for line in timer.log]
     assert steps == ["prepare", "evict", "begin", "end"] * (len(steps) // 4)
@@ -116,7 +116,7 @@ def test_the_cache_is_emptied_after_the_inputs_are_restored_and_nothing_of_it_is
 
 
 def test_warm_means_that_nothing_is_evicted(timed: Timed, scripted_timer: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "make_evictor", lambda device: pytest.fail("an evictor was made for a warm plan"))
+    monkeypatch.setattr(preparation, "make_evictor", lambda device: pytest.fail("an evictor was made for a warm plan"))
     assert timed(scripted_timer()).samples
 
 

@@ -21,8 +21,8 @@ CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
 QUICK_PASSES, PASSES = 1, 2
 IDENTICAL = 24
-"""Pairs of equal arms in one measurement: two passes over the ten built-in subjects and the twelve of the suite make 1056 comparisons."""
-PLANTED = 2
+"""Pairs of equal arms in each pass: two passes over the twelve built-in subjects and the twelve of the suite make 1152 comparisons."""
+PLANTED = 3
 
 
 class BuiltIn(StrEnum):
@@ -31,11 +31,12 @@ class BuiltIn(StrEnum):
     ALL = "all"
     ROWS = "rows"
     DELAY = "delay"
+    CHAIN = "chain"
     NONE = "none"
 
     @property
-    def plantings(self) -> tuple[str, ...]:
-        return {BuiltIn.ALL: ("rows", "delay"), BuiltIn.NONE: ()}.get(self, (self.value,))
+    def ways(self) -> tuple[str, ...]:
+        return {BuiltIn.ALL: ("rows", "delay", "chain"), BuiltIn.NONE: ()}.get(self, (self.value,))
 
 
 SUITE = "calibration"
@@ -65,7 +66,12 @@ def calibrate(
     ] = None,
     planted: Annotated[int, typer.Option("--planted", min=1, help="Pairs of each planted slowdown in each measurement.")] = PLANTED,
     built_in: Annotated[
-        BuiltIn, typer.Option("--built-in", help="Which of fusebench's own kernels of 2 to 200 us are measured: slowed down how.")
+        BuiltIn,
+        typer.Option(
+            "--built-in",
+            help="Which of fusebench's own kernels of 2 to 200 us are measured: slowed down by more rows, by a delay within the launch, or "
+            "by a second launch that waits.",
+        ),
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
     wait: Annotated[
@@ -103,7 +109,7 @@ def calibrate(
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
-    subjects = [*built_in_subjects(target.kind, built_in.plantings), *selected]
+    subjects = [*built_in_subjects(target.kind, built_in.ways), *selected]
     if not subjects:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)

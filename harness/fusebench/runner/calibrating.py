@@ -40,7 +40,7 @@ from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pairs_at_once, pil
 from .truths import Truths, mean_us
 from .undisturbed import Worker, measure_undisturbed
 
-PILOT_REPLICATES = 4
+PILOT_REPLICATES = 24
 PASSES_SHARE = 0.5
 """Share of the budget by which all passes should have ended: confirming what they find takes about as long as they do."""
 CONFIRMED_AT_ONCE = 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,29 @@ from .messages import ExtraArm
 CALIBRATION_KERNELS = Path(__file__).parents[1] / "calibration_kernels"
 """A kernels folder of fusebench's own, with the op `planted`."""
 PLANTED_KERNEL = "planted/negate_and_wait@1"
+"""One launch; with a delay two on a GPU, of which the second waits."""
+SPINNING_KERNEL = "planted/negate_and_spin@1"
+"""One launch, which waits: a GPU's delay within a kernel."""
 ROW_KEYS = ("tokens", "rows", "elements")
 """Parameters of which more means proportionally more work."""
 DELAY_KEY = "delay_ns"
 BASE_DELAY_NS = 2000
 """Both sides of a planted delay wait at least this long: a launch added on one side alone would cost it some 2 us, 16 % of a kernel of
-12 us, whatever it waits."""
-PILOT_SHARE = 0.10
-"""The pilot plants this much work, to see what that does to the time."""
+12 us, whatever it waits; and a delay within a kernel counts in full only where it outlasts the other programs."""
+PILOT_SHARE = 0.05
+"""The pilot plants this much work, to see what that does to the time: rows come in waves, so what ten times as many do says little."""
 SENSITIVITIES = (0.2, 2.0)
 """Limits of the ratio of time planted to work planted that a pilot is believed: a kernel of 2.8 us on an H200 becomes 1 % slower by 2 %
 more rows, which is 0.5; four replicates of it scatter by half a percent."""
 MEMORY_SHARE = 0.4
 """Of the device's memory, for the buffers of one measurement: an arm that has parameters of its own has its values a second time."""
-MOST_PAIRS = 64
-"""In one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time."""
+MOST_PAIRS = 18
+"""In one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time.  Pairs of 24 us on an
+H200 scattered by 0.88 % with 36 pairs in a round and by 0.69 % with five."""
 GPU_ELEMENTS = (2**16, 2**20, 6_250_000, 25_000_000, 100_000_000)
 """About 2, 3.5, 12, 50 and 200 us on an H200, cold."""
+CHAIN_ELEMENTS = (2**16, 6_250_000)
+"""About 5 and 16 us on an H200 with the launch that waits: the time between two launches scatters, which is seen in short calls."""
 CPU_ELEMENTS = (2**16, 2**19)
 """Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: on both sides of that more rows are no more work."""
 
@@ -86,17 +93,35 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def built_in_subjects(device_kind: str, plantings: Container[str] = (Planting.ROWS, Planting.DELAY)) -> list[Subject]:
-    """The op `planted` in sizes from about 2 to 200 us, slowed down in each of the ways `plantings` (`rows`, `delay`)."""
-    found = []
-    for elements in GPU_ELEMENTS if device_kind == "cuda" else CPU_ELEMENTS:
-        for planting, delay, key in ((Planting.ROWS, 0, "elements"), (Planting.DELAY, BASE_DELAY_NS, DELAY_KEY)):
-            if planting not in plantings:
-                continue
-            params = {"elements": elements, DELAY_KEY: delay}
-            case = Case(suite="calibration", name=f"{planting}_{elements}", op="planted", params=params)
-            found.append(Subject(case=case, kernel=PLANTED_KERNEL, planting=planting, key=key, bytes=8 * elements))
-    return found
+class Way(StrEnum):
+    """How fusebench's own kernels are slowed down."""
+
+    ROWS = "rows"
+    """One launch with more elements."""
+    DELAY = "delay"
+    """One launch that waits longer."""
+    CHAIN = "chain"
+    """Two launches, of which the second waits longer."""
+
+
+def built_in_subjects(device_kind: str, ways: Container[str] = frozenset(Way)) -> list[Subject]:
+    """The op `planted` in sizes from about 2 to 200 us, slowed down in each of `ways`.  A CPU has no launches, and so no chains of them."""
+    on_gpu = device_kind == "cuda"
+    sizes = GPU_ELEMENTS if on_gpu else CPU_ELEMENTS
+    kernels = {
+        Way.ROWS: (PLANTED_KERNEL, sizes),
+        Way.DELAY: (SPINNING_KERNEL if on_gpu else PLANTED_KERNEL, sizes),
+        Way.CHAIN: (PLANTED_KERNEL, CHAIN_ELEMENTS if on_gpu else ()),
+    }
+    return [_built_in(way, kernel, size) for way, (kernel, counts) in kernels.items() if way in ways for size in counts]
+
+
+def _built_in(way: Way, kernel: str, elements: int) -> Subject:
+    planting = Planting.ROWS if way is Way.ROWS else Planting.DELAY
+    params = {"elements": elements, DELAY_KEY: BASE_DELAY_NS if planting is Planting.DELAY else 0}
+    case = Case(suite="calibration", name=f"{way}_{elements}", op="planted", params=params)
+    key = DELAY_KEY if planting is Planting.DELAY else "elements"
+    return Subject(case=case, kernel=kernel, planting=planting, key=key, bytes=8 * elements)
 
 
 def subjects_of(collection: Collection, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[Subject]:

@@ -5,6 +5,7 @@ How many replicates is fixed, or, where pairs of arms are to be compared, decide
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections import Counter, defaultdict
@@ -19,24 +20,19 @@ from ..registry.op import Buffers
 from ..schema import CacheState, Sample, SamplingPlan
 from ..stats.sequential import Plan
 from .arm import Arm, CallTiming, Timer
-from .cache import make_evictor
 from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
 from .orders import balanced_rounds
 from .pairs import Compared, Judge, Pair
 from .placement import CONTROL, ArmSpec, Placement
 from .precision import Precision
+from .preparation import Preparation
 
 if TYPE_CHECKING:
     import torch
 
 RETRIES = 2
 """Times that a replicate with missing records is repeated before the timer is declared unfit."""
-PROFILED_HOST_FACTOR = 4.0
-"""A call takes up to four times its usual host time while the profiler watches it (seen: 300 us of launches became 760 us)."""
-SPIN_CYCLES_PER_US = 2000
-"""Clock cycles per microsecond at just under 2 GHz."""
-SPIN_LIMIT_US = 4000.0
 CODE = "digests of machine code"
 """The phase of `decided_before`."""
 MINIMUM_REPLICATES = 2
@@ -129,7 +125,7 @@ def measure_case(
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
-        evict = make_evictor(device) if plan.cache is CacheState.COLD else lambda: None
+        prepare = Preparation(device, plan.cache)
     ending = judge if judge is not None else Precision(specs, plan)
     for replicate in range(ending.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
@@ -154,12 +150,13 @@ def measure_case(
             _warm_up(arms, device, settle, timings)
             if device.type == "cuda" and plan.cache is CacheState.COLD:
                 with timings.phase("proof that cold is cold"):
-                    timings.coldness = observe_coldness(timer, evict, device)
+                    timings.coldness = observe_coldness(timer, prepare.evict, device)
+            prepare.give_head_start(timings.host_us)
         rounds = balanced_rounds(arms, plan.rounds, rng)
-        prepare = _preparation(device, evict, timings.host_us)
-        with timings.phase("timed rounds"):
+        with timings.phase("timed rounds"), _without_garbage_collection():
             timed = _time_replicate(rounds, timer, prepare, timings)
         taken = _samples(case_key, replicate, rounds, timed)
+        prepare.learn(taken)
         timings.samples += taken
         on_replicate(replicate + 1)
         ending.add(taken)
@@ -236,19 +233,17 @@ def _round_of_work(arms: Sequence[Arm], device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _preparation(device: torch.device, evict: Callable[[], None], host_us: dict[str, float]) -> Callable[[Arm], None]:
-    """What precedes every timed call: inputs restored, the host given a head start, the cache emptied, in that order."""
-    import torch
-
-    def prepare(arm: Arm) -> None:
-        arm.restore()
-        if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-            # While the GPU spins, the host queues the whole call: gaps inside a chain of launches are then the GPU's own.
-            lead_us = min(SPIN_LIMIT_US, PROFILED_HOST_FACTOR * host_us[arm.name])
-            torch.cuda._sleep(int(lead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
-        evict()
-
-    return prepare
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """As `timeit` does: the collector would stop the host in the middle of a call, and walks every record of the profiler again and again
+    (a fifth of what a timed call cost)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _time_replicate(

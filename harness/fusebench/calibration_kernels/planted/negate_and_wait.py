@@ -8,8 +8,7 @@ import torch
 
 from fusebench import kernel
 
-CYCLES_PER_NS = 2
-"""The clock that a delay is counted in; the device's own differs by some percent, which calibration measures."""
+from ._cycles import CYCLES_PER_NS
 
 
 @kernel("planted", "negate_and_wait", version=1, role="split", language="torch", note="the object of `fusebench calibrate`")

@@ -1,0 +1,39 @@
+"""One launch on a GPU that negates and waits: the program that is dispatched last spins by the clock of its multiprocessor."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from fusebench import kernel
+
+from ._cycles import CYCLES_PER_NS
+
+BLOCK = 1024
+
+
+@triton.jit
+def _clock():
+    # Not `pure`: it must be read anew each time round the loop.
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
+def _negate_and_spin(x, elements, cycles, block: tl.constexpr):
+    program = tl.program_id(0)
+    places = program * block + tl.arange(0, block)
+    inside = places < elements
+    tl.store(x + places, -tl.load(x + places, mask=inside), mask=inside)
+    if program == tl.num_programs(0) - 1:
+        began = _clock()
+        now = began
+        while now - began < cycles:
+            now = _clock()
+
+
+@kernel("planted", "negate_and_spin", version=1, role="split", language="triton", note="`fusebench calibrate`'s delay within one launch")
+def negate_and_spin(x: torch.Tensor, *, delay_ns: int = 0) -> None:
+    _negate_and_spin[(triton.cdiv(x.numel(), BLOCK),)](x, x.numel(), delay_ns * CYCLES_PER_NS, block=BLOCK)
