@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from fusebench.report.pages import suite_pages
 from fusebench.report.table import print_run
 from fusebench.schema import CacheState, CalibrationNote, Run, VisibleEffect
 from fusebench.store.calibration_note import calibration_file, load_note, with_calibration
+from fusebench.store.record_files import encode_record
 
 NOTE = CalibrationNote(
     device_name="NVIDIA H200",
@@ -53,6 +56,28 @@ def test_every_form_names_rate_and_effect(synthetic: ModuleType) -> None:
     for text in forms(synthetic.make_run(calibration=NOTE)):
         assert SAID in text
         assert "under 3 us: more than 5.00%, 3 to 10 us: 2.01%, 50 us and more: 0.98%" in text
+
+
+def test_calls_of_several_launches_have_figures_of_their_own() -> None:
+    several = VisibleEffect(low_us=3.0, high_us=10.0, comparisons=100, smallest=0.05, several_launches=True)
+    words = calibration_words(msgspec.structs.replace(NOTE, effects=(*NOTE.effects[1:], several)), "cuda", "cupti", CacheState.COLD)
+    assert words.endswith(
+        "; smallest slowdown found with 95 % probability in calls of one launch: 3 to 10 us: 2.01%, 50 us and more: 0.98%"
+        "; in calls of several launches: 3 to 10 us: 5.00%"
+    )
+    alone = calibration_words(msgspec.structs.replace(NOTE, effects=(several,)), "cuda", "cupti", CacheState.COLD)
+    assert alone.endswith(
+        "(95 % interval up to 0.35%); smallest slowdown found with 95 % probability in calls of several launches: 3 to 10 us: 5.00%"
+    )
+    none = calibration_words(msgspec.structs.replace(NOTE, effects=()), "cuda", "cupti", CacheState.COLD)
+    assert none.endswith("(95 % interval up to 0.35%)")
+
+
+def test_notes_of_older_records_tell_no_calls_apart() -> None:
+    stored = json.loads(encode_record(NOTE))
+    for effect in stored["effects"]:
+        del effect["several_launches"]
+    assert msgspec.convert(stored, CalibrationNote, strict=False) == NOTE
 
 
 def test_every_form_says_where_there_is_none(synthetic: ModuleType) -> None:

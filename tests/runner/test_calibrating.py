@@ -44,7 +44,8 @@ ROUNDS = 4
 
 
 class FakeWorker:
-    """Answers a task as a device would on which a call takes 12 us for 1000 elements and half as much again per element beyond."""
+    """Answers a task as a device would on which a call takes 12 us for 1000 elements and half as much again per element beyond, and where
+    waiting is a launch of its own."""
 
     def __init__(
         self,
@@ -54,15 +55,22 @@ class FakeWorker:
         seed: int = 1,
         failing: str = "",
         warm: str = "",
+        sees_launches: bool = True,
         before_asked: Callable[[MeasureTask], None] = lambda task: None,
     ) -> None:
         """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
         self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
+        self.sees_launches = sees_launches
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
 
     def time_ns(self, params: dict[str, Any]) -> float:
         return 12_000 * (1 + 0.5 * (params["elements"] / 1000 - 1)) + params.get("delay_ns", 0)
+
+    def launches(self, params: dict[str, Any]) -> int:
+        if not self.sees_launches:
+            return 0
+        return 2 if params.get("delay_ns", 0) > 0 else 1
 
     def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
         self.before_asked(task)
@@ -89,10 +97,11 @@ class FakeWorker:
         samples = []
         for position, arm in enumerate(task.extra_arms):
             luck = self.random.gauss(0.0, self.scatter) + (self.shift if arm.name.endswith(": new") else 0.0)
-            time = self.time_ns(arm.params or task.case.params) * math.exp(luck)
+            params = arm.params or task.case.params
+            time = self.time_ns(params) * math.exp(luck)
             samples += [
                 Sample(
-                    case=task.case.key, arm=arm.name, replicate=number, round=each, position=position, kernels=1,
+                    case=task.case.key, arm=arm.name, replicate=number, round=each, position=position, kernels=self.launches(params),
                     span_ns=(span := round(time * math.exp(self.random.gauss(0.0, 0.002)))), busy_ns=span,
                 )
                 for each in range(ROUNDS)
@@ -152,6 +161,21 @@ def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) 
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 4
     assert VerdictKind.REGRESSION not in {one.verdict for one in of(found, 0.002)}, "a fifth of a percent is inside the margin"
     assert found.complete
+
+
+def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter)
+    assert {(one.place.case, one.launches) for one in found.trials} == {("calibration:rows_1000", 1), ("calibration:delay_1000", 2)}
+    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    assert [one.name for one in summary_of(record).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
+    assert [(one.low_us, one.several_launches, one.comparisons) for one in record.note.effects] == [(10.0, False, 8), (10.0, True, 8)]
+
+
+def test_a_timer_that_sees_no_launches_tells_no_calls_apart(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, FakeWorker(sees_launches=False))
+    assert {one.launches for one in found.trials} == {0}
+    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    assert [(one.several_launches, one.comparisons) for one in record.note.effects] == [(False, 16)]
 
 
 def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:

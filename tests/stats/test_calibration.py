@@ -10,10 +10,19 @@ from fusebench.schema import VerdictKind
 from fusebench.stats.calibration import Trial, rate, summarise, visible_effect
 
 
-def trials(time_us: float, planted: float, found: int, total: int, kind: VerdictKind = VerdictKind.REGRESSION) -> list[Trial]:
+def trials(
+    time_us: float, planted: float, found: int, total: int, kind: VerdictKind = VerdictKind.REGRESSION, *, launches: int = 1
+) -> list[Trial]:
     other = VerdictKind.PASS
     return [
-        Trial(time_us=time_us, planted=planted, kind=kind if place < found else other, replicates=12 + place, gpu_seconds=0.01 * place)
+        Trial(
+            time_us=time_us,
+            planted=planted,
+            kind=kind if place < found else other,
+            launches=launches,
+            replicates=12 + place,
+            gpu_seconds=0.01 * place,
+        )
         for place in range(total)
     ]
 
@@ -40,6 +49,33 @@ def test_classes_of_duration_are_kept_apart() -> None:
     assert (calibration.false_regressions.count, calibration.false_regressions.total) == (4, 620)
     assert calibration.of(12.0) is calibration.classes[2]
     assert summarise(trials(12.0, 0.0, 0, 5)).of(2.0) is None
+
+
+def test_calls_of_several_launches_are_kept_apart_from_calls_of_one() -> None:
+    """As on an H200 at 5 us: 2 % is found in one launch, and hidden in two."""
+    calibration = summarise(
+        [
+            *trials(5.0, 0.02, 10, 20, launches=2),
+            *trials(2.0, 0.02, 1, 20, launches=3),
+            *trials(5.0, 0.0, 0, 40, launches=2),
+            *trials(5.0, 0.02, 20, 20),
+            *trials(60.0, 0.02, 20, 20),
+        ]
+    )
+    names = ["3 to 10 us", "50 us and more", "under 3 us, several launches", "3 to 10 us, several launches"]
+    assert [one.name for one in calibration.classes] == names
+    assert [one.smallest_found for one in calibration.classes] == [0.02, 0.02, None, None]
+    assert [one.false_regressions.total for one in calibration.classes] == [0, 0, 0, 40]
+    assert calibration.of(5.0) is calibration.classes[0]
+    assert calibration.of(5.0, launches=2) is calibration.of(5.0, launches=7) is calibration.classes[3]
+    assert calibration.of(60.0, launches=2) is None
+    assert calibration.false_regressions.total == 40
+
+
+def test_where_the_timer_sees_no_launches_classes_are_by_duration_alone() -> None:
+    calibration = summarise(trials(5.0, 0.0, 0, 10, launches=0))
+    assert [one.name for one in calibration.classes] == ["3 to 10 us"]
+    assert calibration.of(5.0, launches=0) is calibration.of(5.0) is calibration.classes[0]
 
 
 def test_the_smallest_effect_is_the_smallest_above_which_all_are_found() -> None:
@@ -91,5 +127,7 @@ def test_refuses_trials_that_say_nothing() -> None:
         summarise([Trial(time_us=12.0, planted=-0.01, kind=VerdictKind.PASS)])
     with pytest.raises(ValueError, match="positive time"):
         summarise([Trial(time_us=0.0, planted=0.0, kind=VerdictKind.PASS)])
+    with pytest.raises(ValueError, match="launches that are not negative"):
+        summarise([Trial(time_us=12.0, planted=0.0, kind=VerdictKind.PASS, launches=-1)])
     with pytest.raises(ValueError, match="not a rate"):
         rate(3, 2)

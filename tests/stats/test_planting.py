@@ -13,9 +13,15 @@ def place(nominal: float, case: str = "c", planting: Planting = Planting.ROWS) -
     return Place(0, case, "op/k@1", planting if nominal else Planting.IDENTICAL, nominal)
 
 
-def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = "c") -> PlantedTrial:
+def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = "c", launches: int = 1) -> PlantedTrial:
     return PlantedTrial(
-        place=place(nominal, case), time_us=time_us, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12
+        place=place(nominal, case),
+        time_us=time_us,
+        first=kind,
+        verdict=kind,
+        change=Estimate(1.0, 0.99, 1.01),
+        replicates=12,
+        launches=launches,
     )
 
 
@@ -38,6 +44,15 @@ def test_each_class_of_durations_has_its_own_truths() -> None:
         [truth(0.02, 0.016, "short"), truth(0.02, 0.02, "long")],
     )
     assert [one.planted for one in found] == pytest.approx([0.016, 0.02])
+
+
+def test_calls_of_several_launches_have_truths_of_their_own() -> None:
+    found = as_trials(
+        [trial(0.02, VerdictKind.PASS, case="one"), trial(0.02, VerdictKind.REGRESSION, case="two", launches=2)],
+        [truth(0.02, 0.016, "one"), truth(0.02, 0.02, "two")],
+    )
+    assert [(one.planted, one.launches) for one in found] == [(pytest.approx(0.016), 1), (pytest.approx(0.02), 2)]
+    assert [one.name for one in summarise(found).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
 
 
 def test_a_planting_on_a_limit_between_classes_stays_one() -> None:

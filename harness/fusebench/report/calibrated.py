@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..schema import CacheState, CalibrationNote, Run, VisibleEffect
 from ..stats.calibration import durations
 
@@ -28,9 +30,22 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
     alarms = (
         f"{note.false_regressions} of {note.comparisons} equal kernels called slower (95 % interval up to {note.false_regression_high:.2%})"
     )
-    effects = ", ".join(f"{durations(effect.low_us, effect.high_us)}: {_smallest(effect)}" for effect in note.effects)
-    seen = f"; smallest slowdown found with 95 % probability: {effects}" if effects else ""
-    return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{seen}"
+    return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{_seen(note.effects)}"
+
+
+def _seen(effects: Sequence[VisibleEffect]) -> str:
+    """What the comparisons could see.  Calls of one launch are named as such only beside calls of several: a timer that sees no launches,
+    and older records, tell none apart."""
+    if not effects:
+        return ""
+    one = [effect for effect in effects if not effect.several_launches]
+    several = [effect for effect in effects if effect.several_launches]
+    parts = [(" in calls of one launch", one), (" in calls of several launches", several)] if several else [("", one)]
+    return "; smallest slowdown found with 95 % probability" + ";".join(f"{calls}: {_by_duration(some)}" for calls, some in parts if some)
+
+
+def _by_duration(effects: Sequence[VisibleEffect]) -> str:
+    return ", ".join(f"{durations(effect.low_us, effect.high_us)}: {_smallest(effect)}" for effect in effects)
 
 
 def _smallest(effect: VisibleEffect) -> str:

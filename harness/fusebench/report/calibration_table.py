@@ -31,7 +31,7 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         f"replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, {record.processes} fresh processes confirm; "
         f"{len(record.trials)} comparisons in {len(record.sessions)} sessions, the last on {record.sessions[-1]}.",
         "",
-        "## By duration of the kernel",
+        "## By duration of the call, and whether it makes one launch or several",
         "",
         *markdown_table(CLASS_HEADER, [_class_row(one) for one in summary.classes]),
         "",
@@ -63,6 +63,7 @@ def calibration_document(record: CalibrationRecord, summary: Calibration, file: 
             {
                 "low_us": one.low_us,
                 "high_us": finite(one.high_us),
+                "several_launches": one.several_launches,
                 "comparisons": one.false_regressions.total,
                 "false_regressions": one.false_regressions.count,
                 "undecided": one.undecided.count,

@@ -73,6 +73,7 @@ class _Pending(msgspec.Struct, kw_only=True):
     pass_number: int
     place: Place
     compared: Compared
+    launches: int
     seconds: float
     by_process: list[list[float]] = []
 
@@ -169,12 +170,14 @@ class Calibrating:
                     reply = self._ask(subject, part.arms, part.pairs, workers.native, looks=self.options.looks)
                     if reply is None:
                         continue
+                    launches = _launches(reply, part.pairs)
                     pending += [
                         _Pending(
                             subject=place,
                             pass_number=number,
                             place=self._place(subject, part.nominal[name]),
                             compared=compared,
+                            launches=launches[name],
                             seconds=reply.seconds / len(reply.compared),
                         )
                         for name, compared in reply.compared.items()
@@ -318,6 +321,13 @@ class Calibrating:
         self.reporter.note(text)
 
 
+def _launches(reply: Measured, pairs: Sequence[Pair]) -> dict[str, int]:
+    """By pair that was compared, the device activities of one call of its old arm, which are the same in every call; 0 where the timer
+    cannot see them."""
+    by_arm = {sample.arm: sample.kernels for sample in reply.samples}
+    return {pair.name: by_arm[pair.old] for pair in pairs if pair.name in reply.compared}
+
+
 def _trial(one: _Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
     return PlantedTrial(
         place=one.place,
@@ -326,5 +336,6 @@ def _trial(one: _Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
         verdict=kind,
         change=finding.change,
         replicates=len(one.compared.logs),
+        launches=one.launches,
         device_seconds=one.seconds,
     )

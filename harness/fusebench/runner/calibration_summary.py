@@ -16,7 +16,7 @@ FEWEST_TRIALS = 20
 
 
 def summary_of(record: CalibrationRecord) -> Calibration:
-    """False-alarm rate, shares found and scatter of replicates, by class of duration."""
+    """False-alarm rate, shares found and scatter of replicates, by class of duration, calls of one launch and of several apart."""
     return summarise(as_trials(record.trials, record.truths))
 
 
@@ -106,4 +106,5 @@ def _effect(one: ClassSummary) -> VisibleEffect:
         comparisons=one.false_regressions.total,
         smallest=one.smallest_found if one.smallest_found in tried else None,
         largest_planted=max(tried, default=None),
+        several_launches=one.several_launches,
     )

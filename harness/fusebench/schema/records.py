@@ -105,7 +105,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calibration found of one class of kernel durations."""
+    """What a calibration found of one class of kernel durations, of calls that make one launch or of calls that make several."""
 
     low_us: float
     high_us: float
@@ -116,6 +116,8 @@ class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
     """Smallest slowdown, as a share of the time, that was found with 95 % probability; None where none was."""
     largest_planted: float | None = None
     """The largest slowdown that was planted often enough, which is what a missing `smallest` exceeds; None where none was."""
+    several_launches: bool = False
+    """Whether its calls make several launches each; older records, and timers that see no launches, tell none apart."""
 
 
 class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +134,7 @@ class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
     false_regression_high: float
     """Upper end of the exact 95 % interval of that rate."""
     effects: tuple[VisibleEffect, ...]
-    """By class of duration, shortest first."""
+    """Of calls of one launch, then of calls of several; each by class of duration, shortest first."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,11 @@
 """What a machine's own comparisons say of the verdicts made on it: the false-alarm rate and the smallest effect that is found.
 
 From many comparisons whose answer is known (a kernel with itself, or with a copy slowed down by a planted share), by class of kernel
-duration: how often equal kernels were called slower, with an upper bound, since none of 1000 is not never; and how often each planted
-slowdown was found.  A rate has the exact interval of Clopper and Pearson (Biometrika 26 (1934) 404).
+duration, calls of one launch and of several apart: how often equal kernels were called slower, with an upper bound, since none of 1000 is
+not never; and how often each planted slowdown was found.  A rate has the exact interval of Clopper and Pearson (Biometrika 26 (1934) 404).
+
+Between the launches of one call the device idles for a time that scatters: on an H200 calls of two launches scattered several times as
+much as calls of one launch that took as long.
 """
 
 from __future__ import annotations
@@ -31,6 +34,21 @@ def durations(low_us: float, high_us: float) -> str:
     return f"{low_us:g} us and more" if math.isinf(high_us) else f"{low_us:g} to {high_us:g} us"
 
 
+def duration_class(time_us: float, limits_us: Sequence[float] = DURATION_CLASSES_US) -> int:
+    """The number of the class of durations that a kernel of `time_us` microseconds belongs to, from 0."""
+    return sum(time_us >= limit for limit in limits_us)
+
+
+def makes_several(launches: int) -> bool:
+    """Whether a call makes several launches.  0, from a timer that sees none, counts with one: such a timer tells no calls apart."""
+    return launches > 1
+
+
+def call_class(time_us: float, launches: int, limits_us: Sequence[float] = DURATION_CLASSES_US) -> tuple[bool, int]:
+    """Whether a call makes several launches, and the number of its class of durations.  Classes sort as reports show them."""
+    return makes_several(launches), duration_class(time_us, limits_us)
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison whose answer is known."""
 
@@ -39,6 +57,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Slowdown as a share of the time, in time and not in work: 0 for identical arms.  A kernel that does 2 % more work at 3 us is some
     1 % slower."""
     kind: VerdictKind
+    launches: int = 1
+    """Device activities per call; 0 where the timer saw none."""
     replicates: int = 0
     gpu_seconds: float = 0.0
 
@@ -62,10 +82,11 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of durations."""
+    """One class of durations, of calls that make one launch or of calls that make several."""
 
     low_us: float
     high_us: float
+    several_launches: bool
     false_regressions: Rate
     """Equal kernels called slower."""
     false_improvements: Rate
@@ -86,35 +107,37 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return durations(self.low_us, self.high_us)
+        """`3 to 10 us` for calls of one launch, `3 to 10 us, several launches` for others."""
+        return durations(self.low_us, self.high_us) + (", several launches" if self.several_launches else "")
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a machine."""
 
     classes: tuple[ClassSummary, ...]
-    """Those that had any trial, shortest durations first."""
+    """Those that had any trial: calls of one launch before calls of several, each with the shortest durations first."""
     false_regressions: Rate
     """Over all classes: the claim that stands in every report, as its upper end."""
 
-    def of(self, time_us: float) -> ClassSummary | None:
-        """The class that a kernel of `time_us` microseconds belongs to, or None where it was not calibrated."""
-        return next((one for one in self.classes if one.low_us <= time_us < one.high_us), None)
+    def of(self, time_us: float, launches: int = 1) -> ClassSummary | None:
+        """The class of calls that take `time_us` microseconds and make so many launches, or None where it was not calibrated."""
+        several = makes_several(launches)
+        return next((one for one in self.classes if one.several_launches == several and one.low_us <= time_us < one.high_us), None)
 
 
 def summarise(trials: Iterable[Trial], limits_us: Sequence[float] = DURATION_CLASSES_US) -> Calibration:
     """What the trials show.
 
     Raises:
-        ValueError: a negative or unbounded planted slowdown, or a time that is not positive.
+        ValueError: a negative or unbounded planted slowdown, a time that is not positive, or a negative number of launches.
     """
     edges = [0.0, *limits_us, math.inf]
-    grouped: dict[int, list[Trial]] = defaultdict(list)
+    grouped: dict[tuple[bool, int], list[Trial]] = defaultdict(list)
     for trial in trials:
-        if not (0 < trial.time_us < math.inf and 0 <= trial.planted < math.inf):
-            raise ValueError(f"{trial!r}: expected a positive time and a planted slowdown that is not negative")
-        grouped[sum(trial.time_us >= limit for limit in limits_us)].append(trial)
-    classes = tuple(_class(edges[place], edges[place + 1], grouped[place]) for place in sorted(grouped))
+        if not (0 < trial.time_us < math.inf and 0 <= trial.planted < math.inf and trial.launches >= 0):
+            raise ValueError(f"{trial!r}: expected a positive time, and a planted slowdown and launches that are not negative")
+        grouped[call_class(trial.time_us, trial.launches, limits_us)].append(trial)
+    classes = tuple(_class(edges[place], edges[place + 1], several, grouped[several, place]) for several, place in sorted(grouped))
     equal = [trial for group in grouped.values() for trial in group if trial.planted == 0]
     return Calibration(classes=classes, false_regressions=_rate(equal, VerdictKind.REGRESSION))
 
@@ -143,13 +166,14 @@ def visible_effect(found: dict[float, Rate], share: float = FOUND_SHARE) -> floa
     return None
 
 
-def _class(low: float, high: float, trials: Sequence[Trial]) -> ClassSummary:
+def _class(low: float, high: float, several: bool, trials: Sequence[Trial]) -> ClassSummary:
     equal = [trial for trial in trials if trial.planted == 0]
     planted = {size: [trial for trial in trials if trial.planted == size] for size in sorted({trial.planted for trial in trials} - {0.0})}
     found = {size: _rate(group, VerdictKind.REGRESSION) for size, group in planted.items()}
     return ClassSummary(
         low_us=low,
         high_us=high,
+        several_launches=several,
         false_regressions=_rate(equal, VerdictKind.REGRESSION),
         false_improvements=_rate(equal, VerdictKind.IMPROVEMENT),
         undecided=_rate(equal, VerdictKind.UNDECIDED),

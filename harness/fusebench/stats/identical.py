@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ..schema import Estimate, Verdict, VerdictKind
-from .calibration import DURATION_CLASSES_US, Trial, durations
+from .calibration import DURATION_CLASSES_US, Trial, duration_class, durations
 from .rule import describe_change
 
 
@@ -139,8 +139,3 @@ def against_noise(verdict: Verdict, noise: Noise) -> Verdict:
 def as_trials(twins: Iterable[Twin]) -> list[Trial]:
     """The same comparisons as trials of known answer, for the machine's false-alarm rate."""
     return [Trial(time_us=twin.time_us, planted=0.0, kind=twin.kind) for twin in twins]
-
-
-def duration_class(time_us: float, limits_us: Sequence[float] = DURATION_CLASSES_US) -> int:
-    """The number of the class that a kernel of `time_us` microseconds belongs to, from 0."""
-    return sum(time_us >= limit for limit in limits_us)

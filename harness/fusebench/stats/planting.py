@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from ..schema import Estimate, VerdictKind
-from .calibration import DURATION_CLASSES_US, Trial
+from .calibration import DURATION_CLASSES_US, Trial, call_class
 from .rule import describe_change
 
 
@@ -54,6 +54,9 @@ class PlantedTrial(msgspec.Struct, frozen=True, kw_only=True):
     """After confirmation and the correction for the number of comparisons."""
     change: Estimate
     replicates: int
+    launches: int = 1
+    """Device activities (kernels, copies, fills) per call of the old arm; 0 where the timer cannot see them.  Records that do not say
+    count as one launch."""
     device_seconds: float = 0.0
     """Its share of the time that its measurement took."""
 
@@ -69,21 +72,21 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_trials(trials: Iterable[PlantedTrial], truths: Iterable[Truth], limits_us: Sequence[float] = DURATION_CLASSES_US) -> list[Trial]:
-    """The trials under what was truly planted: the mean truth of all plantings of one duration class that lie nearest to one nominal size.
+    """The trials under what was truly planted: the mean truth of all plantings of one class of calls that lie nearest to one nominal size.
 
     A planting without a measured truth, or whose truth is not told from no slowdown, counts for nothing (see `uncounted`).
     """
     kept = list(trials)
     known = {truth.place: truth.change.value - 1 for truth in truths if _known(truth)}
     nominals = sorted({trial.place.nominal for trial in kept} - {0.0})
-    sizes: dict[tuple[int, float], dict[Place, float]] = defaultdict(dict)
-    groups: dict[Place, tuple[int, float]] = {}
+    sizes: dict[tuple[bool, int, float], dict[Place, float]] = defaultdict(dict)
+    groups: dict[Place, tuple[bool, int, float]] = {}
     for trial in kept:
         truth = known.get(trial.place, 0.0)
         if trial.place.nominal > 0 and truth > 0:
             nearest = min(nominals, key=lambda nominal: abs(math.log(truth / nominal)))
             # By the planting's first trial: one that lies on the limit between two classes stays one planting.
-            groups.setdefault(trial.place, (sum(trial.time_us >= limit for limit in limits_us), nearest))
+            groups.setdefault(trial.place, (*call_class(trial.time_us, trial.launches, limits_us), nearest))
             sizes[groups[trial.place]][trial.place] = truth
     mean = {group: math.fsum(found.values()) / len(found) for group, found in sizes.items()}
     return [
@@ -91,6 +94,7 @@ def as_trials(trials: Iterable[PlantedTrial], truths: Iterable[Truth], limits_us
             time_us=trial.time_us,
             planted=mean[groups[trial.place]] if trial.place.nominal > 0 else 0.0,
             kind=trial.verdict,
+            launches=trial.launches,
             replicates=trial.replicates,
             gpu_seconds=trial.device_seconds,
         )

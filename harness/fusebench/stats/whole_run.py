@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..schema import Run, VerdictKind
+from .calibration import duration_class
 from .gating import Judgement, judge_run
-from .identical import Spread, Twin, against_noise, duration_class, noise_by_class, spread_of
+from .identical import Spread, Twin, against_noise, noise_by_class, spread_of
 from .rule import MarginRule
 from .suite_changes import (
     Shrinkage,
