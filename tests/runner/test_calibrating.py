@@ -38,6 +38,7 @@ from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
 from fusebench.timing.coldness import Coldness
+from fusebench.timing.lengths import Lengths
 from fusebench.timing.pairs import Judge
 
 ROUNDS = 4
@@ -78,10 +79,15 @@ class FakeWorker:
         if self.failing and self.failing in task.case.name:
             return Failure(status=Status.CRASHED, reason="planted")
         judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
+        lengths = Lengths(task.pairs, task.lengths) if task.lengths is not None else None
+        ending = judge or lengths
         samples: list[Sample] = []
-        for replicate in range(judge.replicates if judge else task.plan.replicates):
-            taken = self.replicate(task, replicate)
+        for replicate in range(ending.replicates if ending else task.plan.replicates):
+            idle = lengths.idle_arms() if lengths is not None else set()
+            taken = [sample for sample in self.replicate(task, replicate) if sample.arm not in idle]
             samples += taken
+            if lengths is not None:
+                lengths.add(taken)
             if judge is not None:
                 judge.add(taken)
                 if not judge.open:
@@ -185,6 +191,18 @@ def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Devi
         assert truth.change.low <= 1 + truth.place.nominal * 1.35
         assert truth.change.value - 1 == pytest.approx(truth.place.nominal, abs=0.004)
         assert truth.replicates == 5 * 12
+
+
+def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
+    workers = FakeWorkers(FakeWorker())
+    found = Calibrating(cpu, Path(), options(identical=1), reporter).run([subject()], workers)  # type: ignore[arg-type]
+    claimed = [one for one in found.trials if one.first is VerdictKind.REGRESSION]
+    assert claimed
+    for worker in workers.started:
+        (task,) = worker.tasks
+        assert task.lengths is not None
+        truths = 1 + len(options().slowdowns)
+        assert sorted(task.lengths.values()) == sorted([12] * truths + [max(12, one.replicates) for one in claimed])
 
 
 def test_a_process_that_deceives_the_first_stage_is_no_false_alarm(cpu: Device, reporter: Any) -> None:

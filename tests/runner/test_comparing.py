@@ -26,6 +26,7 @@ from fusebench.stats.confirmation import PROCESSES
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import ComparedKernel, Comparison, OtherSide, Standing
 from fusebench.timing.coldness import Coldness
+from fusebench.timing.lengths import Lengths
 from fusebench.timing.pairs import Judge
 
 PLAN = SamplingPlan(replicates=3, rounds=2, cache=CacheState.WARM, trim=0.0)
@@ -84,12 +85,20 @@ class FakeWorker:
             judge.drop(name for name, same in known.items() if same and name not in task.sampled)
         samples: list[Sample] = []
         arms = ["copy", "stream", "control", *task.kernels, *(arm.name for arm in task.extra_arms)]
-        for number in range(judge.replicates if judge else task.plan.replicates):
+        lengths = Lengths(task.pairs, task.lengths) if task.lengths else None
+        ending = judge or lengths
+        for number in range(ending.replicates if ending else task.plan.replicates):
             if judge and not judge.open:
                 break
+            idle = lengths.idle_arms() if lengths else set()
             taken = [
-                sample for arm in arms for sample in self._samples(task, number, arm, factor(task.baseline if arm == "control" else arm))
+                sample
+                for arm in arms
+                if arm not in idle
+                for sample in self._samples(task, number, arm, factor(task.baseline if arm == "control" else arm))
             ]
+            if lengths:
+                lengths.add(taken)
             samples += taken
             if judge:
                 judge.add(taken)

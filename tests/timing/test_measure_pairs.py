@@ -152,3 +152,12 @@ def test_an_arm_may_have_inputs_of_its_own(
         "suite:case", op, op.Params(size=16), specs, device=torch.device("cpu"), plan=make_plan(), timer=ByName({}), seed=1
     )  # fmt: skip
     assert set(sizes) == {16, 20}
+
+
+def test_pairs_are_measured_for_as_long_as_each_is_asked_for_and_nothing_is_judged(compared: Callable[..., CaseTimings]) -> None:
+    timer = ByName({})
+    timings = compared(timer, looks=None, lengths={"slow": 2, "even": 4})
+    always = {COPY, STREAM, BASELINE, CONTROL}
+    assert timer.replicates == [always | {SLOW, EVEN, "reference"}] * 2 + [always | {EVEN, "reference"}] * 2
+    assert timings.compared == {}
+    assert Counter(sample.arm for sample in timings.samples)[EVEN] == 2 * Counter(sample.arm for sample in timings.samples)[SLOW]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,38 +217,35 @@ class Calibrating:
     def _confirmed(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], fresh: Sequence[Worker]) -> Truths:
         """One subject through all fresh processes."""
         found = Truths()
-        wanted = comparing(subject, 1, self.options.slowdowns, pilot)
-        by_length: dict[int, list[_Pending]] = defaultdict(list)
-        for one in claims:
-            by_length[placements_for(one.compared.finding)].append(one)
+        # Long ones together: what is measured beside them ends with them.
+        ordered = sorted(claims, key=lambda one: placements_for(one.compared.finding))
+        groups = [ordered[start : start + CONFIRMED_AT_ONCE] for start in range(0, len(ordered), CONFIRMED_AT_ONCE)] or [[]]
         for worker in fresh:
-            for placements, some in by_length.items():
-                for start in range(0, len(some), CONFIRMED_AT_ONCE):
-                    self._confirm(subject, pilot, some[start : start + CONFIRMED_AT_ONCE], worker, placements)
-            reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=self.options.plan.replicates)
-            if reply is None:
-                continue
-            places = [self._place(subject, wanted.nominal[pair.name]) for pair in wanted.pairs]
-            found.add(reply.samples, wanted.pairs, places, self.options.plan.trim)
+            for number, group in enumerate(groups):
+                self._confirm(subject, pilot, group, worker, found if number == 0 else None)
         return found
 
-    def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker, placements: int) -> None:
-        """Measure the claims again in one fresh process, each in a pair of its own."""
-        counts: dict[float, int] = defaultdict(int)
-        names = []
-        for one in claims:
-            nominal = one.place.nominal
-            counts[nominal] += 1
-            names.append((nominal, counts[nominal]))
+    def _confirm(self, subject: Subject, pilot: Pilot, claims: Sequence[_Pending], worker: Worker, found: Truths | None) -> None:
+        """Measure the claims again in one fresh process, each in a pair of its own, and, with `found`, each planting by itself."""
+        nominals = [one.place.nominal for one in claims]
+        truths = [0.0, *self.options.slowdowns] if found is not None and subject.key else [0.0] if found is not None else []
+        counts = Counter([*nominals, *truths])
         wanted = comparing(subject, counts.pop(0.0, 0), counts, pilot)
-        reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=placements)
+        by_nominal: dict[float, list[Pair]] = defaultdict(list)
+        for pair in wanted.pairs:
+            by_nominal[wanted.nominal[pair.name]].append(pair)
+        again = [(by_nominal[nominal].pop(), one) for nominal, one in zip(nominals, claims, strict=True)]
+        by_itself = [by_nominal[nominal].pop() for nominal in truths]
+        lengths = {pair.name: placements_for(one.compared.finding) for pair, one in again}
+        lengths.update({pair.name: self.options.plan.replicates for pair in by_itself})
+        reply = self._ask(subject, wanted.arms, wanted.pairs, worker, lengths=lengths)
         if reply is None:
             return
-        pairs = defaultdict(list)
-        for pair in wanted.pairs:
-            pairs[wanted.nominal[pair.name]].append(pair)
-        for one, (nominal, number) in zip(claims, names, strict=True):
-            one.by_process.append(pair_logs(reply.samples, pairs[nominal][number - 1], self.options.plan.trim))
+        for pair, one in again:
+            one.by_process.append(pair_logs(reply.samples, pair, self.options.plan.trim))
+        if found is not None:
+            places = [self._place(subject, wanted.nominal[pair.name]) for pair in by_itself]
+            found.add(reply.samples, by_itself, places, self.options.plan.trim)
 
     def _concluded(self, pending: Sequence[_Pending]) -> list[PlantedTrial]:
         """Verdicts as `ab` gives them; a pass over the subjects is one suite."""
@@ -279,6 +276,7 @@ class Calibrating:
         *,
         replicates: int = 2,
         looks: Plan | None = None,
+        lengths: dict[str, int] | None = None,
     ) -> Measured | None:
         """The measurement, or None where the subject failed or was not cold, which is kept as a warning."""
         task = MeasureTask(
@@ -291,6 +289,7 @@ class Calibrating:
             extra_arms=tuple(arms),
             pairs=tuple(pairs),
             looks=looks,
+            lengths=lengths,
         )
         reply = measure_undisturbed(
             task,

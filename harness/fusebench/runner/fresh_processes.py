@@ -27,7 +27,7 @@ def in_fresh_processes(
     on_process: Callable[[int, int], None] = lambda done, total: None,
     processes: int = PROCESSES,
 ) -> dict[str, list[list[float]]] | Failure:
-    """Log ratios of the claimed pairs by name, one list per fresh process, each as long as the longest finding took; or the first failure.
+    """Log ratios of the claimed pairs by name, one list per fresh process, each as long as its finding took; or the first failure.
 
     Args:
         task: the measurement that the findings are from; pairs that nothing is claimed of are left out, with their arms.
@@ -45,8 +45,8 @@ def in_fresh_processes(
         baseline=kernels[0] if kernels else task.baseline,
         extra_arms=tuple(arm for arm in task.extra_arms if arm.name in wanted),
         pairs=pairs,
-        plan=msgspec.structs.replace(task.plan, replicates=max(placements_for(finding) for finding in claims.values())),
         looks=None,
+        lengths={pair.name: placements_for(claims[pair.name]) for pair in pairs},
         seconds=None,  # a confirmation that is cut short says nothing
         digested=(),
         skip_identical=False,

@@ -68,6 +68,8 @@ class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...] = ()
     looks: Plan | None = None
     """When and how to judge the pairs; None measures the plan's replicates and judges nothing."""
+    lengths: dict[str, int] | None = None
+    """Without looks: replicates of each pair by its name, instead of the plan's."""
     digested: tuple[str, ...] = ()
     """Names of the arms that are called once more, before the warm-up, to hear what machine code they launch."""
     skip_identical: bool = False

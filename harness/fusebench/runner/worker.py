@@ -182,6 +182,7 @@ class _Worker:
             on_replicate=lambda done: self._progress("measure", done, _most_replicates(task)),
             pairs=task.pairs,
             looks=task.looks,
+            lengths=task.lengths,
             decided_before=identical,
         )
         return Measured(

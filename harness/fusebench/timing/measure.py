@@ -22,6 +22,7 @@ from ..stats.sequential import Plan
 from .arm import Arm, CallTiming, Timer
 from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
+from .lengths import Lengths
 from .orders import balanced_rounds
 from .pairs import Compared, Judge, Pair
 from .placement import CONTROL, ArmSpec, Placement
@@ -87,6 +88,7 @@ def measure_case(
     on_replicate: Callable[[int], None] = lambda replicate: None,
     pairs: Sequence[Pair] = (),
     looks: Plan | None = None,
+    lengths: Mapping[str, int] | None = None,
     decided_before: Callable[[Sequence[Arm]], Collection[str]] = lambda arms: (),
 ) -> CaseTimings:
     """Time `specs` against one another.
@@ -107,12 +109,13 @@ def measure_case(
         looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
             Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
             says, and nothing is judged.
+        lengths: without `looks`, the number of replicates of each pair by its name; its arms are left out after them, as above.
         decided_before: asked once, with all arms after their first calls and before the warm-up, for the names of pairs that need not be
             timed; it may call the arms.
 
     Raises:
         TimerError: records were missing again and again.
-        UsageError: two pairs share a name, or a pair names an arm that is not among `specs`.
+        UsageError: two pairs share a name, a pair names an arm that is not among `specs`, or `lengths` lacks one.
     """
     import torch
 
@@ -121,12 +124,12 @@ def measure_case(
     generator = torch.Generator(device=device).manual_seed(seed)
     timings = CaseTimings()
     judge = _judge_of(specs, pairs, looks, plan)
+    ending = judge or (Lengths(pairs, lengths) if lengths is not None else Precision(specs, plan))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, str(spec.kernel.id) if spec.kernel else "")}
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
         prepare = Preparation(device, plan.cache)
-    ending = judge if judge is not None else Precision(specs, plan)
     for replicate in range(ending.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
@@ -134,7 +137,7 @@ def measure_case(
         on_call("")
         with timings.phase("placements"):
             placement = Placement(op, params, values, device, rng)
-            left = [spec for spec in specs if judge is None or spec.name not in judge.idle_arms() - kept]
+            left = [spec for spec in specs if spec.name not in ending.idle_arms() - kept]
             arms = _placed(placement, left, own_values, rng, on_call)
         with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)

@@ -37,6 +37,10 @@ class Precision:
         """The most that can be asked for."""
         return MOST_REPLICATES if self._plan.precision is not None and self._arms else self._plan.replicates
 
+    def idle_arms(self) -> set[str]:
+        """None: every speedup is relative to the baseline of its own replicate."""
+        return set()
+
     def add(self, samples: Sequence[Sample]) -> None:
         """Take in one replicate."""
         spans: dict[str, list[float]] = defaultdict(list)

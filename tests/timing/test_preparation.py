@@ -1,0 +1,88 @@
+"""The head start of the host: as long as a call needs, less what emptying the cache covers."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusebench.schema import CacheState, Sample
+from fusebench.timing import preparation
+from fusebench.timing.preparation import CHAIN_FACTOR, SINGLE_FACTOR, SPIN_LIMIT_US, Preparation
+
+HOST_US = {"single": 40.0, "chain": 60.0, "quick": 10.0, "slow": 1e6}
+
+
+class Gpu:
+    """As much of a torch device as a preparation looks at."""
+
+    type = "cuda"
+
+
+@pytest.fixture
+def prepare(monkeypatch: pytest.MonkeyPatch) -> Preparation:
+    monkeypatch.setattr(preparation, "make_evictor", lambda device: lambda: None)
+    monkeypatch.setattr(preparation, "_eviction_us", lambda evict: 66.0)
+    return Preparation(Gpu(), CacheState.COLD)  # type: ignore[arg-type]
+
+
+def sample(arm: str, kernels: int) -> Sample:
+    return Sample(case="s:c", arm=arm, replicate=0, round=0, position=0, span_ns=1, busy_ns=1, kernels=kernels)
+
+
+def test_the_eviction_counts_toward_the_head_start(prepare: Preparation) -> None:
+    prepare.give_head_start(HOST_US)
+    assert prepare.spin_us("chain") == pytest.approx(CHAIN_FACTOR * 60.0 - 66.0)
+    assert prepare.spin_us("quick") == 0.0
+    assert prepare.spin_us("slow") == SPIN_LIMIT_US
+
+
+def test_one_launch_needs_less_once_it_is_known_to_be_one(prepare: Preparation) -> None:
+    prepare.give_head_start(HOST_US)
+    assert prepare.spin_us("single") == pytest.approx(CHAIN_FACTOR * 40.0 - 66.0)
+    prepare.learn([sample("single", 1), sample("chain", 2)])
+    assert prepare.spin_us("single") == pytest.approx(SINGLE_FACTOR * 40.0 - 66.0)
+    assert prepare.spin_us("chain") == pytest.approx(CHAIN_FACTOR * 60.0 - 66.0)
+
+
+def test_a_timer_that_counts_no_launches_leaves_every_arm_the_long_one(prepare: Preparation) -> None:
+    """Events would time the wait for a launch that came late."""
+    prepare.give_head_start(HOST_US)
+    prepare.learn([sample("single", 0)])
+    assert prepare.spin_us("single") == pytest.approx(CHAIN_FACTOR * 40.0 - 66.0)
+
+
+def test_a_warm_call_gets_the_whole_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "_eviction_us", lambda evict: pytest.fail("nothing is emptied"))
+    prepare = Preparation(Gpu(), CacheState.WARM)  # type: ignore[arg-type]
+    prepare.give_head_start(HOST_US)
+    assert prepare.spin_us("chain") == pytest.approx(CHAIN_FACTOR * 60.0)
+
+
+@pytest.mark.gpu
+def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
+    """A chain of short launches, cold: without a head start the device waits for the host within it, which is the planted defect."""
+    from statistics import median
+
+    import torch
+
+    from fusebench.timing.arm import Arm
+    from fusebench.timing.cupti import CuptiTimer
+    from fusebench.timing.host_cost import host_cost_us
+
+    device = torch.device("cuda")
+    x = torch.ones(1 << 12, device=device)
+
+    def call() -> None:
+        for _ in range(40):
+            x.neg_()
+
+    arm = Arm("chain", call, lambda: None)
+    call()
+    prepare = Preparation(device, CacheState.COLD)
+
+    def typical() -> float:
+        return median(timing.span_ns for timing in CuptiTimer().time_calls([arm] * 20, prepare))
+
+    starved = typical()
+    prepare.give_head_start({"chain": host_cost_us(arm)})
+    assert prepare.spin_us("chain") > 0
+    assert typical() < 0.8 * starved
