@@ -449,6 +449,7 @@ def test_cases_are_selected_by_op_and_glob_in_file_order() -> None:
     assert keys(glob="*_1") == ["a:x_1", "a:y_1", "b:x_1"]
     assert keys(glob="b:*") == ["b:x_1", "b:x_2"]
     assert keys("toy", "a:*") == ["a:x_1"]
+    assert keys(glob="*:y*") == ["a:y_1"]
 
 
 def test_a_selection_of_nothing_is_refused_with_the_nearest_name() -> None:

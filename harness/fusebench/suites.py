@@ -8,7 +8,6 @@ Whatever is wrong with a file is one `SuiteError` with file, line and key path; 
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -107,7 +106,7 @@ def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str 
             raise UnknownNameError("op", op, known, where)
     if case_glob is not None:
         known = {case.name for case in cases}
-        cases = [case for case in cases if any(fnmatch.fnmatchcase(spelling, case_glob) for spelling in (case.name, case.key))]
+        cases = [case for case in cases if case.matches(case_glob)]
         if not cases:
             raise UnknownNameError("case", case_glob, known, where)
     return cases

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
@@ -103,10 +104,14 @@ def test_what_the_run_found_already_stays_in_the_exit_code(results: Path, synthe
     assert judged(failed, results, MarginRule()).exit_code == ExitCode.KERNEL_FAILED, "a failed kernel outranks a regression"
 
 
-def test_a_shrunken_suite_is_a_warning_unless_single_cases_were_asked_for(results: Path, synthetic: ModuleType) -> None:
+def test_a_shrunken_suite_is_a_warning_unless_what_is_left_was_all_that_was_asked_for(results: Path, synthetic: ModuleType) -> None:
     less = synthetic.make_run(run_id="new", cases=synthetic.CASES[:4])
     assert any("suite qknorm_rope has shrunk" in warning for warning in judged(less, results, MarginRule()).warnings)
-    assert judged(less, results, MarginRule(), selected=True).warnings == []
+    (warning,) = judged(msgspec.structs.replace(less, selected_cases="*_*"), results, MarginRule()).warnings
+    assert "suite qknorm_rope has shrunk" in warning, "a case that was asked for is missing"
+    assert judged(msgspec.structs.replace(less, selected_cases="*[!m]"), results, MarginRule()).warnings == []
+    few = synthetic.make_run(run_id="new", kernels=[WHERE[1], synthetic.BASELINE], selected_kernels=WHERE[1])
+    assert judged(few, results, MarginRule()).warnings == []
     other = synthetic.make_run(run_id="new", suite="other")
     assert judged(other, results, MarginRule()).warnings == [], "a suite that was not asked for has not shrunk"
 

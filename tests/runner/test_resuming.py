@@ -85,6 +85,16 @@ def test_a_case_whose_parameters_or_kernels_changed_is_measured_again(bench: Ben
     assert len(bench.worker.timed) == 3
 
 
+@pytest.mark.usefixtures("committed")
+def test_the_record_says_which_cases_the_last_command_asked_for(bench: Bench, cases: list[Case]) -> None:
+    stopped, samples = stopped_after(bench, cases, 1)
+    part = bench.run(cases[:1], kernel="[fg]*", case="first", resumed=Resumed(stopped, samples))
+    assert not bench.worker.tasks
+    assert (part.selected_cases, part.selected_kernels, len(part.cases)) == ("first", "[fg]*", 1)
+    whole = bench.run(cases, kernel="[fg]*", resumed=Resumed(msgspec.structs.replace(part, complete=False), samples))
+    assert (whole.selected_cases, len(whole.cases), len(bench.worker.timed)) == (None, 3, 2)
+
+
 def test_a_complete_run_is_not_gone_on_with(bench: Bench, case: Case) -> None:
     with pytest.raises(UsageError, match="is complete"):
         Resumed(bench.run([case], kernel="good"), [])

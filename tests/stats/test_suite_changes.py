@@ -5,11 +5,10 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import Role, Run, Status
+from fusebench.schema import Run, Status
 from fusebench.stats.gating import judge_run
 from fusebench.stats.rule import MarginRule
-from fusebench.stats.suite_changes import not_selected, shrinkage, unexplained_improvements
-from fusebench.stats.whole_run import judge_whole
+from fusebench.stats.suite_changes import shrinkage, unexplained_improvements
 
 WHERE = "qknorm_rope:flux_1024"
 
@@ -41,43 +40,6 @@ def test_a_lost_variant_is_named_and_weighs_nothing(synthetic: ModuleType) -> No
 def test_a_whole_suite_that_is_gone_is_named(synthetic: ModuleType) -> None:
     (lost,) = shrinkage(synthetic.make_run(suite="other"), synthetic.make_run())
     assert (lost.suite, lost.lost_weight, len(lost.cases)) == ("qknorm_rope", pytest.approx(1.0), 5)
-
-
-def both_suites(synthetic: ModuleType, selected: tuple[str, ...] | None) -> Run:
-    """A run of `qknorm_rope` and of `other`."""
-    one, two = synthetic.make_run(), synthetic.make_run(suite="other")
-    return msgspec.structs.replace(one, cases=[*one.cases, *two.cases], results=[*one.results, *two.results], selected=selected)
-
-
-@pytest.mark.parametrize("selected", [None, ("qknorm_rope",)])
-def test_a_run_of_one_suite_is_judged_by_that_suite_of_the_baseline(synthetic: ModuleType, selected: tuple[str, ...] | None) -> None:
-    run = msgspec.structs.replace(synthetic.make_run(), selected=selected)
-    baseline = both_suites(synthetic, ("nightly",))
-    judged = judge_whole(run, baseline, MarginRule())
-    assert judged.not_selected == ("other",)
-    assert judged.shrunken == ()
-    assert {one.suite for one in judged.judgements} == {"qknorm_rope"}
-
-
-def test_a_suite_that_the_same_selection_no_longer_holds_has_shrunk(synthetic: ModuleType) -> None:
-    run = msgspec.structs.replace(synthetic.make_run(), selected=("nightly",))
-    judged = judge_whole(run, both_suites(synthetic, ("nightly",)), MarginRule())
-    assert judged.not_selected == ()
-    assert [one.suite for one in judged.shrunken] == ["other"]
-
-
-def test_a_run_of_some_kernels_is_judged_by_those_of_the_baseline(synthetic: ModuleType) -> None:
-    whole = synthetic.make_run()
-    some = [result for result in whole.results if "fused" in result.kernel or result.role is Role.SPLIT]
-    run = msgspec.structs.replace(whole, results=some[:-1], selected_kernels="*fused*")
-    judged = judge_whole(run, whole, MarginRule())
-    assert {one.kernel for one in judged.judgements} == {result.kernel for result in some}
-    assert [f"{some[-1].case}: {some[-1].kernel}"] == [place for one in judged.shrunken for place in one.kernels], "one of them is lost"
-    assert judge_whole(run, msgspec.structs.replace(whole, selected_kernels="*fused*"), MarginRule()).shrunken != ()
-
-
-def test_a_run_that_shares_no_suite_with_the_baseline_has_lost_all(synthetic: ModuleType) -> None:
-    assert not_selected(synthetic.make_run(suite="third"), both_suites(synthetic, None)) == ()
 
 
 def test_kernels_that_no_longer_run_are_not_lost_in_silence(synthetic: ModuleType) -> None:

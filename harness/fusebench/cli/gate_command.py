@@ -38,6 +38,8 @@ def gate(
 ) -> None:
     """Judge a run against a baseline, kernel by kernel and case by case.
 
+    A run that was limited to some suites, cases or kernels is judged by those of the baseline, and what it leaves out is named.
+
     Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
     or no baseline; 5 a kernel failed.
 
@@ -95,6 +97,7 @@ def gate(
                 "judgements": rows,
                 "shrunken": found.shrunken,
                 "not_selected": found.not_selected,
+                "not_selected_cases": found.not_selected_cases,
                 "unexplained": found.unexplained,
                 "identical": [spread_row(spread) for spread in found.identical],
                 "calibration": calibration_line(judged),
@@ -117,10 +120,15 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
     print_judgements(found.judgements, output)
     for suite in found.shrunken:
         output.print(str(suite))
-    if judged.selected_kernels is not None:
-        output.print(f"only the kernels {judged.selected_kernels!r} and their baselines were asked for, and are judged")
-    if found.not_selected:
-        output.print(f"not selected by this run, and not judged: {', '.join(found.not_selected)}")
+    for what, asked_for in (
+        ("cases of the op {}", judged.selected_op),
+        ("the cases {}", judged.selected_cases),
+        ("the kernels {} and their baselines", judged.selected_kernels),
+    ):
+        if asked_for is not None:
+            output.print(f"only {what.format(repr(asked_for))} were asked for, and are judged")
+    if found.not_selected or found.not_selected_cases:
+        output.print(f"not selected by this run, and not judged: {', '.join([*found.not_selected, *found.not_selected_cases])}")
     for one in found.unexplained:
         output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
     output.print(identical_line(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -131,7 +130,7 @@ def _wanted(
     kernels = {name for one in runs for _, name in one.readings}
 
     def fits(found: Case) -> bool:
-        return case is None or any(fnmatch.fnmatchcase(spelling, case) for spelling in (found.name, found.key))
+        return case is None or found.matches(case)
 
     if runs:
         where = f"{len(runs)} comparable runs"

@@ -132,6 +132,8 @@ def run(
         kernel=kernel,
         command=command_line(),
         selected=tuple(one.name for one in selection.suites),
+        op=op,
+        case=case,
         resumed=resumed,
     )
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
@@ -151,7 +153,7 @@ def run(
     if interruption is not None:
         _keep_partial(session, folder, interruption)
         raise interruption
-    record = judged(session.record(), selection.project.results, rule, selected=kernel is not None or case is not None)
+    record = judged(session.record(), selection.project.results, rule)
     if evidence:
         record = _explained(record, selection.project, Measured(selection.collection, target, cache, kernel_timeout))
     written = _write(session, folder, record)

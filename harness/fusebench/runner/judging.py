@@ -20,13 +20,13 @@ _EXIT_CODES = {
 }
 
 
-def judged(run: Run, results_folder: Path, rule: MarginRule, *, selected: bool = False) -> Run:
+def judged(run: Run, results_folder: Path, rule: MarginRule) -> Run:
     """`run` with a verdict on every result that has one, its exit code, and what its device's calibration says of verdicts.
 
     Without a stored baseline nothing can have regressed, and nothing is called a pass: verdicts are `incomparable` and say so.
 
-    `selected` says that single kernels or cases were asked for, so that what is missing is no loss.  Otherwise suites that say less than
-    they did in the baseline are among the warnings, as are improvements without a known cause.
+    Suites that say less of what was asked for than they did in the baseline are among the warnings, as are improvements without a known
+    cause.
 
     Raises:
         RunRecordError: the stored baseline or calibration cannot be read, or holds what no measurement gives.
@@ -39,7 +39,7 @@ def judged(run: Run, results_folder: Path, rule: MarginRule, *, selected: bool =
         found = judge_whole(run, baseline, rule)
         verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in found.judgements}
         suites = {summary.case.suite for summary in run.cases}
-        remarks = [str(suite) for suite in found.shrunken if suite.suite in suites and not selected]
+        remarks = [str(suite) for suite in found.shrunken if suite.suite in suites]
         remarks += [f"unexplained improvement of {one.kernel} on {one.case}: {one.reason}" for one in found.unexplained]
         if any(spread.beyond for spread in found.identical):
             remarks.append(identical_line(found))

@@ -55,6 +55,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     selected: tuple[str, ...] | None = None
     """Names of the suites that were asked for."""
+    op: str | None = None
+    """The op that was asked for, for the record: the cases that are run have been chosen by it."""
+    case: str | None = None
+    """Glob of the cases that were asked for, likewise."""
     resumed: Resumed | None = None
     """A stopped run to go on with."""
 
@@ -133,6 +137,8 @@ class Session:
             plan=self.options.plan,
             environment=msgspec.structs.replace(self._environment, state=state),
             selected=self.options.selected,
+            selected_op=self.options.op,
+            selected_cases=self.options.case,
             selected_kernels=self.options.kernel,
             suites=suite_summaries(self._cases, self._results),
             cases=list(self._cases),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Any
 
 import msgspec
@@ -27,6 +28,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """`suite:name`, unique within a run."""
         return f"{self.suite}:{self.name}"
+
+    def matches(self, pattern: str) -> bool:
+        """Whether the glob `pattern` means this case: `flux_1024`, `*_1024` and `qknorm_rope:flux_*` are all accepted."""
+        return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in (self.name, self.key))
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,6 +153,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     selected: tuple[str, ...] | None = None
     """Names of the suites that were asked for (`nightly`, not what it includes); None in older records."""
+    selected_op: str | None = None
+    """The op whose cases alone were asked for; None for all, and in older records."""
+    selected_cases: str | None = None
+    """Glob of the cases that were asked for, by name or by `suite:case`; None for all, and in older records."""
     selected_kernels: str | None = None
     """Glob of the kernels that were asked for, beside which baselines are measured; None for all."""
     suites: list[SuiteSummary]

@@ -116,7 +116,7 @@ class _Judge:
         self.new_cases = {summary.case.key: summary for summary in run.cases}
         self.old_cases = {summary.case.key: summary for summary in baseline.cases}
         self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
-        self.old_suites = tuple(dict.fromkeys(summary.case.suite for summary in baseline.cases))
+        self.old_suites = tuple(summary.name for summary in baseline.suites)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
         self.circumstances = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]

@@ -6,12 +6,12 @@ without a cause is a changed measurement until shown otherwise, and the next run
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import fsum
 
 import msgspec
 
-from ..schema import Case, KernelId, Result, Run, Status, VerdictKind
+from ..schema import Case, Result, Run, Status, VerdictKind
 from .comparability import fingerprint_differences
 from .gating import Judgement
 from .rule import describe_change
@@ -57,42 +57,6 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     kernel: str
     reason: str
-
-
-def not_selected(run: Run, baseline: Run) -> tuple[str, ...]:
-    """Suites of `baseline` of which `run` holds no case because it was asked for others, in the baseline's order.
-
-    A run of one suite says nothing of the others, and is not to be blamed for it.  Where both were asked for the same suites, what is
-    absent was lost; so it was where nothing is left.  A record that does not say what was asked for was asked for what it holds.
-    """
-    present = {summary.case.suite for summary in run.cases}
-    before = dict.fromkeys(summary.case.suite for summary in baseline.cases)
-    if not present & before.keys() or (run.selected is not None and run.selected == baseline.selected):
-        return ()
-    return tuple(suite for suite in before if suite not in present)
-
-
-def without_suites(baseline: Run, suites: Collection[str]) -> Run:
-    """`baseline` as if these suites had not been part of it."""
-    return msgspec.structs.replace(
-        baseline,
-        suites=[summary for summary in baseline.suites if summary.name not in suites],
-        cases=[summary for summary in baseline.cases if summary.case.suite not in suites],
-        results=[result for result in baseline.results if result.suite not in suites],
-    )
-
-
-def without_unselected_kernels(baseline: Run, run: Run) -> Run:
-    """`baseline` without the kernels that `run` was not asked for; all of it where both were asked for the same ones.
-
-    What the run holds counts as asked for: baselines are measured beside the kernels that were named.
-    """
-    pattern = run.selected_kernels
-    if pattern is None or pattern == baseline.selected_kernels:
-        return baseline
-    held = {result.kernel for result in run.results}
-    kept = [result for result in baseline.results if result.kernel in held or KernelId.parse(result.kernel).matches(pattern)]
-    return msgspec.structs.replace(baseline, results=kept)
 
 
 def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:

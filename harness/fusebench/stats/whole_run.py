@@ -14,15 +14,8 @@ from .calibration import duration_class
 from .gating import Judgement, judge_run
 from .identical import Spread, Twin, against_noise, noise_by_class, spread_of
 from .rule import MarginRule
-from .suite_changes import (
-    Shrinkage,
-    Unexplained,
-    not_selected,
-    shrinkage,
-    unexplained_improvements,
-    without_suites,
-    without_unselected_kernels,
-)
+from .selected_part import not_selected, selected_part
+from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 from .suite_rate import held_to_rate, less_accurate, results_by_place
 
 
@@ -37,25 +30,28 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     unexplained: tuple[Unexplained, ...]
     not_selected: tuple[str, ...] = ()
     """Suites of the baseline that the run was not asked for: nothing is said of them."""
+    not_selected_cases: tuple[str, ...] = ()
+    """`suite:case` of the baseline's other suites that the run was not asked for."""
 
 
 def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
-    """Judge `run` by `baseline`.
+    """Judge `run` by what it was asked for of `baseline`.
 
     A regression or improvement stands when its whole interval is beyond the margin, it is a finding among all comparisons of changed
     code, and it is larger than what identical code of such durations showed between the same two records.
     """
-    absent = not_selected(run, baseline)
-    baseline = without_unselected_kernels(without_suites(baseline, absent), run)
-    judgements = held_to_rate(judge_run(run, baseline, rule), run, baseline, rule)
+    part = selected_part(run, baseline)
+    suites, cases = not_selected(baseline, part)
+    judgements = held_to_rate(judge_run(run, part, rule), run, part, rule)
     twins = twins_of(judgements, run)
-    judgements = held_to_noise(judgements, twins, run, baseline)
+    judgements = held_to_noise(judgements, twins, run, part)
     return Judged(
         judgements=tuple(judgements),
         identical=tuple(spread_of(twins)),
-        shrunken=tuple(shrinkage(run, baseline)),
-        unexplained=tuple(unexplained_improvements(judgements, run, baseline)),
-        not_selected=absent,
+        shrunken=tuple(shrinkage(run, part)),
+        unexplained=tuple(unexplained_improvements(judgements, run, part)),
+        not_selected=suites,
+        not_selected_cases=cases,
     )
 
 

@@ -1,0 +1,82 @@
+"""What of a baseline a run is judged by: a run that was asked for a part says nothing of the rest, and is not to be blamed for it.
+
+What was asked for stands in the run's record.  What was asked for and is not there was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from ..schema import Case, KernelId, Run
+
+
+def selected_part(run: Run, baseline: Run) -> Run:
+    """`baseline` as if it held nothing but the suites, op, cases and kernels that `run` was asked for."""
+    part = _without_suites(baseline, _absent_suites(run, baseline))
+    return _of_kernels(_of_cases(part, run), run)
+
+
+def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What `part` of `baseline` leaves out: suites, then `suite:case` of the suites that it holds, both in the baseline's order."""
+    cases = [summary.case for summary in baseline.cases]
+    kept = {summary.case.key for summary in part.cases}
+    suites = {summary.case.suite for summary in part.cases}
+    return (
+        tuple(dict.fromkeys(case.suite for case in cases if case.suite not in suites)),
+        tuple(case.key for case in cases if case.suite in suites and case.key not in kept),
+    )
+
+
+def _absent_suites(run: Run, baseline: Run) -> tuple[str, ...]:
+    """Suites of `baseline` of which `run` holds no case because it was asked for others, in the baseline's order.
+
+    A suite that was named was asked for.  Where both were asked for the same suites, what is absent was lost; so it was where nothing is
+    left.  A record that does not say what was asked for was asked for what it holds.
+    """
+    present = {summary.case.suite for summary in run.cases}
+    before = dict.fromkeys(summary.case.suite for summary in baseline.cases)
+    if not present & before.keys() or (run.selected is not None and run.selected == baseline.selected):
+        return ()
+    return tuple(suite for suite in before if suite not in present and suite not in (run.selected or ()))
+
+
+def _without_suites(baseline: Run, suites: Collection[str]) -> Run:
+    return msgspec.structs.replace(
+        baseline,
+        suites=[summary for summary in baseline.suites if summary.name not in suites],
+        cases=[summary for summary in baseline.cases if summary.case.suite not in suites],
+        results=[result for result in baseline.results if result.suite not in suites],
+    )
+
+
+def _of_cases(baseline: Run, run: Run) -> Run:
+    """`baseline` without the cases that `run` was not asked for, by op or by glob.
+
+    Its suites stay, also those of which nothing is left: a case that is new to one of them is no case of another suite.
+    """
+    op, glob = run.selected_op, run.selected_cases
+
+    def asked_for(case: Case) -> bool:
+        return (op is None or case.op == op) and (glob is None or case.matches(glob))
+
+    others = {summary.case.key for summary in baseline.cases if not asked_for(summary.case)}
+    return msgspec.structs.replace(
+        baseline,
+        cases=[summary for summary in baseline.cases if summary.case.key not in others],
+        results=[result for result in baseline.results if result.case_key not in others],
+    )
+
+
+def _of_kernels(baseline: Run, run: Run) -> Run:
+    """`baseline` without the kernels that `run` was not asked for; all of it where both were asked for the same ones.
+
+    What the run holds counts as asked for: baselines are measured beside the kernels that were named.
+    """
+    pattern = run.selected_kernels
+    if pattern is None or pattern == baseline.selected_kernels:
+        return baseline
+    held = {result.kernel for result in run.results}
+    kept = [result for result in baseline.results if result.kernel in held or KernelId.parse(result.kernel).matches(pattern)]
+    return msgspec.structs.replace(baseline, results=kept)
