@@ -19,8 +19,9 @@ from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import load_collection
 from fusebench.runner import calibrating
-from fusebench.runner.calibrating import Calibrating, CalibrationOptions, Found
+from fusebench.runner.calibrating import Calibrating, Found
 from fusebench.runner.calibration_summary import FEWEST_TRIALS, combined, summary_of
+from fusebench.runner.calibration_visit import CalibrationOptions
 from fusebench.runner.messages import Failure, Measured, MeasureTask
 from fusebench.runner.subjects import (
     CALIBRATION_KERNELS,
@@ -195,7 +196,7 @@ def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Devi
 
 def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
     workers = FakeWorkers(FakeWorker())
-    found = Calibrating(cpu, Path(), options(identical=1), reporter).run([subject()], workers)  # type: ignore[arg-type]
+    found = Calibrating(cpu, Path(), options(identical=1, passes=1), reporter).run([subject()], workers)  # type: ignore[arg-type]
     claimed = [one for one in found.trials if one.first is VerdictKind.REGRESSION]
     assert claimed
     for worker in workers.started:
@@ -250,13 +251,12 @@ def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Devic
 
 def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) -> None:
     workers: Any = FakeWorkers(FakeWorker(failing="_"))
-    with pytest.raises(DeviceUnfitError, match=r"nothing could be measured .* planted"):
+    with pytest.raises(DeviceUnfitError, match=r"no subject was measured .* planted"):
         Calibrating(cpu, Path(), options(), reporter).run([subject()], workers)
 
 
-def test_a_budget_ends_the_passes_and_leaves_out_what_is_not_confirmed(cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every measurement takes a second: two pilots, one pass of two since a second one would end after half of the budget, and one
-    subject's confirmation."""
+def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every measurement takes a second: two pilots, then visits of six, a measurement and five fresh ones."""
     clock = itertools.count(1)
     now = [0.0]
 
@@ -266,13 +266,13 @@ def test_a_budget_ends_the_passes_and_leaves_out_what_is_not_confirmed(cpu: Devi
     monkeypatch.setattr(calibrating, "time", SimpleNamespace(monotonic=lambda: now[0]))
     found = calibrate(cpu, reporter, FakeWorker(before_asked=second), fresh={"before_asked": second}, passes=50, budget_s=10.0)
     assert not found.complete
-    assert {one.place.planting for one in found.trials} == {Planting.IDENTICAL, Planting.ROWS}, "the second subject is left out whole"
+    assert {one.place.planting for one in found.trials} == {Planting.IDENTICAL, Planting.ROWS}, "the second subject was not reached"
     assert len(of(found, 0.0)) == 4
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION]
-    assert any("1 of 2 subjects confirmed" in warning for warning in found.warnings)
+    assert any("ended after 1 of 100 visits" in warning for warning in found.warnings)
 
 
-def test_an_interruption_while_confirming_keeps_the_subjects_that_were_confirmed(cpu: Device, reporter: Any) -> None:
+def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: Any) -> None:
     def interrupted(task: MeasureTask) -> None:
         if task.case.name.startswith("delay"):
             raise KeyboardInterrupt
@@ -280,7 +280,15 @@ def test_an_interruption_while_confirming_keeps_the_subjects_that_were_confirmed
     found = calibrate(cpu, reporter, fresh={"before_asked": interrupted})
     assert not found.complete
     assert {truth.place.planting for truth in found.truths} == {Planting.ROWS}
-    assert len(of(found, 0.0)) == 2 * 4, "equal kernels of the subject that was not confirmed count for nothing"
+    assert len(of(found, 0.0)) == 4, "equal kernels of a visit that was not confirmed count for nothing"
+
+
+def test_an_interruption_before_the_first_visit_is_over_interrupts(cpu: Device, reporter: Any) -> None:
+    def interrupted(task: MeasureTask) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(cpu, reporter, fresh={"before_asked": interrupted})
 
 
 def test_a_budget_that_confirms_nothing_is_no_calibration(cpu: Device, reporter: Any) -> None:

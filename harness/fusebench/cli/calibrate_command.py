@@ -61,7 +61,10 @@ def calibrate(
     budget: Annotated[
         float | None,
         typer.Option(
-            "--budget", metavar="SECONDS", min=1.0, help="Take no longer than about this; what is not confirmed by then is left out."
+            "--budget",
+            metavar="SECONDS",
+            min=1.0,
+            help="Take no longer than about this; what was not reached by then is left out.",
         ),
     ] = None,
     planted: Annotated[int, typer.Option("--planted", min=1, help="Pairs of each planted slowdown in each measurement.")] = PLANTED,
@@ -92,8 +95,9 @@ def calibrate(
     from ..device import device_lock, require_idle, resolve_device
     from ..device.toolchain import require_torch_for
     from ..report.calibration_table import calibration_document, calibration_report
-    from ..runner.calibrating import Calibrating, CalibrationOptions
+    from ..runner.calibrating import Calibrating
     from ..runner.calibration_summary import combined, require_same_method, summary_of
+    from ..runner.calibration_visit import CalibrationOptions
     from ..runner.checking import Workers
     from ..runner.comparing import default_looks
     from ..runner.session import default_plan

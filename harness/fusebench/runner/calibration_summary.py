@@ -9,7 +9,8 @@ from ..schema import CalibrationNote, Environment, VisibleEffect
 from ..stats.calibration import Calibration, ClassSummary, summarise
 from ..stats.planting import as_trials, uncounted
 from ..store.calibrations import CalibrationRecord
-from .calibrating import CalibrationOptions, Found
+from .calibrating import Found
+from .calibration_visit import CalibrationOptions
 
 FEWEST_TRIALS = 20
 """With fewer, all of a size could be found and 95 % not be what that shows: 19 of 20 is the first share that is 95 %."""

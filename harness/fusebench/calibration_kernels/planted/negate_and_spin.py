@@ -1,8 +1,15 @@
-"""One launch on a GPU that negates and waits: the program that is dispatched last spins by the clock of its multiprocessor."""
+"""One launch on a GPU that negates and then waits.
+
+The program that ends last spins by the clock of its multiprocessor, so that the launch becomes longer by the delay and scatters no more
+than without it.  (A spin in the program with the last number adds to what happens to be its end: launches of 4.5 us then scattered by 9 %
+between placements on an H200.)
+"""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
+
+import functools
 
 import torch
 import triton
@@ -22,12 +29,13 @@ def _clock():
 
 
 @triton.jit
-def _negate_and_spin(x, elements, cycles, block: tl.constexpr):
+def _negate_and_spin(x, ended, elements, cycles, block: tl.constexpr):
     program = tl.program_id(0)
     places = program * block + tl.arange(0, block)
     inside = places < elements
     tl.store(x + places, -tl.load(x + places, mask=inside), mask=inside)
-    if program == tl.num_programs(0) - 1:
+    if tl.atomic_add(ended, 1) == tl.num_programs(0) - 1:
+        tl.store(ended, 0)
         began = _clock()
         now = began
         while now - began < cycles:
@@ -36,4 +44,10 @@ def _negate_and_spin(x, elements, cycles, block: tl.constexpr):
 
 @kernel("planted", "negate_and_spin", version=1, role="split", language="triton", note="`fusebench calibrate`'s delay within one launch")
 def negate_and_spin(x: torch.Tensor, *, delay_ns: int = 0) -> None:
-    _negate_and_spin[(triton.cdiv(x.numel(), BLOCK),)](x, x.numel(), delay_ns * CYCLES_PER_NS, block=BLOCK)
+    _negate_and_spin[(triton.cdiv(x.numel(), BLOCK),)](x, _ended(x.device), x.numel(), delay_ns * CYCLES_PER_NS, block=BLOCK)
+
+
+@functools.cache
+def _ended(device: torch.device) -> torch.Tensor:
+    """How many programs have ended: 0 between launches, which follow one another on one stream."""
+    return torch.zeros(1, dtype=torch.int32, device=device)

@@ -1,0 +1,209 @@
+"""One visit of a calibration to one subject: its pairs measured and judged in one process, its findings held against fresh ones.
+
+Whole visits are what a calibration keeps.  A finding without its confirmation would be counted as none, and equal kernels without the
+findings beside them would be a choice by result.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..device import Device, EnvironmentMonitor
+from ..errors import DeviceUnfitError
+from ..schema import SamplingPlan
+from ..stats.confirmation import PROCESSES, needs_confirmation, placements_for
+from ..stats.planting import Place, Planting
+from ..stats.sequential import Plan
+from ..timing.coldness import require_emptied
+from ..timing.pairs import Compared, Pair, pair_logs
+from .cold_label import label_refused
+from .messages import Failure, Measured, MeasureTask
+from .reporter import Reporter
+from .subjects import PILOT_SHARE, Pilot, Subject, comparing, pairs_at_once, pilot_of
+from .truths import Truths, mean_us
+from .undisturbed import Worker, measure_undisturbed
+
+PILOT_REPLICATES = 24
+CONFIRMED_AT_ONCE = 12
+"""Pairs in one measurement of a fresh process, at most."""
+
+
+class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to measure, and how."""
+
+    plan: SamplingPlan
+    """Rounds, cache state and trim are those of `ab`; its replicates are those that measure a planting's truth in each fresh process."""
+    looks: Plan
+    slowdowns: tuple[float, ...]
+    passes: int
+    """Measurements of every subject."""
+    identical: int
+    """Pairs of identical arms in each."""
+    planted: int = 1
+    """Pairs of each slowdown in each."""
+    processes: int = PROCESSES
+    timer: str = "auto"
+    budget_s: float | None = None
+    """Seconds that the whole may take; subjects whose findings could not be confirmed within it are left out."""
+
+
+class Visit(NamedTuple):
+    pass_number: int
+    place: int
+    """Of the subject among all."""
+    subject: Subject
+    pilot: Pilot
+
+
+class Pending(msgspec.Struct, kw_only=True):
+    """A comparison, and what fresh processes measured of it where it claims a change."""
+
+    pass_number: int
+    place: Place
+    compared: Compared
+    launches: int
+    seconds: float
+    by_process: list[list[float]] = []
+
+
+class Visiting:
+    """Measures subjects on one device."""
+
+    def __init__(
+        self, device: Device, options: CalibrationOptions, monitor: EnvironmentMonitor, reporter: Reporter, warn: Callable[[str], None]
+    ) -> None:
+        self.device, self.options, self.reporter = device, options, reporter
+        self._monitor, self._warn = monitor, warn
+        self.timer = options.timer
+        """That of the last measurement."""
+
+    def pilot(self, subject: Subject, worker: Worker) -> Pilot | None:
+        """What the subject takes, and what planted work does to that; None where it cannot be measured."""
+        believed = Pilot(time_us=1.0, sensitivity=1.0)
+        slowdowns = (PILOT_SHARE,) if subject.planting is Planting.ROWS else ()
+        wanted = comparing(subject, 1, slowdowns, believed)
+        reply = self._ask(subject, wanted.arms, wanted.pairs, worker, replicates=PILOT_REPLICATES)
+        if reply is None:
+            return None
+        arms, last = mean_us(reply.samples, self.options.plan.trim), wanted.pairs[-1]
+        # A wait adds the time that it takes, whatever precedes it; what more rows add is not known before.
+        added = wanted.nominal[last.name] > 0
+        return pilot_of(arms[last.new], arms[last.old]) if added else Pilot(time_us=arms[last.old], sensitivity=1.0)
+
+    def compare(self, visit: Visit, worker: Worker) -> list[Pending]:
+        """The first stage: every pair measured until it is decided."""
+        subject = visit.subject
+        pending: list[Pending] = []
+        wanted = comparing(subject, self.options.identical, dict.fromkeys(self.options.slowdowns, self.options.planted), visit.pilot)
+        for part in wanted.batches(pairs_at_once(subject, self.device.memory_bytes)):
+            reply = self._ask(subject, part.arms, part.pairs, worker, looks=self.options.looks)
+            if reply is None:
+                continue
+            launches = _launches(reply, part.pairs)
+            pending += [
+                Pending(
+                    pass_number=visit.pass_number,
+                    place=self._place(subject, part.nominal[name]),
+                    compared=compared,
+                    launches=launches[name],
+                    seconds=reply.seconds / len(reply.compared),
+                )
+                for name, compared in reply.compared.items()
+            ]
+        return pending
+
+    def confirm(self, visit: Visit, pending: Sequence[Pending], fresh: Sequence[Worker], found: Truths | None) -> None:
+        """The second stage: what claims a change again in every fresh process; `found`, unless None, takes in each planting by itself."""
+        claims = [one for one in pending if needs_confirmation(one.compared.finding)]
+        # Long ones together: what is measured beside them ends with them.
+        claims.sort(key=lambda one: placements_for(one.compared.finding))
+        groups = [claims[start : start + CONFIRMED_AT_ONCE] for start in range(0, len(claims), CONFIRMED_AT_ONCE)]
+        if found is not None and not groups:
+            groups = [[]]
+        self.reporter.note(f"{len(claims)} findings, held against {len(fresh)} fresh processes")
+        for worker in fresh:
+            for number, group in enumerate(groups):
+                self._confirm(visit, group, worker, found if number == 0 else None)
+
+    def _confirm(self, visit: Visit, claims: Sequence[Pending], worker: Worker, found: Truths | None) -> None:
+        """Measure the claims again in one fresh process, each in a pair of its own, and, with `found`, each planting by itself."""
+        subject = visit.subject
+        nominals = [one.place.nominal for one in claims]
+        truths = [0.0, *self.options.slowdowns] if found is not None and subject.key else [0.0] if found is not None else []
+        counts = Counter([*nominals, *truths])
+        wanted = comparing(subject, counts.pop(0.0, 0), counts, visit.pilot)
+        by_nominal: dict[float, list[Pair]] = defaultdict(list)
+        for pair in wanted.pairs:
+            by_nominal[wanted.nominal[pair.name]].append(pair)
+        again = [(by_nominal[nominal].pop(), one) for nominal, one in zip(nominals, claims, strict=True)]
+        by_itself = [by_nominal[nominal].pop() for nominal in truths]
+        lengths = {pair.name: placements_for(one.compared.finding) for pair, one in again}
+        lengths.update({pair.name: self.options.plan.replicates for pair in by_itself})
+        reply = self._ask(subject, wanted.arms, wanted.pairs, worker, lengths=lengths)
+        if reply is None:
+            return
+        for pair, one in again:
+            one.by_process.append(pair_logs(reply.samples, pair, self.options.plan.trim))
+        if found is not None:
+            places = [self._place(subject, wanted.nominal[pair.name]) for pair in by_itself]
+            found.add(reply.samples, by_itself, places, self.options.plan.trim)
+
+    def _ask(
+        self,
+        subject: Subject,
+        arms: Sequence[Any],
+        pairs: Sequence[Pair],
+        worker: Worker,
+        *,
+        replicates: int = 2,
+        looks: Plan | None = None,
+        lengths: dict[str, int] | None = None,
+    ) -> Measured | None:
+        """The measurement, or None where the subject failed or was not cold, which is kept as a warning."""
+        task = MeasureTask(
+            case=subject.case,
+            kernels=(subject.kernel,),
+            baseline=subject.kernel,
+            plan=msgspec.structs.replace(self.options.plan, replicates=replicates),
+            timer=self.options.timer,
+            seed=random.SystemRandom().randrange(2**31),
+            extra_arms=tuple(arms),
+            pairs=tuple(pairs),
+            looks=looks,
+            lengths=lengths,
+        )
+        reply = measure_undisturbed(
+            task,
+            worker,
+            self._monitor,
+            self.device,
+            on_progress=lambda progress: self.reporter.step(progress.text, progress.done, progress.total),
+            warn=self._warn,
+        )
+        if isinstance(reply, Failure):
+            if reply.unfit:
+                raise DeviceUnfitError(f"{subject.name}: {reply.reason}")
+            self._warn(f"{subject.name} is left out where it failed: {reply.reason}")
+            return None
+        require_emptied(reply.coldness)
+        if refused := label_refused(reply, self.options.plan.trim):
+            self._warn(f"{subject.name} is left out where its times are labelled cold and are not: {refused}")
+            return None
+        self.timer = reply.timer
+        return reply
+
+    def _place(self, subject: Subject, nominal: float) -> Place:
+        planting = subject.planting if nominal else Planting.IDENTICAL
+        return Place(0, subject.case.key, subject.kernel, planting, nominal)
+
+
+def _launches(reply: Measured, pairs: Sequence[Pair]) -> dict[str, int]:
+    """By pair that was compared, the device activities of one call of its old arm, which are the same in every call; 0 where the timer
+    cannot see them."""
+    by_arm = {sample.arm: sample.kernels for sample in reply.samples}
+    return {pair.name: by_arm[pair.old] for pair in pairs if pair.name in reply.compared}
