@@ -25,10 +25,9 @@ def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = 
     )
 
 
-def truth(nominal: float, measured: float, case: str = "c") -> Truth:
-    return Truth(
-        place=place(nominal, case), time_us=12.0, change=Estimate(1 + measured, 1 + measured - 0.002, 1 + measured + 0.002), replicates=60
-    )
+def truth(nominal: float, measured: float, case: str = "c", *, half: float = 0.002) -> Truth:
+    change = Estimate(1 + measured, 1 + measured - half, 1 + measured + half)
+    return Truth(place=place(nominal, case), time_us=12.0, change=change, replicates=60)
 
 
 def test_a_slowdown_counts_as_what_was_measured_and_not_as_what_was_meant() -> None:
@@ -61,7 +60,12 @@ def test_a_planting_on_a_limit_between_classes_stays_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("truths", "said"), [([], "was not measured"), ([truth(0.02, 0.001)], "+0.10% [-0.10%, +0.30%], which is not told")]
+    ("truths", "said"),
+    [
+        ([], "was not measured"),
+        ([truth(0.02, 0.001)], "+0.10% [-0.10%, +0.30%], which is not told"),
+        ([truth(0.02, 0.02, half=0.011)], "which is not told from half or twice as much"),
+    ],
 )
 def test_what_slows_nothing_down_is_not_counted_and_is_named(truths: list[Truth], said: str) -> None:
     trials = [trial(0.0, VerdictKind.PASS), trial(0.02, VerdictKind.PASS)]
@@ -69,6 +73,10 @@ def test_what_slows_nothing_down_is_not_counted_and_is_named(truths: list[Truth]
     (text,) = uncounted(trials, truths)
     assert text.startswith("op/k@1 on c, rows for 2.0%: ")
     assert said in text
+
+
+def test_a_planting_that_is_told_from_half_and_from_twice_as_much_counts() -> None:
+    assert uncounted([trial(0.02, VerdictKind.PASS)], [truth(0.02, 0.02, half=0.009)]) == []
 
 
 def test_equal_arms_stay_equal_whatever_was_measured() -> None:

@@ -173,6 +173,7 @@ class Visiting:
             timer=self.options.timer,
             seed=random.SystemRandom().randrange(2**31),
             extra_arms=tuple(arms),
+            extra_alone=True,
             pairs=tuple(pairs),
             looks=looks,
             lengths=lengths,

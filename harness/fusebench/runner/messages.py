@@ -65,6 +65,8 @@ class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """Time left for this case; None for no limit."""
     extra_arms: tuple[ExtraArm, ...] = ()
+    extra_alone: bool = False
+    """Whether these are all arms: no yardsticks, no baseline, no control."""
     pairs: tuple[Pair, ...] = ()
     looks: Plan | None = None
     """When and how to judge the pairs; None measures the plan's replicates and judges nothing."""

@@ -21,7 +21,7 @@ CALIBRATION_KERNELS = Path(__file__).parents[1] / "calibration_kernels"
 """A kernels folder of fusebench's own, with the op `planted`."""
 PLANTED_KERNEL = "planted/negate_and_wait@1"
 """One launch; with a delay two on a GPU, of which the second waits."""
-SPINNING_KERNEL = "planted/negate_and_spin@1"
+SPINNING_KERNEL = "planted/negate_and_spin@2"
 """One launch, which waits: a GPU's delay within a kernel."""
 ROW_KEYS = ("tokens", "rows", "elements")
 """Parameters of which more means proportionally more work."""

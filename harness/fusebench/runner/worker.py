@@ -156,7 +156,9 @@ class _Worker:
             ArmSpec(arm.name, self._kernel(arm.kernel)[0], None if arm.params is None else op.parse_params(arm.params))
             for arm in task.extra_arms
         ]
-        specs = arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline), extra)
+        specs = extra
+        if not task.extra_alone:
+            specs = arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline), extra)
         code: dict[str, str] = {}
         same_code: dict[str, bool | None] = {}
 

@@ -18,6 +18,10 @@ from ..schema import Estimate, VerdictKind
 from .calibration import DURATION_CLASSES_US, Trial, call_class
 from .rule import describe_change
 
+TRUTH_FACTOR = 2.0
+"""A truth is known if its interval tells it from half and from twice as much: planted slowdowns lie about that far apart, and a trial must
+count under one of them.  What the trials themselves found has no say in it."""
+
 
 class Planting(StrEnum):
     """How an arm was made slower."""
@@ -74,7 +78,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 def as_trials(trials: Iterable[PlantedTrial], truths: Iterable[Truth], limits_us: Sequence[float] = DURATION_CLASSES_US) -> list[Trial]:
     """The trials under what was truly planted: the mean truth of all plantings of one class of calls that lie nearest to one nominal size.
 
-    A planting without a measured truth, or whose truth is not told from no slowdown, counts for nothing (see `uncounted`).
+    A planting whose truth was not measured, or not well enough (`TRUTH_FACTOR`), counts for nothing (see `uncounted`).
     """
     kept = list(trials)
     known = {truth.place: truth.change.value - 1 for truth in truths if _known(truth)}
@@ -104,7 +108,7 @@ def as_trials(trials: Iterable[PlantedTrial], truths: Iterable[Truth], limits_us
 
 
 def uncounted(trials: Iterable[PlantedTrial], truths: Iterable[Truth]) -> list[str]:
-    """Plantings that slowed nothing down as far as could be measured, or that were not measured by themselves, in words."""
+    """Plantings of which it is not known by how much they slow down, in words."""
     measured = {truth.place: truth for truth in truths}
     found = []
     for place in dict.fromkeys(trial.place for trial in trials if trial.place.nominal > 0):
@@ -112,10 +116,11 @@ def uncounted(trials: Iterable[PlantedTrial], truths: Iterable[Truth]) -> list[s
         if truth is None or not _known(truth):
             seen = "its truth was not measured"
             if truth is not None:
-                seen = f"measured {describe_change(truth.change, 2)}, which is not told from no slowdown"
+                seen = f"measured {describe_change(truth.change, 2)}, which is not told from half or twice as much"
             found.append(f"{place.kernel} on {place.case}, {place.planting} for {place.nominal:.1%}: {seen}")
     return found
 
 
 def _known(truth: Truth) -> bool:
-    return truth.change.low > 1
+    low, slowdown, high = truth.change.low - 1, truth.change.value - 1, truth.change.high - 1
+    return slowdown > 0 and low > slowdown / TRUTH_FACTOR and high < slowdown * TRUTH_FACTOR

@@ -1,8 +1,8 @@
 """One launch on a GPU that negates and then waits.
 
 The program that ends last spins by the clock of its multiprocessor, so that the launch becomes longer by the delay and scatters no more
-than without it.  (A spin in the program with the last number adds to what happens to be its end: launches of 4.5 us then scattered by 9 %
-between placements on an H200.)
+than without it.  (In version 1 the program with the last number did it, whenever that ended: launches of 4.5 us scattered by 9 % between
+placements on an H200.)
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -42,7 +42,7 @@ def _negate_and_spin(x, ended, elements, cycles, block: tl.constexpr):
             now = _clock()
 
 
-@kernel("planted", "negate_and_spin", version=1, role="split", language="triton", note="`fusebench calibrate`'s delay within one launch")
+@kernel("planted", "negate_and_spin", version=2, role="split", language="triton", note="`fusebench calibrate`'s delay within one launch")
 def negate_and_spin(x: torch.Tensor, *, delay_ns: int = 0) -> None:
     _negate_and_spin[(triton.cdiv(x.numel(), BLOCK),)](x, _ended(x.device), x.numel(), delay_ns * CYCLES_PER_NS, block=BLOCK)
 
