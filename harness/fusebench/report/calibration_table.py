@@ -29,7 +29,8 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         "",
         f"timer {record.timer}, {record.cache} cache, {plan.rounds} rounds a replicate, looks after {', '.join(map(str, looks.looks))} "
         f"replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, {record.processes} fresh processes confirm; "
-        f"{len(record.trials)} comparisons in {len(record.sessions)} sessions, the last on {record.sessions[-1]}.",
+        f"{len(record.trials)} comparisons in {len(record.sessions)} session{'s' if len(record.sessions) > 1 else ''}, "
+        f"the last on {record.sessions[-1]}.",
         "",
         "## By duration of the call, and whether it makes one launch or several",
         "",
