@@ -119,7 +119,9 @@ def test_options_reach_the_measurement(fusebench: Fusebench, workers: FakeWorker
     ]
     outcome = fusebench("run", "--op", "scale", "--device", "cpu", *options)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
-    (task,) = workers.measurements
+    task, *others = workers.measurements
+    assert len(others) == 3, "a precision asks four processes at least"
+    assert {one.plan for one in others} == {task.plan}
     assert (task.plan.replicates, task.plan.rounds, task.plan.cache, task.plan.precision) == (3, 7, CacheState.WARM, 0.01)
     assert (task.timer, task.case.key, task.baseline) == ("host", "scale:even", "scale/split@1")
     assert task.seconds is not None
@@ -348,17 +350,40 @@ def test_without_a_terminal_progress_is_plain_lines_on_stderr(finished: Finished
     assert "\x1b" not in process.stderr
 
 
+def test_a_precision_measures_in_four_processes_or_more_and_the_record_says_so(toy_project: Path) -> None:
+    add_kernel(toy_project, "plain")
+    process = subprocess.run(
+        command(*QUICK, "--case", "even", "--precision", "1"), cwd=toy_project, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert process.returncode == ExitCode.PASS, process.stderr
+    folder = only_run(toy_project)
+    timings = {result.kernel: result.measurement for result in read_run(folder).results if result.measurement is not None}
+    assert set(timings) == {"scale/plain@1", "scale/split@1"}
+    counts = {timing.processes for timing in timings.values()}
+    assert counts <= {4, 8, 12}
+    (processes,) = counts
+    assert {timing.replicates for timing in timings.values()} == {2 * processes}
+    samples = read_samples(folder)
+    assert len(samples) == 2 * 2 * 5 * processes
+    assert set(samples["process"]) == set(range(processes))
+    assert set(samples["replicate"]) == {0, 1}
+    assert f"2 replicates x 2 rounds in each of {processes} processes" in process.stdout
+
+
 @pytest.mark.parametrize(
-    "send",
+    ("send", "options", "fewest"),
     [
-        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), id="ctrl_c"),  # as a terminal does it: to every process
-        pytest.param(lambda pid: os.kill(pid, signal.SIGTERM), id="time_limit"),
+        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), [], 1, id="ctrl_c"),  # as a terminal does it: to every process
+        pytest.param(lambda pid: os.kill(pid, signal.SIGTERM), [], 1, id="time_limit"),
+        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), ["--precision", "1"], 5, id="ctrl_c_with_further_processes"),
     ],
 )
-def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_130(toy_project: Path, send: Callable[[int], None]) -> None:
+def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_130(
+    toy_project: Path, send: Callable[[int], None], options: list[str], fewest: int
+) -> None:
     add_kernel(toy_project, "sleeps", "time.sleep(1000 if x.numel() == 7 else 0)")
     process = subprocess.Popen(
-        command(*QUICK),
+        command(*QUICK, *options),
         cwd=toy_project,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -384,6 +409,6 @@ def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_13
     run: Run = read_run(only_run(toy_project))
     assert not run.complete
     assert {result.case for result in run.results if result.status is Status.MEASURED} == {"even"}
-    assert len(family) > 0
+    assert len(family) >= fewest
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []

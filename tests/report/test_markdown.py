@@ -3,6 +3,9 @@ from __future__ import annotations
 import re
 from types import ModuleType
 
+import msgspec
+import pytest
+
 from fusebench.report.markdown import markdown_report, markdown_table
 from fusebench.schema import Role, Status
 
@@ -18,6 +21,17 @@ def test_the_shape_that_kernel_pull_requests_use(synthetic: ModuleType) -> None:
     assert "![Speedup and share of the speed of light](speedup.png)" in text
     assert "```\nfusebench run --suite qknorm_rope\n```" in text
     assert "12 replicates x 40 rounds" in text
+
+
+@pytest.mark.parametrize(("counts", "said"), [((4,), "4 processes"), ((8, 4, 12), "4 to 12 processes")])
+def test_cases_measured_in_several_processes_are_said_to_be(synthetic: ModuleType, counts: tuple[int, ...], said: str) -> None:
+    run = synthetic.make_run()
+    results = [
+        msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=counts[place % len(counts)]))
+        for place, result in enumerate(run.results)
+    ]
+    text = markdown_report(msgspec.structs.replace(run, results=results))
+    assert f"12 replicates x 40 rounds in each of {said}, 10% trimmed means, Student t interval over the processes" in text
 
 
 def test_every_table_is_rectangular_and_every_kernel_is_in_the_full_one(synthetic: ModuleType) -> None:

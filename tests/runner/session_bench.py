@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class FakeWorker:
         self.failures: dict[str, Failure] = {}
         self.replies: list[Callable[[MeasureTask], Measured | Failure]] = []
         self.before_each: Callable[[], None] = lambda: None
+        self.dismissed = False
 
     def ask(self, task: CheckTask | MeasureTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
         self.tasks.append(task)
@@ -72,11 +74,38 @@ class FakeWorker:
 
     def stop(self) -> None: ...
 
+    def dismiss(self) -> None:
+        self.dismissed = True
+
     def interrupt(self) -> None: ...
 
     @property
     def timed(self) -> list[tuple[str, ...]]:
         return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
+
+
+class FakeWorkers(Workers):
+    """One worker for checks and first measurements; `started` gets the fresh ones, `alive` says how many of them live."""
+
+    def __init__(self, device: Device, roots: Sequence[Path], worker: FakeWorker) -> None:
+        super().__init__(device, roots)
+        self.native = self.interpreter = worker  # type: ignore[assignment]
+        self.started: list[FakeWorker] = []
+        self.alive = 0
+        self.prepare: Callable[[FakeWorker, int], None] = lambda worker, number: None
+        """Called with each fresh worker and the number of its process."""
+
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[Any]]:
+        made = [FakeWorker() for _ in range(count)]
+        for number, worker in enumerate(made, start=len(self.started) + 1):
+            self.prepare(worker, number)
+        self.started += made
+        self.alive += count
+        try:
+            yield made
+        finally:
+            self.alive -= count
 
 
 class FakeMonitor:
@@ -103,16 +132,11 @@ class Bench:
     def __init__(self, collection: Collection, device: Device, folder: Path, reporter: Any) -> None:
         self.collection, self.device, self.folder, self.reporter = collection, device, folder, reporter
         self.worker, self.monitor = FakeWorker(), FakeMonitor()
+        self.workers = FakeWorkers(device, collection.roots, self.worker)
 
     def session(self, **options: Any) -> Session:
-        made = Session(self.collection, self.device, self.folder, Options(plan=PLAN, **({"kernel": ANY} | options)), self.reporter)
+        made = Session(self.collection, self.device, self.folder, Options(**({"plan": PLAN, "kernel": ANY} | options)), self.reporter)
         made._monitor = self.monitor  # type: ignore[assignment]
-        return made
-
-    @property
-    def workers(self) -> Workers:
-        made = Workers(self.device, self.collection.roots)
-        made.native = made.interpreter = self.worker  # type: ignore[assignment]
         return made
 
     def run(self, cases: Sequence[Case], **options: Any) -> Run:

@@ -182,6 +182,16 @@ def test_fresh_workers_are_all_ready_before_the_first_is_asked_and_end_with_thei
     assert [worker.pid for worker in fresh] == [None, None]
 
 
+def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: Device) -> None:
+    with Workers(cpu, [root]).fresh(2) as fresh:
+        for worker in fresh:
+            worker.dismiss()
+        for process in (worker._process for worker in fresh):
+            assert process is not None
+            process.join(30.0)
+            assert process.exitcode == 0, "it was neither killed nor did it stay"
+
+
 def test_a_fresh_worker_that_cannot_start_says_so_when_asked(cpu: Device, case: Case, tmp_path: Path) -> None:
     with Workers(cpu, [tmp_path / "none"]).fresh(1) as (worker,):
         reply = worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))

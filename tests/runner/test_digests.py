@@ -12,12 +12,15 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import Collection
+from fusebench.runner.checking import Workers
 from fusebench.runner.contenders import contenders, result_for
 from fusebench.runner.messages import Measured, MeasureTask, WorkerSetup
+from fusebench.runner.precision import Crew
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.repeats import Outcome
 from fusebench.runner.resuming import Resumed
 from fusebench.runner.session import Options, Session, default_plan
+from fusebench.runner.spending import Ledger
 from fusebench.runner.summarise import CaseFigures
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.store.baselines import load_baseline, promote
@@ -75,7 +78,7 @@ def figures(collection: Collection, case: Case, **known: Any) -> CaseFigures:
         samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
         retried_replicates=0, **known,
     )  # fmt: skip
-    return CaseFigures(contenders(collection, case, "cpu"), measured, PLAN)
+    return CaseFigures(contenders(collection, case, "cpu"), [measured], PLAN)
 
 
 def test_what_a_kernel_launched_is_kept_with_its_result_and_with_copies_of_it(collection: Collection, case: Case) -> None:
@@ -106,12 +109,8 @@ def test_a_run_asks_for_code_on_a_gpu_alone(
     session.device = Device(kind=kind, name="Toy")  # type: ignore[arg-type]
     ready = [result_for(case, "4096", collection.kernel(kernel), Status.CHECKED) for kernel in (GOOD, SPLIT)]
     with pytest.raises(KeyboardInterrupt):
-        session._measure(contenders(collection, case, "cpu"), ready, workers=_Workers(), seconds=None)  # type: ignore[arg-type]
+        session._measure(contenders(collection, case, "cpu"), ready, Crew(Workers(session.device, []), Ledger()), seconds=None)
     assert [task.digested for task in tasks] == [asked]
-
-
-class _Workers:
-    native = None
 
 
 def test_code_survives_resuming_storing_and_promoting(tmp_path: Path, synthetic: Any) -> None:

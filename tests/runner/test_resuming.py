@@ -15,7 +15,7 @@ from fusebench.runner.resuming import Resumed
 from fusebench.schema import Case, Run, Sample
 
 if TYPE_CHECKING:
-    from .session_bench import Bench
+    from .session_bench import Bench, FakeWorker
 
 _bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
 bench, cases, by_kernel = (_bench[name] for name in ("bench", "cases", "by_kernel"))
@@ -59,6 +59,31 @@ def test_the_samples_of_taken_over_cases_are_part_of_the_run(bench: Bench, cases
     session = bench.session(kernel="[fg]*", resumed=Resumed(stopped, samples))
     session.run(cases, bench.workers)
     assert {sample.case for sample in session.samples} == {case.key for case in cases}
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_run_with_a_precision_goes_on_with_the_case_that_it_was_stopped_in(bench: Bench, cases: list[Case]) -> None:
+    plan = msgspec.structs.replace(_bench["PLAN"], precision=0.002)
+    stopped = bench.session(kernel="good", plan=plan)
+
+    def interrupt(worker: FakeWorker) -> None:
+        if worker.timed[1:]:
+            raise KeyboardInterrupt
+
+    bench.workers.prepare = lambda worker, number: setattr(worker, "before_each", lambda: interrupt(worker))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(cases, bench.workers)
+    bench.workers.prepare = lambda worker, number: None
+    session = bench.session(kernel="good", plan=plan, resumed=Resumed(stopped.record(), stopped.samples))
+    session.run(cases, bench.workers)
+    run = session.record()
+    assert run.complete
+    assert by_kernel(run, "first") == by_kernel(stopped.record(), "first")
+    assert {result.measurement.processes for result in run.results if result.measurement is not None} == {4}
+    assert {(sample.case, sample.process) for sample in session.samples} == {(case.key, number) for case in cases for number in range(4)}
+    assert [task.case.name for task in bench.workers.started[-1].tasks] == ["second", "third"]
+    with pytest.raises(UsageError, match="sampling plan"):
+        bench.run(cases, kernel="good", resumed=Resumed(stopped.record(), stopped.samples))
 
 
 @pytest.mark.usefixtures("committed")

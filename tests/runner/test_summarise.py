@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from fusebench.registry import Collection
 from fusebench.runner.contenders import contenders
 from fusebench.runner.messages import Measured
 from fusebench.runner.summarise import CaseFigures
-from fusebench.schema import CacheState, Case, Sample, SamplingPlan
+from fusebench.schema import CacheState, Case, Result, Role, Sample, SamplingPlan, Status
 from fusebench.timing.coldness import Coldness
 
 BASELINE, GOOD = "scale/split@1", "scale/good@1"
@@ -27,22 +28,30 @@ SPANS: Spans = {
 """Nanoseconds, by replicate.  Means per replicate: baseline 3 and 12 us, good 1 and 4 us; geometric means 6 and 2 us."""
 
 
-def figures(
-    collection: Collection, case: Case, spans: Spans, *, trim: float = 0.0, coldness: Coldness | None = None, kernels: int = 2
-) -> CaseFigures:
+def timed(case: Case, spans: Spans, *, process: int = 0, kernels: int = 2, **known: Any) -> Measured:
     samples = [
-        Sample(case=case.key, arm=arm, replicate=replicate, round=number, position=0, span_ns=span, busy_ns=span // 2, kernels=kernels)
+        Sample(
+            case=case.key, arm=arm, process=process, replicate=replicate, round=number, position=0, span_ns=span, busy_ns=span // 2,
+            kernels=kernels,
+        )
         for arm, replicates in spans.items()
         for replicate, values in enumerate(replicates)
         for number, span in enumerate(values)
-    ]
-    measured = Measured(
-        samples=samples, host_us={GOOD: 7.5}, extra_memory_bytes={GOOD: 4096}, timer="cupti", timer_fallback="", warm_up={},
-        seconds=1.0, cut_short=False, retried_replicates=0, coldness=coldness,
-        minimum_bytes=dict.fromkeys(spans, 8 * 4096),
-    )  # fmt: skip
+    ]  # fmt: skip
+    fields: dict[str, Any] = {
+        "samples": samples, "host_us": {GOOD: 7.5}, "extra_memory_bytes": {GOOD: 4096}, "timer": "cupti", "timer_fallback": "",
+        "warm_up": {}, "seconds": 1.0, "cut_short": False, "retried_replicates": 0, "minimum_bytes": dict.fromkeys(spans, 8 * 4096),
+    }  # fmt: skip
+    return Measured(**(fields | known))
+
+
+def figures(collection: Collection, case: Case, spans: Spans, *, trim: float = 0.0, **known: Any) -> CaseFigures:
+    return figures_of(collection, case, [timed(case, spans, **known)], trim)
+
+
+def figures_of(collection: Collection, case: Case, processes: Sequence[Measured], trim: float = 0.0) -> CaseFigures:
     plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=trim)
-    return CaseFigures(contenders(collection, case, "cpu"), measured, plan)
+    return CaseFigures(contenders(collection, case, "cpu"), processes, plan)
 
 
 def test_a_kernels_figures(collection: Collection, case: Case) -> None:
@@ -54,7 +63,7 @@ def test_a_kernels_figures(collection: Collection, case: Case) -> None:
     assert (found.speedup.low, found.speedup.high) == pytest.approx((3.0, 3.0)), "3 in both replicates: nothing scatters"
     assert found.gb_per_s == pytest.approx(8 * 4096 / 2e-6 / 1e9)
     assert (found.kernels, found.host_us, found.extra_memory_bytes) == (2, 7.5, 4096)
-    assert (found.replicates, found.rounds) == (2, 2)
+    assert (found.replicates, found.processes, found.rounds) == (2, 1, 2)
 
 
 def test_the_interval_is_over_replicates(collection: Collection, case: Case) -> None:
@@ -115,3 +124,45 @@ def test_a_case_with_a_planted_warm_arm_is_marked_not_cold(collection: Collectio
     fast_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=40.0)
     assert figures(collection, case, SPANS, coldness=fast_memory).summary().not_cold == ""
     assert figures(collection, case, SPANS).summary().not_cold == "", "nothing was observed"
+
+
+def slower(factor: float) -> Spans:
+    """Every replicate of every arm takes `factor` times as long, kernel good twice that."""
+    return {
+        arm: [[round(factor * span * (2 if arm == GOOD else 1)) for span in values] for values in replicates]
+        for arm, replicates in SPANS.items()
+    }
+
+
+def test_of_several_processes_intervals_are_over_the_processes(collection: Collection, case: Case) -> None:
+    """Process means lie ln 2 apart where those of their two replicates do by ln 4; the ratio to the baseline is 3, then 1.5."""
+    found = figures_of(collection, case, [timed(case, SPANS), timed(case, slower(1.0), process=1)]).measurement(GOOD)
+    half = 12.7062 * math.log(2) / 2
+    middle = math.sqrt(2.0 * 4.0)
+    assert (found.time_us.value, found.time_us.low, found.time_us.high) == pytest.approx(
+        (middle, middle * math.exp(-half), middle * math.exp(half)), rel=1e-3
+    )
+    assert found.speedup is not None
+    middle = math.sqrt(3.0 * 1.5)
+    assert (found.speedup.value, found.speedup.low, found.speedup.high) == pytest.approx(
+        (middle, middle * math.exp(-half), middle * math.exp(half)), rel=1e-3
+    )
+    assert (found.replicates, found.processes, found.rounds) == (4, 2, 2)
+
+
+def test_host_cost_is_the_mean_of_the_processes_memory_their_most_and_code_what_the_first_one_ran(
+    collection: Collection, case: Case
+) -> None:
+    first = timed(case, SPANS, code={GOOD: "digest"})
+    second = timed(case, SPANS, process=1, host_us={GOOD: 8.5}, extra_memory_bytes={GOOD: 8192})
+    found = figures_of(collection, case, [first, second])
+    timing = found.measurement(GOOD)
+    assert (timing.host_us, timing.extra_memory_bytes) == (8.0, 8192)
+    checked = Result(case="even", suite="scale", op="scale", kernel=GOOD, role=Role.FUSED, status=Status.CHECKED, shape="4096")
+    assert found.measured(checked).code == "digest"
+
+
+def test_one_process_that_was_not_cold_takes_the_label_from_the_case(collection: Collection, case: Case) -> None:
+    fast, slow = (Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=speed) for speed in (400.0, 20.0))
+    found = figures_of(collection, case, [timed(case, SPANS, coldness=fast), timed(case, SPANS, process=1, coldness=slow)])
+    assert found.summary().not_cold.startswith("stream (and 1 more) moved its minimum bytes at 41 GB/s")

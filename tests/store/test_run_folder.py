@@ -52,6 +52,14 @@ def test_samples_from_before_there_was_more_than_one_process_are_those_of_the_fi
         read_samples(folder)
 
 
+def test_measurements_from_before_they_named_their_processes_are_of_one(folder: Path) -> None:
+    record = json.loads((folder / RUN_FILE).read_text())
+    for result in record["results"]:
+        assert result["measurement"].pop("processes") == 1
+    (folder / RUN_FILE).write_text(json.dumps(record))
+    assert {result.measurement.processes for result in read_run(folder).results if result.measurement is not None} == {1}
+
+
 def test_infinite_and_undefined_figures_survive_and_stay_json(synthetic: ModuleType) -> None:
     run = synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED])
     result = run.results[0]

@@ -1,11 +1,11 @@
-"""Pairs that are measured for as long as each of them is asked for."""
+"""Lengths known beforehand: pairs that are measured for as long as each of them is asked for, and everything alike."""
 
 from __future__ import annotations
 
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.timing.lengths import Lengths
+from fusebench.timing.lengths import FixedLength, Lengths
 from fusebench.timing.pairs import Pair
 
 SHORT, LONG = Pair("short", new="a", old="b"), Pair("long", new="c", old="b")
@@ -31,3 +31,13 @@ def test_every_pair_needs_a_length(lengths: dict[str, int]) -> None:
 def test_no_pairs_have_no_length() -> None:
     with pytest.raises(UsageError):
         Lengths([], {})
+
+
+def test_a_fixed_length_is_every_arms() -> None:
+    length = FixedLength(3)
+    assert length.replicates == 3
+    for _ in range(3):
+        assert not length.over
+        assert length.idle_arms() == set()
+        length.add([])
+    assert length.over

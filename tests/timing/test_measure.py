@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -213,6 +214,13 @@ def test_the_control_is_the_baseline_again(
         timer=HostTimer(), seed=1,
     )  # fmt: skip
     assert counts["baseline"] == 2 * counts["other"] > 0
+
+
+def test_a_precision_is_not_this_process_to_reach(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:
+    """What it asks for is more processes: no number of replicates here is enough, and none too many."""
+    for precision in (1e-9, 1.0):
+        timings = timed(HostTimer(), msgspec.structs.replace(make_plan(replicates=3), precision=precision))
+        assert {sample.replicate for sample in timings.samples} == {0, 1, 2}
 
 
 def test_progress_counts_replicates(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:

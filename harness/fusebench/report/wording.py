@@ -112,10 +112,14 @@ def headline(run: Run) -> str:
 def sampling(run: Run) -> str:
     """Replicates, rounds and the statistics behind the intervals."""
     plan = run.plan
-    spread = (
-        f"{plan.trim:.0%} trimmed means, Student t interval over the replicates" if plan.replicates > 1 else "one replicate: no interval"
-    )
-    return f"{count(plan.replicates, 'replicate')} x {count(plan.rounds, 'round')}, {spread}"
+    processes = {result.measurement.processes for result in run.results if result.measurement is not None} or {1}
+    fewest, most = min(processes), max(processes)
+    taken = f"{count(plan.replicates, 'replicate')} x {count(plan.rounds, 'round')}"
+    if most > 1:
+        taken += f" in each of {most if fewest == most else f'{fewest} to {most}'} processes"
+    elif plan.replicates == 1:
+        return f"{taken}, one replicate: no interval"
+    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {'processes' if most > 1 else 'replicates'}"
 
 
 def control_line(run: Run) -> str:

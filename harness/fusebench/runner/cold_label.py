@@ -5,9 +5,7 @@ What follows differs: a run keeps the case without its label, a comparison does 
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from ..stats.paired import time_estimate
+from ..stats.paired import spans_by_replicate, time_estimate
 from ..timing.coldness import contradiction
 from .messages import Measured
 
@@ -20,12 +18,9 @@ def label_refused(measured: Measured, trim: float) -> str:
     """
     if measured.coldness is None:
         return ""
-    spans: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in measured.samples:
-        spans[sample.arm][sample.replicate].append(float(sample.span_ns))
     moved = {
         arm: (measured.minimum_bytes[arm], time_estimate(list(replicates.values()), trim).value / 1e3)
-        for arm, replicates in spans.items()
+        for arm, replicates in spans_by_replicate(measured.samples).items()
         if arm in measured.minimum_bytes
     }
     return contradiction(moved, measured.coldness)

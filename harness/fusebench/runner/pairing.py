@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 from ..schema import Estimate, Sample, SamplingPlan
 from ..stats.identical import Twin
-from ..stats.paired import ratio_estimate, time_estimate
+from ..stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ..stats.sequential import Plan, judge
 from ..store.comparison_record import ComparedCase
 from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
@@ -41,10 +40,7 @@ def control_twin(case_key: str, kernel: str, samples: Sequence[Sample], plan: Sa
 
 def case_figures(entry: Contenders, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:
     """The case with its yardsticks and its control; without figures where nothing was timed."""
-    spans: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in measured.samples:
-        spans[sample.arm][sample.replicate].append(float(sample.span_ns))
-    replicates = {arm: [found[number] for number in sorted(found)] for arm, found in spans.items()}
+    replicates = {arm: list(found.values()) for arm, found in spans_by_replicate(measured.samples).items()}
     if not replicates:
         return ComparedCase(case=entry.case, shape=entry.shape)
     times = {arm: time_estimate(replicates[arm], plan.trim) for arm in (COPY, STREAM)}

@@ -160,13 +160,17 @@ class WorkerProcess:
         if process is not None:
             process.kill()
 
-    def stop(self) -> None:
-        """End the worker: ask, then kill."""
+    def dismiss(self) -> None:
+        """Ask the worker to leave; `stop` waits for that.  Several workers may leave at the same time."""
         if self._connection is not None:
             with suppress(OSError):  # it may be gone already, which is what is wanted
                 self._connection.send(None)
             self._connection.close()
             self._connection = None
+
+    def stop(self) -> None:
+        """End the worker: ask, then kill."""
+        self.dismiss()
         if self._process is not None:
             self._process.join(STOP_S)
         self.kill()

@@ -36,12 +36,14 @@ from ..stats.weighted import suite_summaries
 from ..timing.placement import CONTROL
 from .checking import Workers, check_all
 from .contenders import Contenders, contenders, result_for, split_reference
-from .messages import Failure, MeasureTask, Progress
+from .messages import Failure, Measured, MeasureTask, Progress
+from .precision import Crew, imprecise, measure_in_processes
+from .process import WorkerProcess
 from .repeats import Outcome, Repeats
 from .reporter import Reporter
 from .resuming import Resumed
 from .spending import CHECK, Ledger
-from .summarise import CaseFigures, imprecise
+from .summarise import CaseFigures
 from .undisturbed import measure_undisturbed
 
 
@@ -113,12 +115,12 @@ class Session:
         started = time.monotonic()
         self.reporter.begin(len(cases))
         try:
-            with self._monitor:
+            with self._monitor, Crew(workers, self._ledger) as crew:
                 for number, case in enumerate(cases):
                     entry = contenders(self.collection, case, self.device.kind, self.options.kernel)
                     split_reference(self.collection, entry.op)
                     self.reporter.case(number + 1, len(cases), case, entry.shape)
-                    self._take(entry, workers, self._seconds_for(started, len(cases) - number))
+                    self._take(entry, crew, self._seconds_for(started, len(cases) - number))
             self._complete = not self._skipped
         finally:
             self.reporter.end()
@@ -176,7 +178,7 @@ class Session:
             return None
         return (self.options.budget_s - (time.monotonic() - started)) / cases_left
 
-    def _take(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
+    def _take(self, entry: Contenders, crew: Crew, seconds: float | None) -> None:
         """Measure a case, unless the run that is gone on with did, or an earlier one of this run was the same work."""
         if self._take_over(entry):
             return
@@ -187,7 +189,7 @@ class Session:
             self._add(known.results)
             return
         first_case, first_result, skipped = len(self._cases), len(self._results), self._skipped
-        self._case(entry, workers, seconds)
+        self._case(entry, crew, seconds)
         if self._skipped == skipped:
             (summary,) = self._cases[first_case:]
             self._repeats.keep(entry, Outcome(summary, tuple(self._results[first_result:])))
@@ -207,7 +209,7 @@ class Session:
             self._repeats.keep(entry, Outcome(summary, tuple(results)))
         return True
 
-    def _case(self, entry: Contenders, workers: Workers, seconds: float | None) -> None:
+    def _case(self, entry: Contenders, crew: Crew, seconds: float | None) -> None:
         began = time.monotonic()
         self._add(entry.declined)
         if seconds is not None and seconds <= 0:
@@ -215,7 +217,7 @@ class Session:
             return
         with self._ledger.timed(CHECK):
             checked = check_all(
-                workers,
+                crew.workers,
                 entry,
                 on_progress=lambda progress: self._show(f"check {progress.kernel}", progress),
                 on_checked=lambda kernel, seconds: self._ledger.add({}, {kernel: seconds}),
@@ -225,10 +227,10 @@ class Session:
         if entry.baseline_id not in {result.kernel for result in ready}:
             self._give_up(entry, ready)
             return
-        left = None if seconds is None else seconds - (time.monotonic() - began)
-        self._measure(entry, ready, workers, left)
+        self._measure(entry, ready, crew, _left(seconds, began))
 
-    def _measure(self, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
+    def _measure(self, entry: Contenders, ready: list[Result], crew: Crew, seconds: float | None) -> None:
+        began = time.monotonic()
         task = MeasureTask(
             case=entry.case,
             kernels=tuple(result.kernel for result in ready),
@@ -240,37 +242,48 @@ class Session:
             # What a CPU runs for an operator depends on more than torch's version: its code is not known.
             digested=tuple(result.kernel for result in ready) if self.device.kind == "cuda" else (),
         )
-        reply = measure_undisturbed(
-            task,
-            workers.native,
-            self._monitor,
-            self.device,
-            on_progress=lambda progress: self._show("measure", progress),
-            warn=self.warn,
+
+        def timed(replies: Sequence[Measured]) -> list[Result]:
+            figures = CaseFigures(entry, replies, self.options.plan)
+            return [figures.measured(result) for result in ready]
+
+        replies = measure_in_processes(
+            task, crew, ask=self._ask, enough=lambda replies: not imprecise(timed(replies), self.options.plan), warn=self.warn
         )
-        if isinstance(reply, Failure):
-            if reply.unfit:
-                raise DeviceUnfitError(f"case {entry.case.key}: {reply.reason}")
-            self._measure_without(reply, entry, ready, workers, seconds)
+        if isinstance(replies, Failure):
+            self._measure_without(replies, entry, ready, crew, _left(seconds, began))
             return
-        self._timer, self._timer_fallback = reply.timer, reply.timer_fallback
-        self._ledger.add(reply.phases_s, {arm: reply.first_call_s.get(arm, 0.0) for arm in task.kernels})
-        self._warm_up[entry.case.key] = reply.warm_up
-        if reply.timer_fallback:
-            self._warnings.append(f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}")
-        if reply.cut_short:
-            self.warn(f"case {entry.case.key}: the budget ended before all {self.options.plan.replicates} replicates")
-        if reply.retried_replicates:
-            self.warn(f"case {entry.case.key}: {reply.retried_replicates} replicates were repeated because the timer lost records")
-        figures = CaseFigures(entry, reply, self.options.plan)
-        self.samples += reply.samples
-        self._cases.append(figures.summary())
-        measured = [figures.measured(result) for result in ready]
+        self._note_timing(task, replies)
+        self._cases.append(CaseFigures(entry, replies, self.options.plan).summary())
+        measured = timed(replies)
         for text in imprecise(measured, self.options.plan):
             self.warn(f"case {entry.case.key}: {text}")
         self._add(measured)
 
-    def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], workers: Workers, seconds: float | None) -> None:
+    def _ask(self, task: MeasureTask, worker: WorkerProcess, doing: str) -> Measured | Failure:
+        reply = measure_undisturbed(
+            task, worker, self._monitor, self.device, on_progress=lambda progress: self._show(doing, progress), warn=self.warn
+        )
+        if isinstance(reply, Failure) and reply.unfit:
+            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
+        return reply
+
+    def _note_timing(self, task: MeasureTask, replies: Sequence[Measured]) -> None:
+        """Keep the samples of a case, and what they took."""
+        key, first = task.case.key, replies[0]
+        self._timer, self._timer_fallback = first.timer, first.timer_fallback
+        if first.timer_fallback:
+            self._warnings.append(f"timer {first.timer} instead of the device's default: {first.timer_fallback}")
+        for number, reply in enumerate(replies):
+            self._ledger.add(reply.phases_s, {arm: reply.first_call_s.get(arm, 0.0) for arm in task.kernels})
+            self._warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
+            self.samples += reply.samples
+            if reply.cut_short:
+                self.warn(f"case {key}: the budget ended before all {self.options.plan.replicates} replicates")
+        if retried := sum(reply.retried_replicates for reply in replies):
+            self.warn(f"case {key}: {retried} replicates were repeated because the timer lost records")
+
+    def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], crew: Crew, seconds: float | None) -> None:
         """A kernel failed while it was timed: it is out, the others are measured without it, unless it was their baseline."""
         kernel = entry.baseline_id if failure.kernel == CONTROL else failure.kernel
         culprit = next((result for result in ready if result.kernel == kernel), None)
@@ -284,7 +297,7 @@ class Session:
         if kernel == entry.baseline_id:
             self._give_up(entry, others)
         else:
-            self._measure(entry, others, workers, seconds)
+            self._measure(entry, others, crew, seconds)
 
     def _skip(self, entry: Contenders, reason: str) -> None:
         self._skipped = True
@@ -307,7 +320,13 @@ class Session:
             self.reporter.result(result)
 
     def _show(self, what: str, progress: Progress) -> None:
-        self.reporter.step(f"{what}: {progress.text}" if progress.kernel and what == "measure" else what, progress.done, progress.total)
+        warming_up = progress.kernel and what.startswith("measure")
+        self.reporter.step(f"{what}: {progress.text}" if warming_up else what, progress.done, progress.total)
+
+
+def _left(seconds: float | None, began: float) -> float | None:
+    """What is left of a case's share of the budget, `began` being when it started to be used."""
+    return None if seconds is None else seconds - (time.monotonic() - began)
 
 
 def _bare_summary(entry: Contenders) -> CaseSummary:

@@ -11,6 +11,8 @@ from ..schema import Spending
 
 CHECK = "accuracy checks"
 """The phase that the gate's time goes to; the phases of timing are named in `timing.measure`."""
+START = "start of further processes"
+"""The phase in which processes beyond the first import torch and the kernels."""
 
 
 class Ledger:

@@ -55,9 +55,9 @@ def _truth(where: Place, logs: Sequence[float], times: Sequence[float]) -> Truth
 
 def mean_us(samples: Sequence[Sample], trim: float) -> dict[str, float]:
     """Geometric mean over replicates of each arm's trimmed means, in microseconds."""
-    by_replicate: dict[int, list[Sample]] = defaultdict(list)
+    by_replicate: dict[tuple[int, int], list[Sample]] = defaultdict(list)
     for sample in samples:
-        by_replicate[sample.replicate].append(sample)
+        by_replicate[sample.process, sample.replicate].append(sample)
     logs: dict[str, list[float]] = defaultdict(list)
     for taken in by_replicate.values():
         for arm, value in replicate_logs(taken, trim).items():
@@ -67,11 +67,11 @@ def mean_us(samples: Sequence[Sample], trim: float) -> dict[str, float]:
 
 def _round_logs(samples: Sequence[Sample], pair: Pair) -> list[list[float]]:
     """Log ratio of every round, by placement."""
-    spans: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    spans: dict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     for sample in samples:
         if sample.arm in (pair.new, pair.old):
-            spans[sample.replicate, sample.round][sample.arm] = sample.span_ns
-    placements: dict[int, list[float]] = defaultdict(list)
-    for (replicate, _), both in sorted(spans.items()):
-        placements[replicate].append(math.log(both[pair.new] / both[pair.old]))
+            spans[sample.process, sample.replicate, sample.round][sample.arm] = sample.span_ns
+    placements: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for (process, replicate, _), both in sorted(spans.items()):
+        placements[process, replicate].append(math.log(both[pair.new] / both[pair.old]))
     return list(placements.values())

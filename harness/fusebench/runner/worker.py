@@ -256,11 +256,7 @@ def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> d
 
 def _most_replicates(task: MeasureTask) -> int:
     """What progress is a part of."""
-    if task.looks is not None:
-        return task.looks.looks[-1]
-    from ..timing.precision import MOST_REPLICATES
-
-    return task.plan.replicates if task.plan.precision is None else MOST_REPLICATES
+    return task.plan.replicates if task.looks is None else task.looks.looks[-1]
 
 
 def read_name(calling: Any) -> str:

@@ -86,13 +86,14 @@ class SamplingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a case is sampled."""
 
     replicates: int
-    """Fresh placements of all buffers; the fewest, where `precision` is given."""
+    """Fresh placements of all buffers, in each process that measures a case."""
     rounds: int
     cache: CacheState
     trim: float
     """Share of samples cut from each end before the mean of a replicate."""
     precision: float | None = None
-    """Half of the 95 % interval of every fused kernel's speedup, as a share of it, that replicates are added for; None adds none."""
+    """Half of the 95 % interval of every fused kernel's speedup, as a share of it, for which cases are measured in further processes; None
+    measures in one."""
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):

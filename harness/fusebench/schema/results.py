@@ -100,8 +100,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Union of the kernels' intervals."""
     kernels: int
     process: int = 0
-    """0 for the process that measured first, from 1 on for the fresh ones that measured a finding of `ab` again; each counts its own
-    replicates."""
+    """0 for the process that measured first, from 1 on for the further ones of a run with a precision, and for the fresh ones that measured
+    a finding of `ab` again; each counts its own replicates."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -160,7 +160,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     extra_memory_bytes: int | None
     """Peak device memory that the call allocates beyond its inputs; None where it is not measured."""
     replicates: int
+    """Of all processes together."""
     rounds: int
+    processes: int = 1
+    """Worker processes that it was measured in; where there are several, the intervals are over them."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

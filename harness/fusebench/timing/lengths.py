@@ -1,4 +1,4 @@
-"""Pairs of arms that are measured for a number of replicates of their own, whatever these show."""
+"""Measurements whose length is known before they begin: of all arms alike, or of pairs that have a number of replicates of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from collections.abc import Mapping, Sequence
 from ..errors import UsageError
 from ..schema import Sample
 from .pairs import Pair
+
+
+class FixedLength:
+    """The same number of replicates for every arm."""
+
+    def __init__(self, replicates: int) -> None:
+        self.replicates = replicates
+        self._taken = 0
+
+    @property
+    def over(self) -> bool:
+        return self._taken >= self.replicates
+
+    def idle_arms(self) -> set[str]:
+        """None: every speedup is relative to the baseline of its own replicate."""
+        return set()
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Take in one replicate."""
+        self._taken += 1
 
 
 class Lengths:

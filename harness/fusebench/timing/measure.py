@@ -22,11 +22,10 @@ from ..stats.sequential import Plan
 from .arm import Arm, CallTiming, Timer
 from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
-from .lengths import Lengths
+from .lengths import FixedLength, Lengths
 from .orders import balanced_rounds
 from .pairs import Compared, Judge, Pair
 from .placement import CONTROL, ArmSpec, Placement
-from .precision import Precision
 from .preparation import Preparation
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def measure_case(
         case_key: goes into the samples.
         params: the op's Params.
         device: torch device; `cpu` or `cuda:N`.
-        plan: rounds of a replicate, and without `looks` the number of replicates or the precision that decides it.
+        plan: rounds of a replicate, and without `looks` and `lengths` the number of replicates.
         seed: of the input values, the placements and the orders.
         deadline: `time.monotonic()` value after which no replicate is started (two are always made).
         settle: called with one round of work before the first replicate; runs it until the clocks are steady.
@@ -124,7 +123,7 @@ def measure_case(
     generator = torch.Generator(device=device).manual_seed(seed)
     timings = CaseTimings()
     judge = _judge_of(specs, pairs, looks, plan)
-    ending = judge or (Lengths(pairs, lengths) if lengths is not None else Precision(specs, plan))
+    ending = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, str(spec.kernel.id) if spec.kernel else "")}
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)

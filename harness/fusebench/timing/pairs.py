@@ -119,9 +119,9 @@ def replicate_logs(samples: Iterable[Sample], trim: float) -> dict[str, float]:
 
 def pair_logs(samples: Iterable[Sample], pair: Pair, trim: float) -> list[float]:
     """Log ratios of the pair, one per replicate that holds both arms, in order: what a measurement of fixed length says of it."""
-    by_replicate: dict[int, list[Sample]] = defaultdict(list)
+    by_replicate: dict[tuple[int, int], list[Sample]] = defaultdict(list)
     for sample in samples:
-        by_replicate[sample.replicate].append(sample)
+        by_replicate[sample.process, sample.replicate].append(sample)
     replicates = [replicate_logs(by_replicate[number], trim) for number in sorted(by_replicate)]
     return [logs[pair.new] - logs[pair.old] for logs in replicates if pair.new in logs and pair.old in logs]
 

@@ -1,0 +1,275 @@
+"""A run with a precision: how many processes a case gets, what becomes of those that fail, and what is said where it is not reached."""
+
+from __future__ import annotations
+
+import math
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fusebench.errors import DeviceUnfitError
+from fusebench.runner import precision as precision_module
+from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.precision import LOOKS, Crew, imprecise, measure_in_processes
+from fusebench.runner.spending import START, Ledger
+from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
+
+if TYPE_CHECKING:
+    from .session_bench import Bench, FakeWorker
+
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
+SPLIT, GOOD = _bench["SPLIT"], _bench["GOOD"]
+PRECISE: SamplingPlan = msgspec.structs.replace(_bench["PLAN"], precision=0.002)
+
+
+def shifted(shift: float) -> Callable[[MeasureTask], Measured]:
+    """Times of a process in which kernel good takes longer by this share, in all its replicates alike."""
+
+    def answer(task: MeasureTask) -> Measured:
+        reply: Measured = measured(task)
+        return msgspec.structs.replace(
+            reply,
+            samples=[
+                msgspec.structs.replace(one, span_ns=round(one.span_ns * 1000 * (1 + shift * (one.arm == GOOD)))) for one in reply.samples
+            ],
+        )
+
+    return answer
+
+
+def alternating(bench: Bench, shift: float) -> None:
+    """Every other process is a slow one."""
+    bench.worker.replies = [shifted(0.0)] * 9
+    bench.workers.prepare = lambda worker, number: worker.replies.extend([shifted(shift * (number % 2))] * 9)
+
+
+def run(bench: Bench, *cases: Case, **options: Any) -> Run:
+    return bench.run(cases, **({"plan": PRECISE, "kernel": "good"} | options))
+
+
+@pytest.mark.parametrize(("shift", "processes"), [(0.0, 4), (0.003, 8), (0.03, 12)])
+def test_processes_are_added_until_the_speedup_is_known(bench: Bench, case: Case, shift: float, processes: int) -> None:
+    """Shifts of 0 and 0.3 % in turn scatter by 0.17 %: t(3) makes that 0.28 % from four processes, t(7) 0.13 % from eight."""
+    alternating(bench, shift)
+    timing = by_kernel(run(bench, case))[GOOD].measurement
+    assert timing is not None
+    assert (timing.processes, timing.replicates) == (processes, 2 * processes)
+    assert 1 + sum(bool(worker.timed) for worker in bench.workers.started) == processes
+
+
+def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> None:
+    alternating(bench, 0.03)
+    timing = by_kernel(run(bench, case, plan=_bench["PLAN"]))[GOOD].measurement
+    assert timing is not None
+    assert timing.processes == 1
+    assert bench.workers.started == []
+
+
+def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
+    alternating(bench, 0.03)
+    (warning,) = run(bench, case).warnings
+    assert warning.startswith(f"case scale:even: the speedup of {GOOD} is known to 0.9")
+    assert warning.endswith("%, not to 0.20%, after 24 replicates in 12 processes")
+
+
+def test_samples_carry_their_process_whose_replicates_are_numbered_from_0(bench: Bench, case: Case) -> None:
+    session = bench.session(plan=PRECISE, kernel="good")
+    session.run([case], bench.workers)
+    found = {(sample.process, sample.replicate) for sample in session.samples}
+    assert found == {(process, replicate) for process in range(4) for replicate in range(2)}
+
+
+def test_each_process_is_asked_for_the_same_with_a_seed_of_its_own_and_the_first_ones_timer(bench: Bench, case: Case) -> None:
+    run(bench, case)
+    first, *others = [task for worker in (bench.worker, *bench.workers.started) for task in worker.tasks if isinstance(task, MeasureTask)]
+    assert len({task.seed for task in (first, *others)}) == 4
+    assert (first.timer, {task.timer for task in others}) == ("auto", {"host"})
+    assert [msgspec.structs.replace(task, seed=first.seed, timer="auto") for task in others] == [first] * 3
+
+
+def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -> None:
+    asked: list[tuple[str, ...]] = []
+    task = MeasureTask(case=case, kernels=(GOOD, SPLIT), baseline=SPLIT, plan=PRECISE, timer="auto", seed=1, digested=(GOOD, SPLIT))
+
+    def ask(task: MeasureTask, *_: Any) -> Measured:
+        asked.append(task.digested)
+        reply: Measured = measured(task)
+        return reply
+
+    with Crew(bench.workers, Ledger()) as crew:
+        measure_in_processes(task, crew, ask=ask, enough=lambda replies: True, warn=pytest.fail)
+    assert asked == [(GOOD, SPLIT), (), (), ()]
+
+
+def test_processes_start_together_when_first_needed_stay_for_the_next_cases_and_end_with_the_run(bench: Bench, cases: list[Case]) -> None:
+    alive: list[tuple[str, int]] = []
+
+    def note(worker: FakeWorker, number: int) -> None:
+        worker.before_each = lambda: alive.append((worker.tasks[-1].case.name, bench.workers.alive))
+        worker.replies = [shifted(0.0), shifted(0.003 * (number % 2)), shifted(0.0)]
+
+    bench.worker.replies = [shifted(0.0)] * 3
+    bench.workers.prepare = note
+    spending = run(bench, *cases).spending
+    assert [how_many for case, how_many in alive if case == "first"] == [3] * 3
+    assert [how_many for case, how_many in alive if case == "second"] == [3] * 3 + [7] * 4
+    assert [how_many for case, how_many in alive if case == "third"] == [7] * 3, "no more than are needed are asked"
+    assert bench.workers.alive == 0
+    assert [worker.dismissed for worker in bench.workers.started] == [True] * 7
+    assert spending is not None
+    assert START in spending.phases_s
+    assert spending.phases_s["timed rounds"] == 3.0 * (4 + 8 + 4)
+
+
+def test_a_kernel_that_fails_in_a_later_process_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:
+    def fail_third(worker: FakeWorker, number: int) -> None:
+        if number == 2:
+            worker.replies = [lambda task: Failure(status=Status.CRASHED, reason="planted", kernel=GOOD)]
+
+    bench.workers.prepare = fail_third
+    session = bench.session(plan=PRECISE, kernel="good")
+    session.run([case], bench.workers)
+    found = by_kernel(session.record())
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.CRASHED, "while it was being timed: in process 3: planted")
+    assert found[SPLIT].status is Status.MEASURED
+    assert bench.worker.timed == [(GOOD, SPLIT), (SPLIT,)]
+    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT}, "what was measured beside it is dropped"
+
+
+def test_a_device_that_proves_unfit_in_a_later_process_ends_the_run(bench: Bench, cases: list[Case]) -> None:
+    lost = Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)
+    bench.workers.prepare = lambda worker, number: worker.replies.extend([measured, lambda task: lost])
+    session = bench.session(plan=PRECISE, kernel="good")
+    with pytest.raises(DeviceUnfitError, match="case scale:second: records were dropped"):
+        session.run(cases, bench.workers)
+    record = session.record()
+    assert {result.case for result in record.results} == {"first"}
+    assert not record.complete
+    assert bench.workers.alive == 0
+
+
+def test_an_interruption_in_a_later_process_keeps_whole_cases_and_ends_every_process(bench: Bench, cases: list[Case]) -> None:
+    def interrupt(task: MeasureTask) -> Measured:
+        raise KeyboardInterrupt
+
+    bench.workers.prepare = lambda worker, number: worker.replies.extend([measured, interrupt])
+    session = bench.session(plan=PRECISE, kernel="good")
+    with pytest.raises(KeyboardInterrupt):
+        session.run(cases, bench.workers)
+    assert {sample.case for sample in session.samples} == {"scale:first"}
+    assert not session.record().complete
+    assert bench.workers.alive == 0
+
+
+def test_a_disturbed_process_measures_again_and_not_the_others(bench: Bench, case: Case) -> None:
+    bench.monitor.touched = [[], ["somebody"]]
+    timing = by_kernel(run(bench, case))[GOOD].measurement
+    assert timing is not None
+    assert timing.processes == 4
+    assert [len(worker.timed) for worker in (bench.worker, *bench.workers.started)] == [1, 2, 1, 1]
+
+
+@pytest.fixture
+def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock on which every measurement takes 10 s, and the start of further processes `start` s."""
+    clock = SimpleNamespace(now=0.0, start=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(precision_module, "time", clock)
+
+    def pass_by() -> None:
+        clock.now += 10.0 * isinstance(bench.worker.tasks[-1], MeasureTask)
+
+    def prepare(worker: FakeWorker, number: int) -> None:
+        clock.now += clock.start
+        worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+
+    bench.worker.before_each, bench.workers.prepare = pass_by, prepare
+    return clock
+
+
+def test_no_process_is_begun_after_the_budget(bench: Bench, case: Case, clock: SimpleNamespace) -> None:
+    clock.start = 1.0
+    record = run(bench, case, budget_s=30.0)
+    timing = by_kernel(record)[GOOD].measurement
+    assert timing is not None
+    assert timing.processes == 3
+    (warning,) = record.warnings
+    assert warning == "case scale:even: the budget ended after process 3 of 4 to 12"
+    seconds = [task.seconds for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    assert seconds == pytest.approx([17.0, 7.0], abs=0.5), "each is given what is left"
+
+
+def test_a_budget_that_ends_while_processes_start_leaves_the_first_and_what_it_lacks_is_said(
+    bench: Bench, case: Case, clock: SimpleNamespace
+) -> None:
+    clock.start = 30.0
+    record = run(bench, case, budget_s=30.0)
+    timing = by_kernel(record)[GOOD].measurement
+    assert timing is not None
+    assert (timing.processes, timing.replicates) == (1, 2)
+    assert record.warnings == [
+        "case scale:even: the budget ended after process 1 of 4 to 12",
+        f"case scale:even: the speedup of {GOOD} is not known to 0.20%: its interval is one process' alone, and what differs between "
+        "processes is not in it",
+    ]
+
+
+def test_a_budget_that_the_first_process_used_up_starts_no_others(bench: Bench, case: Case, clock: SimpleNamespace) -> None:
+    run(bench, case, budget_s=9.0)
+    assert bench.workers.started == []
+
+
+def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [lambda task: measured(task, retried_replicates=1)]
+    bench.workers.prepare = lambda worker, number: worker.replies.append(
+        lambda task: measured(task, retried_replicates=1, cut_short=number == 3, warm_up={"seconds": number})
+    )
+    record = run(bench, case)
+    assert record.warnings == [
+        "case scale:even: the budget ended before all 2 replicates",
+        "case scale:even: 4 replicates were repeated because the timer lost records",
+    ]
+    assert record.environment.state["warm_up"]["scale:even in process 4"] == {"seconds": 3}
+
+
+def test_the_reporter_hears_which_process_measures(bench: Bench, case: Case) -> None:
+    run(bench, case)
+    said = [entry[1] for entry in bench.reporter.said if entry[0] == "step" and entry[1].startswith("measure")]
+    assert said == [f"measure in process {number} of at most {LOOKS[-1]}" for number in (1, 2, 3, 4)]
+
+
+def result(kernel: str, role: Role, half: float, processes: int = 4) -> Result:
+    speedup = None if math.isinf(half) else Estimate(2.0, 2.0 * math.exp(-half), 2.0 * math.exp(half))
+    timing = Measurement(
+        time_us=Estimate(10.0, 9.9, 10.1), busy_us=9.0, kernels=1, host_us=None, speedup=speedup, sol=None, gb_per_s=1.0,
+        extra_memory_bytes=None, replicates=12 * processes, rounds=20, processes=processes,
+    )  # fmt: skip
+    return Result(
+        case="c", suite="s", op="scale", kernel=kernel, role=role, status=Status.MEASURED, shape="", measurement=timing
+    )  # fmt: skip
+
+
+def test_only_fused_kernels_count_where_there_are_any() -> None:
+    baseline, fused = result("split", Role.SPLIT, math.inf), result("fused", Role.FUSED, 0.001)
+    eager = result("eager", Role.COMPILED, 0.1)
+    assert imprecise([baseline, fused, eager], PRECISE) == []
+    assert imprecise([baseline, eager], PRECISE) == [
+        "the speedup of eager is known to 10.00%, not to 0.20%, after 48 replicates in 4 processes"
+    ]
+    assert imprecise([baseline], PRECISE) == []
+    assert [text.split()[3] for text in imprecise([fused, result("other", Role.FUSED, 0.003)], PRECISE)] == ["other"]
+
+
+def test_nothing_is_imprecise_that_no_precision_was_asked_of() -> None:
+    assert imprecise([result("fused", Role.FUSED, 0.1)], _bench["PLAN"]) == []
+
+
+def test_one_process_knows_no_speedup_however_narrow_its_interval() -> None:
+    (text,) = imprecise([result("fused", Role.FUSED, 1e-6, processes=1)], PRECISE)
+    assert "what differs between processes is not in it" in text
