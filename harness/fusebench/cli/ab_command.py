@@ -106,7 +106,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     from ..registry import load_collection
     from ..report.ab import ab_document, print_ab
     from ..runner.checking import Workers
-    from ..runner.comparing import ComparingOptions, ComparingSession, default_looks
+    from ..runner.compared_case import ComparingOptions
+    from ..runner.comparing import ComparingSession, default_looks
     from ..runner.session import default_plan
     from ..runner.two_sides import Sides
     from ..store.finding import runs_folder

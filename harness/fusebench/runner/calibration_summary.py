@@ -12,6 +12,7 @@ from ..store.calibrations import CalibrationRecord
 from .calibrating import Found
 from .calibration_visit import CalibrationOptions
 
+NOT_COUNTED = "not counted: "
 FEWEST_TRIALS = 20
 """With fewer, all of a size could be found and 95 % not be what that shows: 19 of 20 is the first share that is 95 %."""
 
@@ -70,9 +71,10 @@ def combined(found: Found, options: CalibrationOptions, environment: Environment
         components=(*(earlier.components if earlier is not None else ()), *found.components),
         warnings=(*(earlier.warnings if earlier is not None else ()), *found.warnings),
     )
-    known = set(record.warnings)
-    left_out = [f"not counted: {text}" for text in uncounted(record.trials, record.truths)]
-    record = msgspec.structs.replace(record, warnings=(*record.warnings, *(text for text in left_out if text not in known)))
+    # What is not counted is found anew: it is said of all sessions by today's rule.
+    kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
+    left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.truths)]
+    record = msgspec.structs.replace(record, warnings=(*kept, *left_out))
     return msgspec.structs.replace(record, note=_note(record))
 
 

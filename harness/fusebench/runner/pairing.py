@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
-from ..schema import Estimate, Sample, SamplingPlan
+from ..schema import Case, Estimate, Sample, SamplingPlan
 from ..stats.identical import Twin
 from ..stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ..stats.sequential import Plan, judge
@@ -13,12 +14,37 @@ from ..store.comparison_record import ComparedCase
 from ..timing.pairs import Compared, Pair, pair_logs, replicate_logs
 from ..timing.placement import CONTROL, COPY, STREAM
 from .contenders import Contenders
-from .messages import BASE, Measured
+from .messages import BASE, ExtraArm, Measured, MeasureTask
 
 
-def pairs_of(names: Sequence[str]) -> tuple[Pair, ...]:
-    """This side's kernel against the other side's, for every name."""
-    return tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
+def paired_task(
+    case: Case,
+    names: tuple[str, ...],
+    *,
+    plan: SamplingPlan,
+    looks: Plan,
+    timer: str,
+    seconds: float | None,
+    skip_identical: bool,
+    sampled: tuple[str, ...],
+) -> MeasureTask:
+    """This side's kernel against the other side's, for every name; the rest is as in `messages.MeasureTask`."""
+    pairs = tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
+    return MeasureTask(
+        case=case,
+        kernels=names,
+        baseline=names[0],
+        plan=plan,
+        timer=timer,
+        seed=random.SystemRandom().randrange(2**31),
+        seconds=seconds,
+        extra_arms=tuple(ExtraArm(name=f"{BASE}{name}", kernel=f"{BASE}{name}") for name in names),
+        pairs=pairs,
+        looks=looks,
+        digested=tuple(arm for pair in pairs for arm in (pair.new, pair.old)),
+        skip_identical=skip_identical,
+        sampled=sampled,
+    )
 
 
 def twin_of(case_key: str, compared: Compared | None) -> Twin | None:

@@ -1,7 +1,9 @@
-"""Which kernels of a case stand on both sides of a comparison, and what keeps the others from being compared."""
+"""Which kernels of a case stand on both sides of a comparison, why the others are not compared, and what the gate says of each."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,9 +11,12 @@ import msgspec
 from ..registry import Collection, Kernel, Op
 from ..registry.capability import reason_not_runnable
 from ..registry.sources import changed_files, root_of, source_digests
-from ..schema import FAILED_STATUSES, Case, Result, Status
+from ..schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
 from ..store.comparison_record import ComparedKernel, Standing
+from .checking import Workers, check
 from .contenders import Contenders, contenders, timeable
+from .messages import BASE, Progress
+from .verdicts import PENDING
 
 
 class Couple(msgspec.Struct, frozen=True):
@@ -92,6 +97,42 @@ class Sides:
         if declined:
             return f"does not run here and does on the other side: {declined}"
         return f"does not run on the other side: {unsupported}" if unsupported else ""
+
+
+def unchecked(entry: Contenders, couple: Couple, undecided: str = "") -> ComparedKernel:
+    """What is known of a kernel before it is run; `undecided` says why it will not be, if so."""
+    lost = couple.reason if couple.reason.startswith("does not run here") else ""
+    verdict = Verdict(kind=VerdictKind.UNDECIDED, reason=undecided or lost) if undecided or lost else PENDING
+    return ComparedKernel(
+        case=entry.case.name,
+        suite=entry.case.suite,
+        op=entry.op.name,
+        kernel=couple.kernel,
+        role=couple.kernel_or_other.role,
+        standing=couple.standing,
+        changed_files=couple.changed,
+        reason=undecided or couple.reason,
+        verdict=verdict,
+    )
+
+
+def check_both(
+    workers: Workers, entry: Contenders, couple: Couple, on_progress: Callable[[Progress], None]
+) -> tuple[Result, Result | None]:
+    """Both sides through the gate on the same seed; identical sources once, the other side not at all where this one fails.
+
+    Raises:
+        DeviceUnfitError: no worker can work on the device at all.
+    """
+    assert couple.new is not None
+    assert couple.old is not None
+    seed = secrets.randbits(32)
+    new = check(workers, entry, couple.new, seed=seed, on_progress=on_progress)
+    if new.status is not Status.CHECKED:
+        return new, None
+    if couple.same_source:
+        return new, new
+    return new, check(workers, entry, couple.old, seed=seed, prefix=BASE, on_progress=on_progress)
 
 
 def both_right(checked: tuple[Result, Result | None]) -> bool:

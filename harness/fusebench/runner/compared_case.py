@@ -1,0 +1,223 @@
+"""The work on one case of a comparison.
+
+Both sides go through the accuracy gate on the same inputs.  Those that pass are timed in paired rounds until every pair is decided, and
+what looks like a change is measured again in fresh processes.  A kernel that fails while it is timed is out; the others go on without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..device import EnvironmentMonitor
+from ..errors import DeviceUnfitError
+from ..schema import Sample, SamplingPlan, Verdict, VerdictKind
+from ..stats.confirmation import confirm, needs_confirmation
+from ..stats.identical import Twin
+from ..stats.sequential import Plan
+from ..store.comparison_record import ComparedCase, ComparedKernel
+from ..timing.coldness import require_emptied
+from ..timing.placement import CONTROL
+from .checking import Workers
+from .cold_label import label_refused
+from .contenders import Contenders
+from .fresh_processes import in_fresh_processes
+from .messages import BASE, Failure, Measured, MeasureTask, Progress
+from .pairing import case_figures, control_twin, paired_task, twin_of
+from .reporter import Reporter
+from .spending import CHECK, Ledger
+from .two_sides import Couple, both_right, check_both, unchecked, with_checks
+from .undisturbed import Worker, measure_undisturbed
+from .verdicts import identical
+
+
+class ComparingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to compare."""
+
+    plan: SamplingPlan
+    looks: Plan
+    timer: str = "auto"
+    budget_s: float | None = None
+    kernel: str | None = None
+    time_identical: bool = False
+    """Whether every kernel of identical code is timed, and not a sample."""
+    command: str = ""
+    project_root: Path
+    """Whose commit is this side's."""
+
+
+class CaseFindings(msgspec.Struct, kw_only=True):
+    """What is known of a case; it grows while the case is being compared."""
+
+    kernels: dict[str, ComparedKernel]
+    figures: ComparedCase | None = None
+    """The case itself; None until its kernels are timed, or known not to be."""
+    measured: Measured | None = None
+    """The first process's answer; None where nothing was timed."""
+    samples: list[Sample] = []
+    """Those of the first process, then those of the fresh ones."""
+    twins: list[Twin] = []
+    warnings: list[str] = []
+
+    def note(self, kernel: str, **known: Any) -> None:
+        """Add to what is known of a kernel."""
+        self.kernels[kernel] = msgspec.structs.replace(self.kernels[kernel], **known)
+
+
+class CaseComparison:
+    """Compares one case; `found` may be taken at any time, also after an interruption."""
+
+    def __init__(
+        self,
+        entry: Contenders,
+        couples: Sequence[Couple],
+        sampled: Collection[str],
+        *,
+        options: ComparingOptions,
+        workers: Workers,
+        monitor: EnvironmentMonitor,
+        ledger: Ledger,
+        reporter: Reporter,
+    ) -> None:
+        """`sampled`: kernels that are timed although their code is identical.  `monitor` watches while `compare` is called."""
+        self.found = CaseFindings(kernels={couple.kernel: unchecked(entry, couple) for couple in couples})
+        self._entry, self._couples, self._sampled, self._options = entry, couples, sampled, options
+        self._workers, self._monitor, self._ledger, self._reporter = workers, monitor, ledger, reporter
+
+    def compare(self, seconds: float | None) -> None:
+        """Check both sides of every couple, and time those that are right.
+
+        Args:
+            seconds: what the case may take, confirmation left out; None for no limit.
+
+        Raises:
+            DeviceUnfitError: the device was touched again and again, or its timer lost records.
+        """
+        began = time.monotonic()
+        chosen = [couple for couple in self._couples if couple.compared and (couple.changed or couple.kernel in self._sampled)]
+        with self._ledger.timed(CHECK):
+            checked = {couple.kernel: check_both(self._workers, self._entry, couple, on_progress=self._show_check) for couple in chosen}
+        for name, (new, old) in checked.items():
+            self.found.kernels[name] = with_checks(self.found.kernels[name], new, old)
+        left = None if seconds is None else seconds - (time.monotonic() - began)
+        self._measure([couple for couple in chosen if not couple.reason and both_right(checked[couple.kernel])], left)
+
+    def _measure(self, ready: Sequence[Couple], seconds: float | None) -> None:
+        """Time `ready` in pairs, and note times and findings."""
+        entry, found, plan = self._entry, self.found, self._options.plan
+        if not ready:
+            found.figures = ComparedCase(case=entry.case, shape=entry.shape)
+            return
+        names = tuple(couple.kernel for couple in ready)
+        task = paired_task(
+            entry.case,
+            names,
+            plan=plan,
+            looks=self._options.looks,
+            timer=self._options.timer,
+            seconds=seconds,
+            skip_identical=not self._options.time_identical,
+            sampled=tuple(name for name in names if name in self._sampled),
+        )
+        reply = self._ask(task, self._workers.native)
+        if isinstance(reply, Failure):
+            self._measure_without(reply, ready, seconds)
+            return
+        self._note_timing(reply)
+        found.samples += reply.samples
+        found.figures = case_figures(entry, reply, plan, names[0])
+        for name in names:
+            found.note(name, same_code=True if not found.kernels[name].changed_files else reply.same_code.get(name))
+        if refused := label_refused(reply, plan.trim):
+            self._refuse(names, refused)
+            return
+        for name in names:
+            compared = reply.compared.get(name)
+            if compared is not None:
+                found.note(name, new_us=compared.new_us, old_us=compared.old_us, finding=compared.finding)
+        twins = [twin_of(entry.case.key, reply.compared.get(name)) for name in names if identical(found.kernels[name])]
+        control = control_twin(entry.case.key, names[0], reply.samples, plan, self._options.looks)
+        found.twins += [twin for twin in (*twins, control) if twin is not None]
+        self._confirm(task)
+
+    def _ask(self, task: MeasureTask, worker: Worker) -> Measured | Failure:
+        reply = measure_undisturbed(task, worker, self._monitor, self._workers.device, on_progress=self._show_measuring, warn=self._warn)
+        if isinstance(reply, Failure) and reply.unfit:
+            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
+        if isinstance(reply, Measured):
+            require_emptied(reply.coldness)
+        return reply
+
+    def _measure_without(self, failure: Failure, ready: Sequence[Couple], seconds: float | None) -> None:
+        """A kernel failed while it was timed: its couple is out, the others are measured without it."""
+        arm = ready[0].kernel if failure.kernel == CONTROL else failure.kernel
+        culprit = next((couple for couple in ready if couple.kernel == arm.removeprefix(BASE)), None)
+        if culprit is None:
+            why = f"while {failure.kernel or 'no kernel'} was being timed: {failure.reason}"
+            for couple in ready:
+                self.found.note(couple.kernel, new_status=failure.status, reason=why)
+            self._measure([], seconds)
+            return
+        timed = f"while it was being timed: {failure.reason}"
+        if arm.startswith(BASE):
+            reason = f"fails on the other side ({failure.status.value}): {timed}"
+            self.found.note(culprit.kernel, old_status=failure.status, reason=reason)
+        else:
+            self.found.note(culprit.kernel, new_status=failure.status, reason=timed)
+        self._measure([couple for couple in ready if couple is not culprit], seconds)
+
+    def _note_timing(self, reply: Measured) -> None:
+        key = self._entry.case.key
+        self.found.measured = reply
+        self._ledger.add(reply.phases_s, reply.first_call_s)
+        if reply.timer_fallback:
+            self.found.warnings.append(f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}")
+        if reply.cut_short:
+            self._warn(f"case {key}: the budget ended before every pair was decided")
+        if reply.retried_replicates:
+            self._warn(f"case {key}: {reply.retried_replicates} replicates were repeated because the timer lost records")
+
+    def _refuse(self, names: Sequence[str], refused: str) -> None:
+        """Samples that carry the label `cold` and are not say nothing of the kernels, nor of the run's noise."""
+        why = f"its times are labelled cold, but {refused}"
+        self._warn(f"case {self._entry.case.key} is not judged: {why}")
+        for name in names:
+            self.found.note(name, reason=why, verdict=Verdict(kind=VerdictKind.UNDECIDED, reason=why))
+
+    def _confirm(self, task: MeasureTask) -> None:
+        """Measure what looks like a change again, in fresh processes."""
+        claims = {
+            name: one.finding
+            for name, one in self.found.kernels.items()
+            if one.finding is not None and needs_confirmation(one.finding) and not identical(one)
+        }
+        if not claims:
+            return
+        with self._ledger.timed("confirmation in fresh processes"):
+            taken = in_fresh_processes(
+                task,
+                claims,
+                self._workers,
+                ask=self._ask,
+                keep=self.found.samples.extend,
+                on_process=lambda done, total: self._reporter.step("confirm in fresh processes", done, total),
+            )
+        if isinstance(taken, Failure):
+            self._warn(f"case {task.case.key}: not confirmed, since a fresh process failed: {taken.reason}")
+            return
+        for name, logs in taken.items():
+            self.found.note(name, confirmation=confirm(claims[name], logs))
+
+    def _warn(self, text: str) -> None:
+        self.found.warnings.append(text)
+        self._reporter.note(text)
+
+    def _show_check(self, progress: Progress) -> None:
+        self._reporter.step(f"check {progress.kernel}", progress.done, progress.total)
+
+    def _show_measuring(self, progress: Progress) -> None:
+        self._reporter.step(f"measure: {progress.text}" if progress.kernel else "measure", progress.done, progress.total)
