@@ -97,3 +97,21 @@ def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
     folder = REPOSITORY / "docs" / "results"
     assert set(pages) == {file.name for file in folder.glob("*.md")}
     assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []
+
+
+def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
+    from fusebench.store.run_folder import read_run
+
+    runs = [read_run(folder) for folder in sorted((REPOSITORY / "results" / "repeats" / "nvidia_h200").iterdir())]
+    speedups: dict[str, list[float]] = {}
+    for run in runs:
+        for result in run.results:
+            if result.measurement is not None and result.measurement.speedup is not None:
+                assert result.measurement.processes >= 4
+                speedups.setdefault(result.case_key, []).append(result.measurement.speedup.value)
+    assert len(speedups) == 5
+    spreads = sorted(max(values) / min(values) - 1 for values in speedups.values())
+    least, most = f"{100 * spreads[0]:.2f}", f"{100 * spreads[-1]:.2f} %"
+    said = f"four runs with `--precision 0.003` agreed within {least} to {most}"
+    assert len(runs) == 4
+    assert said in (REPOSITORY / "docs" / "reading_results.md").read_text()

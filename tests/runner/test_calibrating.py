@@ -377,6 +377,23 @@ def test_planted_work_follows_the_pilot_within_belief() -> None:
     assert pilot_of(11.0, 12.0).sensitivity == 0.2, "a pilot that got faster is noise"
 
 
+@pytest.mark.parametrize(
+    ("rows", "slowdown", "expected"),
+    [
+        (4128, 0.01, 4128 + 48),  # 41 rows, to the next multiple of 16
+        (4128, 0.005, 4128 + 16),
+        (4128, 0.002, 4128 + 8),  # so few rows that 16 would plant twice as much
+        (1028, 0.02, 1028 + 20),  # 4 divides it
+        (257, 0.02, 257 + 5),
+    ],
+)
+def test_more_rows_are_divided_by_what_divides_the_rows(rows: int, slowdown: float, expected: int) -> None:
+    """Triton compiles a count that 16 divides apart from others."""
+    case = Case(suite="s", name="c", op="planted", params={"elements": rows})
+    one = Subject(case=case, kernel="planted/negate_and_wait@1", planting=Planting.ROWS, key="elements")
+    assert planted_params(one, slowdown, Pilot(time_us=12.0, sensitivity=1.0))["elements"] == expected
+
+
 def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
     import torch
 

@@ -71,11 +71,14 @@ def combined(found: Found, options: CalibrationOptions, environment: Environment
         components=(*(earlier.components if earlier is not None else ()), *found.components),
         warnings=(*(earlier.warnings if earlier is not None else ()), *found.warnings),
     )
-    # What is not counted is found anew: it is said of all sessions by today's rule.
+    return summed_up(record)
+
+
+def summed_up(record: CalibrationRecord) -> CalibrationRecord:
+    """The record with the note, and the warnings of what is not counted, that today's rules make of all its trials."""
     kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
     left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.truths)]
-    record = msgspec.structs.replace(record, warnings=(*kept, *left_out))
-    return msgspec.structs.replace(record, note=_note(record))
+    return msgspec.structs.replace(record, warnings=(*kept, *left_out), note=_note(record))
 
 
 def _in_session(found: Found, session: int) -> Found:
