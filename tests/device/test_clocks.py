@@ -39,6 +39,26 @@ def test_the_idle_clock_before_the_driver_noticed_is_not_taken_for_steady() -> N
     assert seen.end_mhz == 1980
 
 
+def test_the_highest_clock_from_the_first_reading_on_needs_no_more_than_a_refresh_or_two() -> None:
+    seen = Gpu(lambda _: 1980).warm_up(top_mhz=1980)
+    assert seen.steady
+    assert 0.2 <= seen.seconds < 0.23
+    assert Gpu(lambda _: 1965).warm_up(top_mhz=1980).seconds < 0.23, "one step below it"
+
+
+@pytest.mark.parametrize(
+    "mhz_at",
+    [
+        lambda t: 1500,  # held at another clock
+        lambda t: 345 if t < 0.1 else 1980,  # idle at first
+        lambda t: 1980 if t < 0.15 else 1500,  # a reading from before, or a board that drops under load
+        lambda t: None if t < 0.05 else 1980,
+    ],
+)
+def test_anything_else_is_watched_for_as_long_as_ever(mhz_at: Callable[[float], int | None]) -> None:
+    assert Gpu(mhz_at).warm_up(top_mhz=1980).seconds >= 0.5
+
+
 def test_one_step_of_jitter_is_steady() -> None:
     assert Gpu(lambda t: 1965 + 15 * (int(t * 100) % 2)).warm_up().steady
 

@@ -243,7 +243,9 @@ class _Worker:
         from ..device.nvml import open_monitor
 
         monitor = open_monitor()
-        return msgspec.to_builtins(wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work))  # type: ignore[no-any-return]
+        top_mhz = monitor.read(self.setup.gpu_uuid).max_sm_mhz
+        seen = wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work, top_mhz=top_mhz)
+        return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
 
 
 def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
