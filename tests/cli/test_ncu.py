@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,58 +11,16 @@ from typing import Any
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.cli import ncu_device
 from fusebench.counters.capturing import PermissionDeniedError
-from fusebench.counters.records import CaptureStatus, CounterRun
-from fusebench.device import device_lock, resolve_device
-from fusebench.device import nvml as nvml_backend
-from fusebench.device.readings import GpuProcess, GpuUnavailableError
+from fusebench.counters.records import CaptureStatus
 from fusebench.runner import counting
 from fusebench.schema import ExitCode
-from fusebench.store.counter_folder import read_counters
 
 Fusebench = Callable[..., Outcome]
-TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
-SELECTION = ["ncu", "--suite", "scale", "--case", "even"]
 
-KERNEL = """
-import os
-
-from fusebench import kernel
-
-
-@kernel("scale", "{name}", version={version}, role="fused", language="cuda")
-def {name}(x, *, factor=2.0):
-    {body}
-    x.mul_(factor)
-"""
-
-
-def add_kernel(project: Path, name: str, *, version: int = 1, body: str = "pass") -> None:
-    text = KERNEL.replace("{name}", name).replace("{version}", str(version)).replace("{body}", body)
-    (project / "kernels" / "scale" / f"{name}_v{version}.py").write_text(text)
-
-
-@pytest.fixture
-def project(toy_project: Path, with_gpu: Any, fake_ncu: Any) -> Path:
-    """The toy project with two versions of `scale/twin`, on a machine with a GPU and the script."""
-    add_kernel(toy_project, "twin", version=1)
-    add_kernel(toy_project, "twin", version=2)
-    fake_ncu.behave(kernels={"scale/twin@2": {"rows": [1]}})
-    return toy_project
-
-
-def only_run(project: Path) -> Path:
-    (folder,) = (project / "results" / "runs").iterdir()
-    return folder
-
-
-def record(project: Path) -> CounterRun:
-    return read_counters(only_run(project))
-
-
-def statuses(run: CounterRun) -> dict[str, CaptureStatus]:
-    return {capture.kernel: capture.status for capture in run.captures}
+_bench = runpy.run_path(str(Path(__file__).with_name("ncu_bench.py")))
+project, record, statuses, only_run = (_bench[name] for name in ("project", "record", "statuses", "only_run"))
+add_kernel, SELECTION = _bench["add_kernel"], _bench["SELECTION"]
 
 
 def test_the_projects_own_device_code_is_captured_and_kept(fusebench: Fusebench, project: Path) -> None:
@@ -188,73 +145,6 @@ def test_an_error_on_the_way_keeps_what_is_there_and_is_on_record(
     assert (run.complete, set(statuses(run)), run.warnings) == (False, {"scale/fast@2"}, ("planted refusal",))
 
 
-def test_a_refusal_by_the_driver_is_exit_code_3_and_leaves_nothing(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:
-    fake_ncu.behave(forbidden=True)
-    outcome = fusebench(*SELECTION)
-    assert outcome.exit_code == ExitCode.DEVICE_UNFIT
-    assert "ERR_NVGPUCTRPERM" in outcome.stderr
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in outcome.stderr
-    assert not (project / "results").exists()
-
-
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("named", ["missing", "old"])
-def test_an_ncu_that_is_missing_or_old_is_exit_code_3(
-    fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, fake_ncu: Any, named: str
-) -> None:
-    if named == "missing":
-        monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
-    else:
-        fake_ncu.behave(version="2023.1.0.0")
-    outcome = fusebench(*SELECTION)
-    assert outcome.exit_code == ExitCode.DEVICE_UNFIT
-    assert ("no program that can be run" if named == "missing" else "2023.1.0.0") in outcome.stderr
-
-
-@pytest.mark.usefixtures("project")
-def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: Any, fake_ncu: Any) -> None:
-    with device_lock(resolve_device("cuda")):
-        outcome = fusebench(*SELECTION)
-    assert (outcome.exit_code, "in use by another fusebench run" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
-    with_gpu(processes=(GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),))
-    outcome = fusebench(*SELECTION)
-    assert (outcome.exit_code, "train (pid 42" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
-    assert all(call["arguments"] == ["--version"] for call in fake_ncu.calls), "nothing was captured"
-
-
-@pytest.mark.usefixtures("project")
-def test_a_mistake_on_the_command_line_is_told_before_what_the_machine_lacks(
-    fusebench: Fusebench, with_gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_gpu(processes=(GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),))
-    monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
-    outcome = fusebench("ncu", "--suite", "scael")
-    assert (outcome.exit_code, "did you mean 'scale'?" in outcome.stderr) == (ExitCode.USAGE, True)
-
-
-@pytest.mark.usefixtures("project")
-def test_a_device_seen_idle_while_the_kernels_loaded_is_not_looked_at_again(fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
-    look = ncu_device.idle_findings
-    monkeypatch.setattr(ncu_device, "idle_findings", lambda *one: looks.append(one) or look(*one))
-    monkeypatch.setattr(ncu_device, "require_idle", lambda *_, **__: pytest.fail("looked at again"))
-    outcome = fusebench(*SELECTION, "--kernel", "twin@1")
-    assert (outcome.exit_code, len(looks)) == (ExitCode.PASS, 1), outcome.output
-
-
-@pytest.mark.usefixtures("project")
-def test_without_a_gpu_it_is_exit_code_3(fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = fusebench(*SELECTION, "--device", "cpu")
-    assert (outcome.exit_code, "choose one with --device cuda:N" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
-
-    def absent() -> None:
-        raise GpuUnavailableError("no NVIDIA driver library is installed", "install the driver")
-
-    monkeypatch.setattr(nvml_backend, "open_monitor", absent)
-    outcome = fusebench(*SELECTION)
-    assert (outcome.exit_code, "no NVIDIA driver library is installed; install the driver\n" in outcome.stderr) == (3, True)
-
-
 def test_named_metrics_are_checked_before_anything_is_captured(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:
     outcome = fusebench(*SELECTION, "--metrics", "dram__bytes_raed.sum")
     assert outcome.exit_code == ExitCode.USAGE
@@ -292,99 +182,6 @@ def test_what_cannot_be_done_is_a_usage_error(fusebench: Fusebench, project: Pat
     assert outcome.exit_code == ExitCode.USAGE
     assert said in outcome.stderr
     assert not (project / "results").exists()
-
-
-def test_a_stored_run_is_shown_again_on_any_machine(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fusebench(*SELECTION).stdout
-    monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
-    monkeypatch.setattr(nvml_backend, "open_monitor", lambda: pytest.fail("no GPU is asked for"))
-    shown = fusebench("ncu", "--from", "latest")
-    assert (shown.exit_code, f"{shown.stdout}run: {only_run(project)}\n") == (ExitCode.PASS, first)
-    assert len(list((project / "results" / "runs").iterdir())) == 1, "nothing is written"
-    report = fusebench("report", str(only_run(project)))
-    assert (report.exit_code, report.stdout) == (ExitCode.PASS, (only_run(project) / "report.md").read_text())
-    by_id = fusebench("report", record(project).id)
-    assert by_id.stdout == report.stdout
-    assert fusebench("report", record(project).id, "--format", "html").exit_code == ExitCode.USAGE
-
-
-def test_further_metrics_are_read_from_stored_reports(fusebench: Fusebench, project: Path) -> None:
-    assert fusebench(*SELECTION, "--set", "quick").exit_code == ExitCode.PASS
-    name = "smsp__warps_eligible.avg.per_cycle_active"
-    shown = fusebench("ncu", "--from", "latest", "--metrics", name)
-    assert shown.exit_code == ExitCode.PASS, shown.stderr
-    assert sum(name in line for line in shown.stdout.splitlines()) == 3
-    one = fusebench("ncu", "--from", str(only_run(project) / "02_even_twin_v1.ncu-rep"), "--json")
-    captures = json.loads(one.stdout)["record"]["captures"]
-    assert [capture["kernel"] for capture in captures] == ["scale/twin@1"]
-    assert name in captures[0]["launches"][0]["metrics"], "the full set, from the report"
-
-
-def test_a_report_file_that_is_none_is_refused(fusebench: Fusebench, project: Path) -> None:
-    (project / "made_up.ncu-rep").write_text("no report")
-    outcome = fusebench("ncu", "--from", "made_up.ncu-rep")
-    assert (outcome.exit_code, "not an Nsight Compute report" in outcome.stderr) == (ExitCode.USAGE, True)
-    fusebench(*SELECTION, "--kernel", "twin@1")
-    shutil.copy(only_run(project) / "01_even_twin_v1.ncu-rep", project / "stray.ncu-rep")
-    outcome = fusebench("ncu", "--from", "stray.ncu-rep")
-    assert (outcome.exit_code, "no ncu.json lies beside it" in outcome.stderr) == (ExitCode.USAGE, True)
-    outcome = fusebench("ncu", "--from", "nowhere/at_all")
-    assert (outcome.exit_code, "expected the folder of a `fusebench ncu`" in outcome.stderr) == (ExitCode.USAGE, True)
-
-
-def test_an_earlier_run_is_put_beside(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:
-    assert fusebench(*SELECTION, "--kernel", "twin@2").exit_code == ExitCode.PASS
-    first = only_run(project)
-    fake_ncu.behave(kernels={"scale/twin@2": {"rows": [0]}})
-    outcome = fusebench(*SELECTION, "--kernel", "twin@2", "--against", str(first), "--json")
-    document = json.loads(outcome.stdout)
-    (diff,) = document["diffs"]
-    assert (diff["before"], diff["after"]) == ("scale/twin@2 (base)", "scale/twin@2")
-    registers = next(change for change in diff["changes"] if change["figure"] == "registers per thread")
-    assert (registers["before"], registers["after"]) == (72, 96)
-    assert document["record"]["base"].startswith(f"run {read_counters(first).id} of ")
-    stored = fusebench("ncu", "--from", Path(document["run"]).name)
-    assert "+33.3 %" in stored.stdout, "the other side is part of the record"
-
-
-def test_a_folder_of_kernels_is_the_other_side(fusebench: Fusebench, project: Path, fake_ncu: Any, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(project / "kernels", old, ignore=shutil.ignore_patterns("__pycache__"))
-    add_kernel(project, "twin", version=2, body="'changed'")
-    add_kernel(project, "fresh")
-    outcome = fusebench(*SELECTION, "--base-kernels", str(old))
-    assert outcome.exit_code == ExitCode.PASS, outcome.stderr
-    run = record(project)
-    assert [(capture.kernel, capture.side) for capture in run.captures] == [
-        ("scale/fast@2", ""),
-        ("scale/fresh@1", ""),
-        ("scale/twin@1", ""),
-        ("scale/twin@2", ""),
-        ("scale/twin@2", "base"),
-    ]
-    assert any("scale/twin@1 is made of the same files on both sides" in warning for warning in run.warnings)
-    assert any("scale/fresh@1" in warning and "new" in warning for warning in run.warnings)
-    assert run.base == f"folder {old}"
-    assert "base: folder" in outcome.stdout
-
-
-def test_a_commit_is_the_other_side(fusebench: Fusebench, project: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
-
-    git("init")
-    git("add", "-A")
-    git("commit", "-m", "first")
-    add_kernel(project, "twin", version=2, body="'changed'")
-    outcome = fusebench(*SELECTION, "--kernel", "twin@2", "--base", "HEAD")
-    assert outcome.exit_code == ExitCode.PASS, outcome.stderr
-    run = record(project)
-    assert [capture.side for capture in run.captures] == ["", "base"]
-    assert run.base.startswith("commit ")
-
-
-# End to end, with the real process under the script.
 
 
 @pytest.mark.usefixtures("project")

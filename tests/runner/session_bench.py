@@ -15,7 +15,8 @@ from fusebench.registry import Collection
 from fusebench.runner.checking import Workers
 from fusebench.runner.judging import judged
 from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
-from fusebench.runner.session import Options, Session
+from fusebench.runner.run_options import Options
+from fusebench.runner.session import Session
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan
 from fusebench.stats.rule import MarginRule
 

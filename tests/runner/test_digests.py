@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.device import Device
+from fusebench.device import Device, EnvironmentMonitor
 from fusebench.registry import Collection
 from fusebench.runner.checking import Workers
 from fusebench.runner.contenders import contenders, result_for
+from fusebench.runner.measured_case import CaseMeasurement
 from fusebench.runner.messages import Measured, MeasureTask, WorkerSetup
 from fusebench.runner.precision import Crew
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.repeats import Outcome
 from fusebench.runner.resuming import Resumed
-from fusebench.runner.session import Options, Session, default_plan
+from fusebench.runner.run_options import default_plan
 from fusebench.runner.spending import Ledger
 from fusebench.runner.summarise import CaseFigures
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
@@ -95,7 +96,7 @@ def test_what_a_kernel_launched_is_kept_with_its_result_and_with_copies_of_it(co
 
 @pytest.mark.parametrize(("kind", "asked"), [("cuda", (GOOD, SPLIT)), ("cpu", ())])
 def test_a_run_asks_for_code_on_a_gpu_alone(
-    *, collection: Collection, case: Case, tmp_path: Path, reporter: Any, monkeypatch: pytest.MonkeyPatch, kind: str, asked: tuple[str, ...]
+    *, collection: Collection, case: Case, reporter: Any, monkeypatch: pytest.MonkeyPatch, kind: str, asked: tuple[str, ...]
 ) -> None:
     tasks: list[MeasureTask] = []
 
@@ -103,13 +104,21 @@ def test_a_run_asks_for_code_on_a_gpu_alone(
         tasks.append(task)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fusebench.runner.session.measure_undisturbed", answer)
-    options = Options(plan=default_plan(kind))
-    session = Session(collection, Device(kind="cpu", name="Toy"), tmp_path, options, reporter)
-    session.device = Device(kind=kind, name="Toy")  # type: ignore[arg-type]
     ready = [result_for(case, "4096", collection.kernel(kernel), Status.CHECKED) for kernel in (GOOD, SPLIT)]
+    monkeypatch.setattr("fusebench.runner.measured_case.check_all", lambda *_, **__: ready)
+    monkeypatch.setattr("fusebench.runner.measured_case.measure_undisturbed", answer)
+    device, ledger = Device(kind=kind, name="Toy"), Ledger()  # type: ignore[arg-type]
+    work = CaseMeasurement(
+        contenders(collection, case, "cpu"),
+        Crew(Workers(device, []), ledger),
+        plan=default_plan(kind),
+        timer="auto",
+        monitor=EnvironmentMonitor(Device(kind="cpu", name="Toy")),
+        ledger=ledger,
+        reporter=reporter,
+    )
     with pytest.raises(KeyboardInterrupt):
-        session._measure(contenders(collection, case, "cpu"), ready, Crew(Workers(session.device, []), Ledger()), seconds=None)
+        work.measure(seconds=None)
     assert [task.digested for task in tasks] == [asked]
 
 

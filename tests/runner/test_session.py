@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -14,22 +13,18 @@ import pytest
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import Collection
 from fusebench.registry.collection import Problem
+from fusebench.runner import measured_case as measured_case_module
 from fusebench.runner import session as session_module
-from fusebench.runner.messages import Failure, MeasureTask
-from fusebench.runner.process import WorkerProcess
-from fusebench.runner.session import default_plan
+from fusebench.runner.messages import MeasureTask
+from fusebench.runner.run_options import default_plan
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 
 if TYPE_CHECKING:
     from .session_bench import Bench
 
 _bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, accuracy, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "accuracy", "measured", "by_kernel"))
+bench, cases, accuracy, by_kernel = (_bench[name] for name in ("bench", "cases", "accuracy", "by_kernel"))
 SPLIT, GOOD, FAST, WRONG = (_bench[name] for name in ("SPLIT", "GOOD", "FAST", "WRONG"))
-
-
-def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:
-    return lambda task: Failure(status=status, reason="planted", kernel=kernel)
 
 
 def test_a_run_holds_every_kernel_with_its_status_and_figures(bench: Bench, case: Case) -> None:
@@ -49,88 +44,26 @@ def test_a_run_holds_every_kernel_with_its_status_and_figures(bench: Bench, case
     assert run.cases[0].baseline == SPLIT
 
 
-def test_a_wrong_kernel_is_never_timed(bench: Bench, case: Case) -> None:
-    run = bench.run([case])
-    assert bench.worker.timed == [(GOOD, SPLIT)]
-    assert by_kernel(run)[WRONG].reason == "off by half"
-    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
-
-
-def test_every_measurement_has_a_seed_of_its_own(bench: Bench, cases: list[Case]) -> None:
-    bench.run(cases)
-    assert len({task.seed for task in bench.worker.tasks if isinstance(task, MeasureTask)}) == 3
-
-
-def test_a_kernel_that_fails_while_it_is_timed_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:
-    bench.worker.replies = [failure(GOOD, Status.HUNG)]
-    run = bench.run([case])
-    found = by_kernel(run)
-    assert bench.worker.timed == [(GOOD, SPLIT), (SPLIT,)]
-    assert (found[GOOD].status, found[GOOD].reason) == (Status.HUNG, "while it was being timed: planted")
-    assert found[GOOD].accuracy is not None, "it did pass the gate"
-    assert found[SPLIT].status is Status.MEASURED
-    assert len(run.results) == len(found), "no kernel is listed twice"
-
-
-@pytest.mark.parametrize("arm", [SPLIT, "control"])
-def test_a_baseline_that_fails_while_it_is_timed_takes_the_case_with_it_but_no_blame_falls_on_others(
-    bench: Bench, case: Case, arm: str
-) -> None:
-    bench.worker.replies = [failure(arm)]
-    run = bench.run([case])
-    found = by_kernel(run)
-    assert found[SPLIT].status is Status.CRASHED
-    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
-    assert [summary.copy_us for summary in run.cases] == [None]
-
-
-@pytest.mark.parametrize(("arm", "said"), [("copy", "while copy was being timed"), ("", "while no kernel was being timed")])
-def test_a_failure_that_is_no_kernels_fault_is_everybodys(bench: Bench, case: Case, arm: str, said: str) -> None:
-    bench.worker.replies = [failure(arm, Status.OUT_OF_MEMORY)]
-    found = by_kernel(bench.run([case]))
-    assert {found[GOOD].status, found[SPLIT].status} == {Status.OUT_OF_MEMORY}
-    assert said in found[GOOD].reason
-
-
-def test_without_a_right_baseline_nothing_is_timed(bench: Bench, case: Case) -> None:
-    bench.worker.failures[SPLIT] = Failure(status=Status.COMPILE_ERROR, reason="planted", kernel=SPLIT)
-    run = bench.run([case])
-    found = by_kernel(run)
-    assert bench.worker.timed == []
-    assert found[SPLIT].status is Status.COMPILE_ERROR
-    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
-    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
-
-
-def test_without_a_baseline_for_the_device_nothing_is_timed(
-    bench: Bench, case: Case, collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collection.ops["scale"], "baselines", ("fast@2",), raising=False)
-    run = bench.run([case], kernel="good")
-    assert by_kernel(run)[GOOD].reason == "not timed: no baseline of scale runs on cpu"
-    assert bench.judge(run).exit_code == ExitCode.UNDECIDED
-
-
-def test_each_case_gets_its_even_share_of_what_is_left_of_the_budget(
-    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which every check and every measurement takes 10 s."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(session_module, "time", clock)
+    for module in (session_module, measured_case_module):
+        monkeypatch.setattr(module, "time", clock)
     bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+
+
+@pytest.mark.usefixtures("clock")
+def test_each_case_gets_its_even_share_of_what_is_left_of_the_budget(bench: Bench, cases: list[Case]) -> None:
     run = bench.run(cases, budget_s=300.0, kernel="good")
     # Two checks of 10 s precede each measurement of 10 s: 300 / 3 - 20, then (300 - 30) / 2 - 20, then 300 - 60 - 20.
     assert [task.seconds for task in bench.worker.tasks if isinstance(task, MeasureTask)] == [80.0, 115.0, 220.0]
     assert run.complete
 
 
-def test_cases_beyond_the_budget_are_not_measured_and_the_run_is_undecided(
-    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(session_module, "time", clock)
-    bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+@pytest.mark.usefixtures("clock")
+def test_cases_beyond_the_budget_are_not_measured_and_the_run_is_undecided(bench: Bench, cases: list[Case]) -> None:
     run = bench.judge(bench.run(cases, budget_s=20.0, kernel="[fg]*"))
     assert by_kernel(run, "first")[GOOD].status is Status.MEASURED, "the first case is always measured"
     for case in ("second", "third"):
@@ -146,19 +79,6 @@ def test_cases_beyond_the_budget_are_not_measured_and_the_run_is_undecided(
     assert len(run.cases) == 3
 
 
-def test_a_measurement_that_was_disturbed_is_repeated(bench: Bench, case: Case) -> None:
-    bench.monitor.touched = [["foreign process train.py (pid 7)"]]
-    session = bench.session(kernel="good")
-    session.run([case], bench.workers)
-    run = session.record()
-    assert len(bench.worker.timed) == 2
-    assert len(session.samples) == 2 * 2 * 5, "the samples of the disturbed measurement are dropped"
-    (warning,) = run.warnings
-    assert "measured again, because the device was touched: foreign process train.py (pid 7)" in warning
-    assert ("note", warning) in bench.reporter.said
-    assert by_kernel(run)[GOOD].status is Status.MEASURED
-
-
 def test_a_device_that_is_touched_every_time_ends_the_run_and_what_was_measured_stays(bench: Bench, cases: list[Case]) -> None:
     bench.monitor.touched = [[], ["somebody"], ["somebody"], ["somebody"]]
     session = bench.session(kernel="good")
@@ -169,12 +89,6 @@ def test_a_device_that_is_touched_every_time_ends_the_run_and_what_was_measured_
     assert by_kernel(run, "second") == by_kernel(run, "third") == {}
     assert not run.complete
     assert bench.reporter.said[-1] == ("end",)
-
-
-def test_a_timer_that_lost_records_again_and_again_ends_the_run(bench: Bench, case: Case) -> None:
-    bench.worker.replies = [lambda task: Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)]
-    with pytest.raises(DeviceUnfitError, match="case scale:even: records were dropped"):
-        bench.run([case])
 
 
 def test_an_interruption_leaves_an_incomplete_record(bench: Bench, cases: list[Case]) -> None:
@@ -191,6 +105,21 @@ def test_an_interruption_leaves_an_incomplete_record(bench: Bench, cases: list[C
     assert {result.case for result in run.results} == {"first"}
     assert len(session.samples) == 2 * 2 * 5
     assert bench.reporter.said[-1] == ("end",)
+
+
+def test_an_interruption_while_a_case_is_timed_leaves_what_was_final_of_it(bench: Bench, case: Case) -> None:
+    def interrupt() -> None:
+        if len(bench.worker.timed) == 2:
+            raise KeyboardInterrupt
+
+    bench.worker.before_each, bench.monitor.touched = interrupt, [["somebody"]]
+    session = bench.session(kernel="[fgw]*")
+    with pytest.raises(KeyboardInterrupt):
+        session.run([case], bench.workers)
+    run = session.record()
+    assert {kernel: result.status for kernel, result in by_kernel(run).items()} == {FAST: Status.NOT_RUNNABLE, WRONG: Status.WRONG}
+    assert (run.cases, session.samples, run.complete) == ([], [], False)
+    assert run.warnings == ["case scale:even: measured again, because the device was touched: somebody"]
 
 
 def test_a_kernel_file_that_does_not_load_fails_the_run_of_its_op_only(bench: Bench, case: Case, root: Path) -> None:
@@ -216,24 +145,6 @@ def test_a_missing_split_reference_stops_the_run(bench: Bench, case: Case) -> No
         bench.run([case])
 
 
-def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case) -> None:
-    bench.worker.replies = [
-        lambda task: measured(
-            task, timer="cuda_events", timer_fallback="no CUPTI", cut_short=True, retried_replicates=2, warm_up={"seconds": 3}
-        )
-    ]
-    run = bench.run([case])
-    assert (run.timer, run.timer_fallback) == ("cuda_events", "no CUPTI")
-    said = "\n".join(run.warnings)
-    for words in (
-        "timer cuda_events instead of the device's default: no CUPTI",
-        "budget ended before all 2 replicates",
-        "2 replicates were repeated",
-    ):
-        assert words in said
-    assert run.environment.state["warm_up"] == {"scale:even": {"seconds": 3}}
-
-
 def test_the_reporter_hears_of_every_case_and_every_result(bench: Bench, cases: list[Case]) -> None:
     bench.run(cases[:2], kernel="[fg]*")
     said = bench.reporter.said
@@ -248,27 +159,6 @@ def test_the_reporter_hears_of_every_case_and_every_result(bench: Bench, cases: 
 def test_a_gpu_gets_more_replicates_than_a_cpu() -> None:
     assert default_plan("cuda").replicates > default_plan("cpu").replicates >= 2
     assert default_plan("cpu", CacheState.WARM).cache is CacheState.WARM
-
-
-def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dropped_and_the_others_measured(
-    bench: Bench, case: Case, worker: WorkerProcess
-) -> None:
-    workers = bench.workers
-    workers.native = worker
-    session = bench.session(kernel="[dgr]*")
-    session.run([case], workers)
-    found = {kernel.removeprefix("scale/"): result for kernel, result in by_kernel(session.record()).items()}
-    assert {name: result.status for name, result in found.items()} == {
-        "split@1": Status.MEASURED,
-        "good@1": Status.MEASURED,
-        "raises@1": Status.CRASHED,
-        "does_not_compile@1": Status.COMPILE_ERROR,
-        "raises_when_timed@1": Status.CRASHED,
-        "dies_when_timed@1": Status.CRASHED,
-    }
-    assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
-    assert "exit status 9" in found["dies_when_timed@1"].reason
-    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT, GOOD}
 
 
 def test_a_case_of_the_same_work_as_an_earlier_one_takes_its_results_and_says_so(bench: Bench, case: Case) -> None:
@@ -288,13 +178,8 @@ def test_a_case_of_the_same_work_as_an_earlier_one_takes_its_results_and_says_so
     assert {suite.name for suite in run.suites} == {"scale", "model"}
 
 
-def test_a_case_that_the_budget_skipped_gives_no_results_to_others(
-    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(session_module, "time", clock)
-    bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
+@pytest.mark.usefixtures("clock")
+def test_a_case_that_the_budget_skipped_gives_no_results_to_others(bench: Bench, cases: list[Case]) -> None:
     again = msgspec.structs.replace(cases[1], name="again")
     run = bench.run([*cases[:2], again], budget_s=20.0, kernel="[fg]*")
     assert by_kernel(run, "again")[GOOD].status is Status.NOT_MEASURED

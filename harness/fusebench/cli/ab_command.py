@@ -108,7 +108,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     from ..runner.checking import Workers
     from ..runner.compared_case import ComparingOptions
     from ..runner.comparing import ComparingSession, default_looks
-    from ..runner.session import default_plan
+    from ..runner.run_options import default_plan
     from ..runner.two_sides import Sides
     from ..store.finding import runs_folder
     from ..timing.names import require_timer

@@ -100,7 +100,7 @@ def calibrate(
     from ..runner.calibration_visit import CalibrationOptions
     from ..runner.checking import Workers
     from ..runner.comparing import default_looks
-    from ..runner.session import default_plan
+    from ..runner.run_options import default_plan
     from ..runner.subjects import CALIBRATION_KERNELS, built_in_subjects
     from ..stats.confirmation import PROCESSES
     from ..store.calibrations import join_calibration, load_calibration

@@ -106,7 +106,8 @@ def run(
     from ..report.table import print_run
     from ..runner.checking import Workers
     from ..runner.judging import judged
-    from ..runner.session import Options, Session, default_plan
+    from ..runner.run_options import Options, default_plan
+    from ..runner.session import Session
     from ..stats.rule import DEFAULT_MARGIN, MarginRule
     from ..store.finding import runs_folder
     from ..timing.names import require_timer
@@ -119,11 +120,10 @@ def run(
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
-    plan = default_plan(target.kind, cache)
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }
-    plan = msgspec.structs.replace(plan, **changes)
+    plan = msgspec.structs.replace(default_plan(target.kind, cache), **changes)
     resumed = _stopped_run(resume, selection.project) if resume is not None else None
     options = Options(
         plan=plan,

@@ -30,6 +30,7 @@ from .messages import BASE, Failure, Measured, MeasureTask, Progress
 from .pairing import case_figures, control_twin, paired_task, twin_of
 from .reporter import Reporter
 from .spending import CHECK, Ledger
+from .timing_remarks import common_failure, own_failure, remark_on_retries, remark_on_timer
 from .two_sides import Couple, both_right, check_both, unchecked, with_checks
 from .undisturbed import Worker, measure_undisturbed
 from .verdicts import identical
@@ -157,12 +158,11 @@ class CaseComparison:
         arm = ready[0].kernel if failure.kernel == CONTROL else failure.kernel
         culprit = next((couple for couple in ready if couple.kernel == arm.removeprefix(BASE)), None)
         if culprit is None:
-            why = f"while {failure.kernel or 'no kernel'} was being timed: {failure.reason}"
             for couple in ready:
-                self.found.note(couple.kernel, new_status=failure.status, reason=why)
+                self.found.note(couple.kernel, new_status=failure.status, reason=common_failure(failure))
             self._measure([], seconds)
             return
-        timed = f"while it was being timed: {failure.reason}"
+        timed = own_failure(failure)
         if arm.startswith(BASE):
             reason = f"fails on the other side ({failure.status.value}): {timed}"
             self.found.note(culprit.kernel, old_status=failure.status, reason=reason)
@@ -171,15 +171,14 @@ class CaseComparison:
         self._measure([couple for couple in ready if couple is not culprit], seconds)
 
     def _note_timing(self, reply: Measured) -> None:
-        key = self._entry.case.key
         self.found.measured = reply
         self._ledger.add(reply.phases_s, reply.first_call_s)
-        if reply.timer_fallback:
-            self.found.warnings.append(f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}")
+        if remark := remark_on_timer(reply):
+            self.found.warnings.append(remark)
         if reply.cut_short:
-            self._warn(f"case {key}: the budget ended before every pair was decided")
-        if reply.retried_replicates:
-            self._warn(f"case {key}: {reply.retried_replicates} replicates were repeated because the timer lost records")
+            self._warn(f"case {self._entry.case.key}: the budget ended before every pair was decided")
+        if remark := remark_on_retries(self._entry.case, reply.retried_replicates):
+            self._warn(remark)
 
     def _refuse(self, names: Sequence[str], refused: str) -> None:
         """Samples that carry the label `cold` and are not say nothing of the kernels, nor of the run's noise."""

@@ -1,12 +1,12 @@
 """A run: cases through the accuracy gate and the timer, into one record.
 
-The device is locked and found idle before anything starts, and watched throughout.  A case during which something touched the device
-is measured again; if that goes on, the run ends as unfit, keeping what it has.
+Each case is checked and timed by itself (`runner.measured_case`), and a case that repeats another takes its results.  The device is
+locked and found idle before anything starts, and watched throughout.  A case during which something touched the device is measured
+again; if that goes on, the run ends as unfit, keeping what it has.
 """
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Sequence
@@ -17,63 +17,18 @@ from typing import Any
 import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
-from ..errors import DeviceUnfitError
 from ..registry import Collection, Kernel
-from ..schema import (
-    SCHEMA_VERSION,
-    CacheState,
-    Case,
-    CaseSummary,
-    ExitCode,
-    KernelInfo,
-    Result,
-    Run,
-    Sample,
-    SamplingPlan,
-    Status,
-)
+from ..schema import SCHEMA_VERSION, Case, CaseSummary, ExitCode, KernelInfo, Result, Run, Sample, Status
 from ..stats.weighted import suite_summaries
-from ..timing.placement import CONTROL
-from .checking import Workers, check_all
+from .checking import Workers
 from .contenders import Contenders, contenders, result_for, split_reference
-from .messages import Failure, Measured, MeasureTask, Progress
-from .precision import Crew, imprecise, measure_in_processes
-from .process import WorkerProcess
+from .measured_case import CaseMeasurement, MeasuredCase
+from .precision import Crew
 from .repeats import Outcome, Repeats
 from .reporter import Reporter
-from .resuming import Resumed
-from .spending import CHECK, Ledger
-from .summarise import CaseFigures
-from .undisturbed import measure_undisturbed
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run."""
-
-    plan: SamplingPlan
-    timer: str = "auto"
-    budget_s: float | None = None
-    kernel: str | None = None
-    command: str = ""
-    selected: tuple[str, ...] | None = None
-    """Names of the suites that were asked for."""
-    op: str | None = None
-    """The op that was asked for, for the record: the cases that are run have been chosen by it."""
-    case: str | None = None
-    """Glob of the cases that were asked for, likewise."""
-    resumed: Resumed | None = None
-    """A stopped run to go on with."""
-
-
-def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
-    """Replicates and rounds that a device gets unless told otherwise.
-
-    On a GPU the placement is the unit of replication: between placements the ratio of a kernel to itself scatters with a standard
-    deviation of 0.4 to 1 % on an H200, so twelve of them bring the interval to a few tenths of a percent.  A CPU has no such budget.
-    """
-    if device_kind == "cuda":
-        return SamplingPlan(replicates=12, rounds=20, cache=cache, trim=0.1)
-    return SamplingPlan(replicates=4, rounds=5, cache=cache, trim=0.2)
+from .run_options import Options
+from .spending import Ledger
+from .summarise import untimed_summary
 
 
 class Session:
@@ -187,12 +142,10 @@ class Session:
             self.reporter.note(f"case {entry.case.key} is the same work as {known.summary.same_as}, whose results it takes")
             self._cases.append(known.summary)
             self._add(known.results)
-            return
-        first_case, first_result, skipped = len(self._cases), len(self._results), self._skipped
-        self._case(entry, crew, seconds)
-        if self._skipped == skipped:
-            (summary,) = self._cases[first_case:]
-            self._repeats.keep(entry, Outcome(summary, tuple(self._results[first_result:])))
+        elif seconds is not None and seconds <= 0:
+            self._skip(entry)
+        else:
+            self._measure(entry, crew, seconds)
 
     def _take_over(self, entry: Contenders) -> bool:
         """Take the case from the run that is gone on with; False where that has not finished it."""
@@ -209,131 +162,42 @@ class Session:
             self._repeats.keep(entry, Outcome(summary, tuple(results)))
         return True
 
-    def _case(self, entry: Contenders, crew: Crew, seconds: float | None) -> None:
-        began = time.monotonic()
-        self._add(entry.declined)
-        if seconds is not None and seconds <= 0:
-            self._skip(entry, f"the budget of {self.options.budget_s:g} s ended before this case")
-            return
-        with self._ledger.timed(CHECK):
-            checked = check_all(
-                crew.workers,
-                entry,
-                on_progress=lambda progress: self._show(f"check {progress.kernel}", progress),
-                on_checked=lambda kernel, seconds: self._ledger.add({}, {kernel: seconds}),
-            )
-        ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
-        self._add([result for result in checked if result not in ready])
-        if entry.baseline_id not in {result.kernel for result in ready}:
-            self._give_up(entry, ready)
-            return
-        self._measure(entry, ready, crew, _left(seconds, began))
-
-    def _measure(self, entry: Contenders, ready: list[Result], crew: Crew, seconds: float | None) -> None:
-        began = time.monotonic()
-        task = MeasureTask(
-            case=entry.case,
-            kernels=tuple(result.kernel for result in ready),
-            baseline=entry.baseline_id,
-            plan=self.options.plan,
-            timer=self.options.timer,
-            seed=random.SystemRandom().randrange(2**31),
-            seconds=seconds,
-            # What a CPU runs for an operator depends on more than torch's version: its code is not known.
-            digested=tuple(result.kernel for result in ready) if self.device.kind == "cuda" else (),
-        )
-
-        def timed(replies: Sequence[Measured]) -> list[Result]:
-            figures = CaseFigures(entry, replies, self.options.plan)
-            return [figures.measured(result) for result in ready]
-
-        replies = measure_in_processes(
-            task, crew, ask=self._ask, enough=lambda replies: not imprecise(timed(replies), self.options.plan), warn=self.warn
-        )
-        if isinstance(replies, Failure):
-            self._measure_without(replies, entry, ready, crew, _left(seconds, began))
-            return
-        self._note_timing(task, replies)
-        self._cases.append(CaseFigures(entry, replies, self.options.plan).summary())
-        measured = timed(replies)
-        for text in imprecise(measured, self.options.plan):
-            self.warn(f"case {entry.case.key}: {text}")
-        self._add(measured)
-
-    def _ask(self, task: MeasureTask, worker: WorkerProcess, doing: str) -> Measured | Failure:
-        reply = measure_undisturbed(
-            task, worker, self._monitor, self.device, on_progress=lambda progress: self._show(doing, progress), warn=self.warn
-        )
-        if isinstance(reply, Failure) and reply.unfit:
-            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
-        return reply
-
-    def _note_timing(self, task: MeasureTask, replies: Sequence[Measured]) -> None:
-        """Keep the samples of a case, and what they took."""
-        key, first = task.case.key, replies[0]
-        self._timer, self._timer_fallback = first.timer, first.timer_fallback
-        if first.timer_fallback:
-            self._warnings.append(f"timer {first.timer} instead of the device's default: {first.timer_fallback}")
-        for number, reply in enumerate(replies):
-            self._ledger.add(reply.phases_s, {arm: reply.first_call_s.get(arm, 0.0) for arm in task.kernels})
-            self._warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
-            self.samples += reply.samples
-            if reply.cut_short:
-                self.warn(f"case {key}: the budget ended before all {self.options.plan.replicates} replicates")
-        if retried := sum(reply.retried_replicates for reply in replies):
-            self.warn(f"case {key}: {retried} replicates were repeated because the timer lost records")
-
-    def _measure_without(self, failure: Failure, entry: Contenders, ready: list[Result], crew: Crew, seconds: float | None) -> None:
-        """A kernel failed while it was timed: it is out, the others are measured without it, unless it was their baseline."""
-        kernel = entry.baseline_id if failure.kernel == CONTROL else failure.kernel
-        culprit = next((result for result in ready if result.kernel == kernel), None)
-        if culprit is None:
-            blame = f"while {failure.kernel or 'no kernel'} was being timed: {failure.reason}"
-            self._add([msgspec.structs.replace(result, status=failure.status, reason=blame) for result in ready])
-            self._cases.append(_bare_summary(entry))
-            return
-        self._add([msgspec.structs.replace(culprit, status=failure.status, reason=f"while it was being timed: {failure.reason}")])
-        others = [result for result in ready if result is not culprit]
-        if kernel == entry.baseline_id:
-            self._give_up(entry, others)
-        else:
-            self._measure(entry, others, crew, seconds)
-
-    def _skip(self, entry: Contenders, reason: str) -> None:
+    def _skip(self, entry: Contenders) -> None:
         self._skipped = True
-        self._cases.append(_bare_summary(entry))
+        reason = f"the budget of {self.options.budget_s:g} s ended before this case"
+        self._cases.append(untimed_summary(entry))
+        self._add(entry.declined)
         self._add([result_for(entry.case, entry.shape, kernel, Status.NOT_MEASURED, reason) for kernel in entry.runnable])
 
-    def _give_up(self, entry: Contenders, ready: list[Result]) -> None:
-        """Without a baseline there is nothing to pair with."""
-        reason = (
-            f"its baseline {entry.baseline_id} failed"
-            if entry.baseline is not None
-            else f"no baseline of {entry.op.name} runs on {self.device.kind}"
+    def _measure(self, entry: Contenders, crew: Crew, seconds: float | None) -> None:
+        work = CaseMeasurement(
+            entry,
+            crew,
+            plan=self.options.plan,
+            timer=self.options.timer,
+            monitor=self._monitor,
+            ledger=self._ledger,
+            reporter=self.reporter,
         )
-        self._cases.append(_bare_summary(entry))
-        self._add([msgspec.structs.replace(result, status=Status.NOT_MEASURED, reason=f"not timed: {reason}") for result in ready])
+        try:
+            work.measure(seconds)
+        finally:
+            self._keep(entry.case.key, work.found)  # what is final before an interruption, too
+        assert work.found.summary is not None, "a case that is over has a summary"
+        self._repeats.keep(entry, Outcome(work.found.summary, tuple(work.found.results)))
+
+    def _keep(self, key: str, found: MeasuredCase) -> None:
+        """Take over what was found on a case; the reporter has heard of it."""
+        if found.measured:
+            self._timer, self._timer_fallback = found.measured[0].timer, found.measured[0].timer_fallback
+        for number, reply in enumerate(found.measured):
+            self._warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
+            self.samples += reply.samples
+        self._cases += [found.summary] if found.summary is not None else []
+        self._results += found.results
+        self._warnings += found.warnings
 
     def _add(self, results: Sequence[Result]) -> None:
         self._results += results
         for result in results:
             self.reporter.result(result)
-
-    def _show(self, what: str, progress: Progress) -> None:
-        warming_up = progress.kernel and what.startswith("measure")
-        self.reporter.step(f"{what}: {progress.text}" if warming_up else what, progress.done, progress.total)
-
-
-def _left(seconds: float | None, began: float) -> float | None:
-    """What is left of a case's share of the budget, `began` being when it started to be used."""
-    return None if seconds is None else seconds - (time.monotonic() - began)
-
-
-def _bare_summary(entry: Contenders) -> CaseSummary:
-    return CaseSummary(
-        case=entry.case,
-        shape=entry.shape,
-        minimum_bytes=entry.op.minimum_bytes(entry.params),
-        flops=entry.op.flops(entry.params),
-        baseline=entry.baseline_id or None,
-    )

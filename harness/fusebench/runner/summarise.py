@@ -34,12 +34,8 @@ class CaseFigures:
     def summary(self) -> CaseSummary:
         """The case with its yardsticks and its control."""
         baseline = self._contenders.baseline_id
-        return CaseSummary(
-            case=self._contenders.case,
-            shape=self._contenders.shape,
-            minimum_bytes=self.minimum_bytes,
-            flops=self._contenders.op.flops(self._contenders.params),
-            baseline=baseline or None,
+        return msgspec.structs.replace(
+            untimed_summary(self._contenders),
             copy_us=self._time_us(COPY),
             stream_us=self._time_us(STREAM),
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
@@ -85,3 +81,14 @@ class CaseFigures:
     def _ratio(self, above: str, below: str) -> Estimate:
         over, under = (list(self._spans[arm].values()) for arm in (above, below))
         return ratio_estimate(over, under, self._plan.trim, processes=self._processes(above))
+
+
+def untimed_summary(contenders: Contenders) -> CaseSummary:
+    """The case without figures: nothing of it was timed."""
+    return CaseSummary(
+        case=contenders.case,
+        shape=contenders.shape,
+        minimum_bytes=contenders.op.minimum_bytes(contenders.params),
+        flops=contenders.op.flops(contenders.params),
+        baseline=contenders.baseline_id or None,
+    )

@@ -1,0 +1,146 @@
+"""One draw of a check: fresh inputs, the kernel run guarded on them, and its errors beside the split chain's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..registry.kernel import Kernel
+from ..registry.op import Buffers, Op
+from .contracts import judge_bitwise, judge_close
+from .draws import Special, keep_in_range, plant
+from .execution import place_at_random, run_guarded, run_plain, shares_memory
+from .memory import Placed
+from .metrics import ErrorMetrics, compare
+
+LOOSE_TOLERANCE = 5e-2
+"""Absolute and relative tolerance that other harnesses pass bfloat16 kernels with: reported, never the gate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputErrors:
+    """What a draw says of one output."""
+
+    kernel: ErrorMetrics
+    split: ErrorMetrics
+    dtype: torch.dtype
+    elements: int
+    equal_to_split: int
+    """Elements that are bit for bit the split chain's."""
+    within_loose_tolerance: bool
+    """Looked at where inputs have magnitude 1, as those harnesses draw them; elsewhere True."""
+
+
+@dataclass
+class Drawn:
+    """What a draw showed.  `outputs` is empty where `reason` tells why they cannot be compared."""
+
+    reason: str
+    """What no pooling of draws can excuse, or an empty string."""
+    outputs: dict[str, OutputErrors] = field(default_factory=dict)
+
+
+class Drawing:
+    """Draws inputs of one case at random, and runs a kernel on them."""
+
+    def __init__(
+        self, kernel: Kernel, op: Op, params: Any, *, split: Kernel, target: Kernel | None, device: torch.device, seed: int
+    ) -> None:
+        """`target`: the kernel that this one promises to equal bit for bit, if it does.  `seed`: of all draws."""
+        self._kernel, self._op, self._params = kernel, op, params
+        self._split, self._target, self._device = split, target, device
+        self._names = op.outputs_of(params)
+        self._rng = random.Random(seed)
+        self._generator = torch.Generator(device=device).manual_seed(seed)
+        self._placed: Placed | None = None
+
+    def inputs(self, magnitude: float) -> Buffers:
+        """Fresh inputs of that scale."""
+        buffers = self._op.buffers(self._params, device=self._device, generator=self._generator, magnitude=magnitude)
+        keep_in_range(buffers)
+        return buffers
+
+    def draw(self, magnitude: float, buffers: Buffers, specials: tuple[Special, ...], *, twice: bool) -> Drawn:
+        """Run everything on `buffers`, which are overwritten where `specials` are planted; the kernel `twice` or once.
+
+        Raises:
+            KernelDeclarationError: an op whose arguments copy their buffers.
+            Exception: whatever the kernel raises.
+        """
+        plant(buffers, specials, self._rng)
+        reference = self._op.reference(self._params, self._op.arguments(self._params, buffers))
+        split = run_plain(self._split, self._op, self._params, buffers)
+        # The first call is the code that is timed, undisturbed, on other values at the addresses of the draw before: a result
+        # kept by address is an old one.  The second, elsewhere in memory and under poison, must give the same bits: an error
+        # that moves is a race, or memory that was never written.
+        if self._placed is None:
+            self._placed = place_at_random(buffers, self._device, self._rng)
+        self._placed.refill(buffers)
+        first = run_guarded(self._kernel, self._op, self._params, self._placed, expected=split, intercept=False)
+        if first.faults:
+            return Drawn("; ".join(first.faults))
+        reasons = []
+        if twice:
+            elsewhere = place_at_random(buffers, self._device, self._rng)
+            second = run_guarded(self._kernel, self._op, self._params, elsewhere, expected=split, intercept=True)
+            if second.faults:
+                return Drawn("; ".join(second.faults))
+            reasons = self._compare_runs(first.outputs, second.outputs)
+        if self._target is not None:
+            reasons += self._compare_with_target(self._target, first.outputs, split, buffers)
+        errors = self._errors(first.outputs, split, reference, look_loosely=magnitude == 1.0)
+        reasons += [
+            f"output {name!r}: {judge_close(one.kernel, one.kernel, 1.0, 0.0)}" for name, one in errors.items() if one.kernel.mismatches
+        ]
+        return Drawn("; ".join(reasons), errors)
+
+    def _errors(
+        self, outputs: Sequence[torch.Tensor], split: Sequence[torch.Tensor], reference: Mapping[str, torch.Tensor], *, look_loosely: bool
+    ) -> dict[str, OutputErrors]:
+        return {
+            name: OutputErrors(
+                kernel=compare(output, reference[name], tolerated=due),
+                split=compare(due, reference[name]),
+                dtype=output.dtype,
+                elements=output.numel(),
+                equal_to_split=judge_bitwise(output, due).equal,
+                within_loose_tolerance=not look_loosely or _within_loose_tolerance(output, reference[name]),
+            )
+            for name, output, due in zip(self._names, outputs, split, strict=True)
+        }
+
+    def _compare_runs(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[str]:
+        reasons = []
+        for name, one, other in zip(self._names, first, second, strict=True):
+            if shares_memory(one, other):
+                reasons.append(
+                    f"output {name!r} of the second call is the memory that the first call returned, which the caller still holds"
+                )
+            elif difference := judge_bitwise(other, one).first_difference:
+                reasons.append(
+                    f"output {name!r}: two calls on the same inputs differ ({difference} as before): a race, or unwritten memory was used"
+                )
+        return reasons
+
+    def _compare_with_target(
+        self, target: Kernel, outputs: Sequence[torch.Tensor], split: Sequence[torch.Tensor], buffers: Buffers
+    ) -> list[str]:
+        due = split if target is self._split else run_plain(target, self._op, self._params, buffers)
+        reasons = []
+        for name, output, other in zip(self._names, outputs, due, strict=True):
+            agreement = judge_bitwise(output, other)
+            if agreement.first_difference:
+                reasons.append(
+                    f"output {name!r} is not bit for bit that of {target.id}: {agreement.elements - agreement.equal} of "
+                    f"{agreement.elements} elements differ, first {agreement.first_difference}"
+                )
+        return reasons
+
+
+def _within_loose_tolerance(output: torch.Tensor, reference: torch.Tensor) -> bool:
+    # In the output's own dtype, as those harnesses do it, and cheap.
+    return torch.allclose(output, reference.to(output.dtype), atol=LOOSE_TOLERANCE, rtol=LOOSE_TOLERANCE, equal_nan=True)

@@ -1,0 +1,73 @@
+"""Draws of one magnitude, pooled: what their errors together say of a contract, and whether that may be luck."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ..schema import Close, Contract
+from .contracts import BIAS_ELEMENTS, BIAS_ROWS, bounds, floor_ulps, judge_close
+from .metrics import ErrorMetrics, merge
+from .one_draw import OutputErrors
+
+_CONFIRM_BELOW = 1 << 20
+"""Elements of a draw below which a broken error bound is put to more draws before it counts: the maximum over a few thousand elements rests
+on a handful of large ones, and the luck of those is not the kernel's fault."""
+
+_GROSS = 4.0
+"""Multiple of the bound that no luck explains: fails at once."""
+
+
+class Pool:
+    """Errors by output, those of a kernel and of the split chain."""
+
+    def __init__(self, names: Sequence[str], contract: Contract) -> None:
+        """`names`: of the outputs."""
+        self.draws = 0
+        self.kernel: dict[str, list[ErrorMetrics]] = {name: [] for name in names}
+        self.split: dict[str, list[ErrorMetrics]] = {name: [] for name in names}
+        self._contract = contract
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, outputs: Mapping[str, OutputErrors]) -> None:
+        """Take in a draw."""
+        for name, errors in outputs.items():
+            self.kernel[name].append(errors.kernel)
+            self.split[name].append(errors.split)
+            self._dtypes[name] = errors.dtype
+        self.draws += 1
+
+    def merged(self, name: str) -> tuple[ErrorMetrics, ErrorMetrics]:
+        """Of one output, the kernel's errors and the split chain's."""
+        return merge(self.kernel[name]), merge(self.split[name])
+
+    def judge(self) -> str:
+        """How the first output that breaks the contract does so, or an empty string.  Bits are compared draw by draw, and not here."""
+        if not isinstance(self._contract, Close):
+            return ""
+        for name in self.kernel:
+            kernel, split = self.merged(name)
+            if reason := judge_close(kernel, split, self._contract.factor, floor_ulps(self._dtypes[name])):
+                return f"output {name!r}: {reason}"
+        return ""
+
+    def use_of_bound(self, name: str) -> float:
+        """The worst of the errors of one output, as a multiple of what it may be."""
+        kernel, split = self.merged(name)
+        factor = self._contract.factor if isinstance(self._contract, Close) else 1.0
+        return max(bound.use for bound in bounds(kernel, split, factor, floor_ulps(self._dtypes[name])))
+
+    def may_be_luck(self) -> bool:
+        """Whether draws are so small, and errors so near to their bounds, that more draws may take back what these say."""
+        elements = max(part.elements for parts in self.kernel.values() for part in parts)
+        return elements < _CONFIRM_BELOW and max(self.use_of_bound(name) for name in self.kernel) < _GROSS
+
+    def draws_for_bias(self) -> int:
+        """Draws that fill `BIAS_ELEMENTS` and `BIAS_ROWS` for every output, going by the fullest draw so far."""
+        need = 1
+        for parts in self.kernel.values():
+            elements, rows = max((part.elements, part.rows) for part in parts)
+            if elements:
+                need = max(need, -(-BIAS_ELEMENTS // elements), -(-BIAS_ROWS // rows))
+        return need

@@ -1,0 +1,87 @@
+"""`fusebench run` and `gate` where a run has been promoted: what regressed, and what was not asked for."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import Result as Outcome
+
+from fusebench.schema import ExitCode
+from fusebench.store.run_folder import read_run
+
+if TYPE_CHECKING:
+    from .run_bench import FakeWorkers
+
+Fusebench = Callable[..., Outcome]
+
+_bench = runpy.run_path(str(Path(__file__).with_name("run_bench.py")))
+project, workers, measured, only_run = (_bench[name] for name in ("project", "workers", "measured", "only_run"))
+add_kernel, QUICK = _bench["add_kernel"], _bench["QUICK"]
+
+
+def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    workers.timed = lambda task: measured(task, 2.8)
+    slower = fusebench(*QUICK, "--json")
+    assert slower.exit_code == ExitCode.REGRESSION
+    verdicts = {(result["case"], result["kernel"]): result["verdict"] for result in json.loads(slower.stdout)["results"]}
+    assert verdicts["even", "scale/plain@1"] == "regression"
+    assert verdicts["even", "scale/split@1"] == "pass"
+    assert fusebench(*QUICK, "--margin", "0.9").exit_code == ExitCode.PASS
+
+
+def gated(fusebench: Fusebench, *arguments: str) -> tuple[Outcome, Path, Outcome]:
+    """A run, its folder and its gate; `latest` would not do, since two runs of one second are equally new."""
+    run = fusebench(*QUICK, *arguments)
+    folder = run.stdout.rstrip().rpartition("run: ")[2]
+    return run, Path(folder), fusebench("gate", folder)
+
+
+@pytest.fixture
+def against_the_whole_suite(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> FakeWorkers:
+    """A baseline of every case and kernel, and workers for the runs that are held against it."""
+    add_kernel(project, "other")
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    return workers
+
+
+@pytest.mark.usefixtures("against_the_whole_suite")
+@pytest.mark.parametrize("glob", ["even", "e*", "scale:even"])
+def test_a_run_of_one_case_and_kernel_passes_the_gate_of_the_whole_suite(fusebench: Fusebench, glob: str) -> None:
+    run, folder, gate = gated(fusebench, "--case", glob, "--kernel", "plain@1")
+    assert (run.exit_code, "has shrunk" in run.stdout) == (ExitCode.PASS, False), run.output
+    assert gate.exit_code == ExitCode.PASS, gate.output
+    assert f"only the cases '{glob}' were asked for, and are judged\n" in gate.stdout
+    assert "only the kernels 'plain@1' and their baselines were asked for, and are judged\n" in gate.stdout
+    assert "not selected by this run, and not judged: scale:odd\n" in gate.stdout
+    document = json.loads(fusebench("gate", str(folder), "--json").stdout)
+    assert (document["not_selected"], document["not_selected_cases"], document["shrunken"]) == ([], ["scale:odd"], [])
+    assert {(row["case"], row["kernel"]) for row in document["judgements"]} == {("even", "scale/plain@1"), ("even", "scale/split@1")}
+
+
+def test_a_regression_of_the_one_case_that_was_asked_for_is_found(fusebench: Fusebench, against_the_whole_suite: FakeWorkers) -> None:
+    against_the_whole_suite.timed = lambda task: measured(task, 2.8)
+    run, _, gate = gated(fusebench, "--case", "even")
+    assert (run.exit_code, gate.exit_code) == (ExitCode.REGRESSION, ExitCode.REGRESSION)
+
+
+@pytest.mark.usefixtures("against_the_whole_suite")
+@pytest.mark.parametrize("arguments", [[], ["--case", "*"], ["--case", "scale:*"], ["--op", "scale"]])
+def test_a_case_that_was_asked_for_and_is_gone_is_a_shrunken_suite(fusebench: Fusebench, project: Path, arguments: list[str]) -> None:
+    suite = project / "suites" / "scale.toml"
+    suite.write_text(suite.read_text().replace('"odd"', '"strange"'))
+    run, folder, gate = gated(fusebench, *arguments)
+    assert "suite scale has shrunk" in run.stdout
+    assert (gate.exit_code, "1 cases are gone: odd" in gate.stdout) == (ExitCode.UNDECIDED, True), gate.output
+    record = read_run(folder)
+    asked_for = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert (record.selected_cases, record.selected_op) == (asked_for.get("--case"), asked_for.get("--op"))
+    assert ("only cases of the op 'scale' were asked for, and are judged\n" in gate.stdout) == ("--op" in arguments)

@@ -1,0 +1,147 @@
+"""One case of a run: what is timed and what is not, what becomes of kernels that fail on the way, what is said of the timing."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fusebench.errors import DeviceUnfitError
+from fusebench.registry import Collection
+from fusebench.runner.messages import Failure, MeasureTask
+from fusebench.runner.process import WorkerProcess
+from fusebench.schema import Case, ExitCode, Status
+
+if TYPE_CHECKING:
+    from .session_bench import Bench
+
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
+SPLIT, GOOD, FAST, WRONG = (_bench[name] for name in ("SPLIT", "GOOD", "FAST", "WRONG"))
+
+
+def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:
+    return lambda task: Failure(status=status, reason="planted", kernel=kernel)
+
+
+def test_a_wrong_kernel_is_never_timed(bench: Bench, case: Case) -> None:
+    run = bench.run([case])
+    assert bench.worker.timed == [(GOOD, SPLIT)]
+    assert by_kernel(run)[WRONG].reason == "off by half"
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_every_measurement_has_a_seed_of_its_own(bench: Bench, cases: list[Case]) -> None:
+    bench.run(cases)
+    assert len({task.seed for task in bench.worker.tasks if isinstance(task, MeasureTask)}) == 3
+
+
+def test_a_kernel_that_fails_while_it_is_timed_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [failure(GOOD, Status.HUNG)]
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert bench.worker.timed == [(GOOD, SPLIT), (SPLIT,)]
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.HUNG, "while it was being timed: planted")
+    assert found[GOOD].accuracy is not None, "it did pass the gate"
+    assert found[SPLIT].status is Status.MEASURED
+    assert len(run.results) == len(found), "no kernel is listed twice"
+
+
+@pytest.mark.parametrize("arm", [SPLIT, "control"])
+def test_a_baseline_that_fails_while_it_is_timed_takes_the_case_with_it_but_no_blame_falls_on_others(
+    bench: Bench, case: Case, arm: str
+) -> None:
+    bench.worker.replies = [failure(arm)]
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert found[SPLIT].status is Status.CRASHED
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
+    assert [summary.copy_us for summary in run.cases] == [None]
+
+
+@pytest.mark.parametrize(("arm", "said"), [("copy", "while copy was being timed"), ("", "while no kernel was being timed")])
+def test_a_failure_that_is_no_kernels_fault_is_everybodys(bench: Bench, case: Case, arm: str, said: str) -> None:
+    bench.worker.replies = [failure(arm, Status.OUT_OF_MEMORY)]
+    found = by_kernel(bench.run([case]))
+    assert {found[GOOD].status, found[SPLIT].status} == {Status.OUT_OF_MEMORY}
+    assert said in found[GOOD].reason
+
+
+def test_without_a_right_baseline_nothing_is_timed(bench: Bench, case: Case) -> None:
+    bench.worker.failures[SPLIT] = Failure(status=Status.COMPILE_ERROR, reason="planted", kernel=SPLIT)
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert bench.worker.timed == []
+    assert found[SPLIT].status is Status.COMPILE_ERROR
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_without_a_baseline_for_the_device_nothing_is_timed(
+    bench: Bench, case: Case, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection.ops["scale"], "baselines", ("fast@2",), raising=False)
+    run = bench.run([case], kernel="good")
+    assert by_kernel(run)[GOOD].reason == "not timed: no baseline of scale runs on cpu"
+    assert bench.judge(run).exit_code == ExitCode.UNDECIDED
+
+
+def test_a_measurement_that_was_disturbed_is_repeated(bench: Bench, case: Case) -> None:
+    bench.monitor.touched = [["foreign process train.py (pid 7)"]]
+    session = bench.session(kernel="good")
+    session.run([case], bench.workers)
+    run = session.record()
+    assert len(bench.worker.timed) == 2
+    assert len(session.samples) == 2 * 2 * 5, "the samples of the disturbed measurement are dropped"
+    (warning,) = run.warnings
+    assert "measured again, because the device was touched: foreign process train.py (pid 7)" in warning
+    assert ("note", warning) in bench.reporter.said
+    assert by_kernel(run)[GOOD].status is Status.MEASURED
+
+
+def test_a_timer_that_lost_records_again_and_again_ends_the_run(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [lambda task: Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)]
+    with pytest.raises(DeviceUnfitError, match="case scale:even: records were dropped"):
+        bench.run([case])
+
+
+def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [
+        lambda task: measured(
+            task, timer="cuda_events", timer_fallback="no CUPTI", cut_short=True, retried_replicates=2, warm_up={"seconds": 3}
+        )
+    ]
+    run = bench.run([case])
+    assert (run.timer, run.timer_fallback) == ("cuda_events", "no CUPTI")
+    said = "\n".join(run.warnings)
+    for words in (
+        "timer cuda_events instead of the device's default: no CUPTI",
+        "budget ended before all 2 replicates",
+        "2 replicates were repeated",
+    ):
+        assert words in said
+    assert run.environment.state["warm_up"] == {"scale:even": {"seconds": 3}}
+
+
+def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dropped_and_the_others_measured(
+    bench: Bench, case: Case, worker: WorkerProcess
+) -> None:
+    workers = bench.workers
+    workers.native = worker
+    session = bench.session(kernel="[dgr]*")
+    session.run([case], workers)
+    found = {kernel.removeprefix("scale/"): result for kernel, result in by_kernel(session.record()).items()}
+    assert {name: result.status for name, result in found.items()} == {
+        "split@1": Status.MEASURED,
+        "good@1": Status.MEASURED,
+        "raises@1": Status.CRASHED,
+        "does_not_compile@1": Status.COMPILE_ERROR,
+        "raises_when_timed@1": Status.CRASHED,
+        "dies_when_timed@1": Status.CRASHED,
+    }
+    assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
+    assert "exit status 9" in found["dies_when_timed@1"].reason
+    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT, GOOD}
