@@ -6,12 +6,11 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.compiled_chain import CompiledChain
 from ._chain import split_chain
 
-# Static shapes, because a benchmark's shapes are fixed; fullgraph, so that a graph break or an exhausted recompile limit
-# raises instead of quietly timing the eager chain under this kernel's name.
 # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
-_compiled_chain = torch.compile(split_chain, fullgraph=True, dynamic=False, options={"emulate_precision_casts": True})
+_compiled_chain = CompiledChain(split_chain, emulate_precision_casts=True)
 
 
 @kernel(

@@ -6,11 +6,10 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.compiled_chain import CompiledChain
 from ._chain import split_chain
 
-# Static shapes, because a benchmark's shapes are fixed; fullgraph, so that a graph break or an exhausted recompile limit
-# raises instead of quietly timing the eager chain under this kernel's name.
-_compiled_chain = torch.compile(split_chain, fullgraph=True, dynamic=False)
+_compiled_chain = CompiledChain(split_chain)
 
 
 @kernel("qknorm_rope", "compiled", version=1, role="compiled", language="torch", note="torch.compile of split_torch")

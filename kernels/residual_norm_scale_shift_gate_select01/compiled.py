@@ -6,13 +6,12 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.compiled_chain import CompiledChain
 from ._chain import split_chain
 
-# Static shapes, because a benchmark's shapes are fixed; fullgraph, so that a graph break or an exhausted recompile limit
-# raises instead of quietly timing the eager chain under this kernel's name.
 # The op takes its statistics on the unrounded v, which is what Inductor keeps in registers: its casts need no emulation, unlike those of
 # residual_gate_norm_scale_shift.
-_compiled_chain = torch.compile(split_chain, fullgraph=True, dynamic=False)
+_compiled_chain = CompiledChain(split_chain)
 
 
 @kernel(

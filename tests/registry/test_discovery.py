@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fusebench.errors import UnknownNameError, UsageError
-from fusebench.registry import Collection, load_collection
+from fusebench.registry import Collection, load_collection, torch_operator
 from fusebench.registry.collection import ENTRY_POINT_GROUP
 from fusebench.schema import KernelId
 
@@ -226,9 +226,39 @@ def test_a_kernel_whose_file_does_not_spell_its_name_is_found_all_the_same(make_
     assert set(collection.kernels) == {"scale/fast@1", "scale/split@1"}
 
 
-def test_one_kernel_in_device_code_gets_no_torch_operator_and_one_in_torch_leaves_them_to_the_others(make_root: MakeRoot) -> None:
+def test_operators_that_loading_left_out_are_made_before_a_kernel_that_compiles_is_called(make_root: MakeRoot) -> None:
     """torch.compile traces a chain in torch, which may call other kernels; an operator that nobody traces costs its imports."""
+    both = one_kernel("fast") + one_kernel("chain", language="torch").replace("fused", "compiled")
+    collection = load_collection([make_root(files={"both.py": both})], entry_points=False, operators=False)
+    assert collection.prepared("scale/fast@1").torch_op is None
+    assert collection.prepared("scale/split@1").torch_op is None
+    collection.prepared("scale/chain@1")
+    assert collection.kernel("scale/fast@1").torch_op is not None
+    assert collection.without_operators == collection.problems == []
+
+
+def test_an_operator_that_torch_refuses_late_is_a_problem_and_its_kernel_goes_on_without(
+    make_root: MakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kernel: object, namespace: str) -> None:
+        raise ValueError("no such schema")
+
+    monkeypatch.setattr(torch_operator, "register", refuse)
     root = make_root(files={"both.py": one_kernel("fast") + one_kernel("chain", language="torch").replace("fused", "compiled")})
-    for name, registered in (("fast", False), ("chain", True)):
-        collection = load_collection([root], entry_points=False, kernel=KernelId("scale", name, 1))
-        assert (collection.kernel("scale/fast@1").torch_op is not None) is registered
+    collection = load_collection([root], entry_points=False, operators=False)
+    collection.prepared("scale/chain@1")
+    assert any("scale/fast@1 cannot become a torch operator: ValueError: no such schema" in str(one) for one in collection.problems)
+    assert "scale/fast@1" in collection.kernels
+
+
+def test_kernels_are_loaded_without_the_compiler_where_nothing_is_compiled() -> None:
+    """Its import takes longer than torch's, in every worker."""
+    code = f"""
+import sys
+from pathlib import Path
+from fusebench.registry import load_collection
+collection = load_collection([Path({str(Path(__file__).parents[2] / "kernels")!r})], entry_points=False, operators=False)
+assert len(collection.kernels) > 60, collection.problems
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -215,7 +215,8 @@ def _other_kernels(
     other, roots = other_side(selection, base, base_kernels, exact, scratch)
     for note in other.notes:
         remark("note", note)
-    loaded = load_collection(roots, entry_points=False, only={case.op for case in selection.cases}, kernel=selection.exact_kernel)
+    only = {case.op for case in selection.cases}
+    loaded = load_collection(roots, entry_points=False, only=only, kernel=selection.exact_kernel, operators=False)
     return loaded, f"commit {other.commit[:12]}" if other.commit else f"folder {other.asked}"
 
 

@@ -94,9 +94,9 @@ def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops
     """The kernels that `cases` need; all of them where none of these matches, to say or to find what `kernel` means instead."""
     from ..registry import load_collection
 
-    found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel))
+    found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel), operators=False)
     if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
-        found = load_collection(ops.roots, entry_points=False)
+        found = load_collection(ops.roots, entry_points=False, operators=False)
     _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
     if kernel is not None:
         found.require_match(kernel)

@@ -71,10 +71,10 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
     import torch
 
     same, wanted = task.kernel_roots == task.roots, KernelId.parse(task.kernel)
-    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted)
-    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted)
+    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted, operators=False)
+    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted, operators=False)
     op = own.op(task.case.op)
-    kernel = side.kernel(task.kernel)
+    kernel = side.prepared(task.kernel)
     params = op.parse_params(task.case.params)
     values = op.buffers(params, device=device, generator=torch.Generator(device).manual_seed(task.seed))
     return Placement(op, params, values, device, random.Random(task.seed)).arm(ArmSpec(task.kernel, kernel))

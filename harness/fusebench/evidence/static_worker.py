@@ -68,7 +68,7 @@ def _answer(request: Request, say: Say) -> None:
     say(Progress("load the kernels", 0, 0))
     specialisations: dict[str, Specialisation] = {}
     with recording(target, request.compilers) as recorder:
-        collection = load_collection([Path(root) for root in request.roots], entry_points=False)
+        collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False)
         for index, case in enumerate(request.cases):
             say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
             say(Progress("record launches", index + 1, len(request.cases)))

@@ -15,10 +15,10 @@ import types
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UnknownNameError, UsageError, describe_unknown
-from ..schema import KernelId, Language
+from ..schema import KernelId, Role
 from .declaring import recording
 from .kernel import Kernel
 from .op import Op
@@ -49,6 +49,21 @@ class Collection:
     ops: dict[str, Op] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    without_operators: list[tuple[Kernel, str]] = field(default_factory=list)
+    """Kernels that were loaded without their torch operators, each with the namespace for it."""
+
+    def prepared(self, kernel_id: str) -> Kernel:
+        """As `kernel`, ready to be called.
+
+        Before one that compiles, the torch operators that loading left out are made, so that the compiler sees calls of other kernels as
+        operators.  What torch refuses is a problem, and its kernel goes on without.
+        """
+        kernel = self.kernel(kernel_id)
+        while kernel.role is Role.COMPILED and self.without_operators:
+            other, namespace = self.without_operators.pop()
+            if reason := _operator_refused(other, namespace):
+                self.problems.append(Problem(Path(other.file), reason, op=other.id.op))
+        return kernel
 
     def op(self, name: str, where: str = "") -> Op:
         """The op called `name`; UnknownNameError offers the nearest."""
@@ -84,6 +99,7 @@ def load_collection(
     entry_points: bool = True,
     only: Container[str] | None = None,
     kernel: KernelId | None = None,
+    operators: bool = True,
 ) -> Collection:
     """Load every op under `roots` (and installed entry points), and with `kernels` every kernel file too.
 
@@ -92,7 +108,9 @@ def load_collection(
     Args:
         only: names of the ops whose kernel files are executed, where a process needs no others; None for all.
         kernel: the one kernel that a process calls; None for all.  Of its op only the files that mention its name are executed, and all
-            of them where none of these declares it.  Where torch.compile has no part in it (Triton, CUDA C++) no torch operators are made.
+            of them where none of these declares it.
+        operators: make fused kernels torch operators, for models that are compiled.  That imports all of torch.compile, which takes longer
+            than torch itself: a process that compiles nothing, or not yet, does without (see `Collection.prepared`).
 
     Raises:
         UsageError: a root that is not a folder.
@@ -109,7 +127,7 @@ def load_collection(
     collection = Collection(roots=tuple(unique), problems=problems)
     importlib.invalidate_caches()  # files written since the last import of the same folder are found
     for path in collection.roots:
-        _load_root(collection, path, kernels, only, kernel)
+        _load_root(collection, path, _Wanted(kernels, only, kernel, operators))
     return collection
 
 
@@ -134,7 +152,19 @@ def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
     return folders, problems
 
 
-def _load_root(collection: Collection, root: Path, kernels: bool, only: Container[str] | None, kernel: KernelId | None) -> None:
+class _Wanted(NamedTuple):
+    """What is to be loaded of a root: the arguments of `load_collection`."""
+
+    kernels: bool
+    only: Container[str] | None
+    kernel: KernelId | None
+    operators: bool
+
+    def kernels_of(self, op: str) -> bool:
+        return self.kernels and (self.only is None or op in self.only) and (self.kernel is None or op == self.kernel.op)
+
+
+def _load_root(collection: Collection, root: Path, wanted: _Wanted) -> None:
     number = next(_load_numbers)
     prefix = f"_fusebench_root_{number}"
     sys.modules[prefix] = _package(prefix, root)
@@ -144,35 +174,30 @@ def _load_root(collection: Collection, root: Path, kernels: bool, only: Containe
     with recording() as declared:
         for folder in folders:
             if (folder / "op.py").is_file():
-                wanted = kernels and (only is None or folder.name in only) and (kernel is None or folder.name == kernel.op)
-                namespace = f"fusebench_root_{number}" if wanted else None
-                _load_folder(collection, folder, f"{prefix}.{folder.name}", declared, namespace, wanted=kernel)
+                _load_folder(collection, folder, prefix, declared, wanted)
             elif any(folder.glob("*.py")):
                 collection.problems.append(
                     Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)
                 )
 
 
-def _load_folder(
-    collection: Collection, folder: Path, package: str, declared: list[Any], torch_namespace: str | None, *, wanted: KernelId | None
-) -> None:
-    """Load one op and, given a namespace for their torch operators, its kernels, or as few of them as hold the one that is wanted."""
+def _load_folder(collection: Collection, folder: Path, prefix: str, declared: list[Any], wanted: _Wanted) -> None:
+    """Load one op and its kernels, or as few of them as hold the one that is wanted."""
+    package = f"{prefix}.{folder.name}"
     op = _load_op(collection, folder, package, declared)
-    if op is None or torch_namespace is None:
+    if op is None or not wanted.kernels_of(folder.name):
         return
 
     def own() -> list[Kernel]:
         return [one for one in declared if isinstance(one, Kernel) and one.__module__.startswith(f"{package}.")]
 
-    for files in _batches(folder, wanted):
+    for files in _batches(folder, wanted.kernel):
         for file in files:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
-        if any(kernel.id == wanted for kernel in own()):
+        if any(kernel.id == wanted.kernel for kernel in own()):
             break
-    # Making an operator of a Triton kernel imports all of torch.compile, too.
-    alone = any(kernel.id == wanted and kernel.language is not Language.TORCH for kernel in own())
     for kernel in own():
-        problem = _bind(collection, op, kernel, None if alone else torch_namespace)
+        problem = _bind(collection, op, kernel, prefix.removeprefix("_"), operators=wanted.operators)
         if problem:
             collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
 
@@ -180,7 +205,7 @@ def _load_folder(
 def _batches(folder: Path, wanted: KernelId | None) -> list[list[Path]]:
     """The folder's kernel files in order; first those that may declare the kernel that is wanted, because they mention its name.
 
-    A file that is not needed may be slow to execute: the one that calls `torch.compile` imports more than a second's worth of modules.
+    A file that is not needed may be slow to execute: those of other libraries' kernels import these libraries.
     """
     files = [file for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
     if wanted is None:
@@ -235,21 +260,28 @@ def _load_op(collection: Collection, folder: Path, package: str, declared: list[
     return ops[0]
 
 
-def _bind(collection: Collection, op: Op, kernel: Kernel, torch_namespace: str | None) -> str:
-    """Attach `kernel` to `op` and to the collection, and give it its torch operator where there is a namespace for it; the reason as text
-    when it is refused."""
-    from .torch_operator import register
-
+def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, operators: bool) -> str:
+    """Attach `kernel` to `op` and to the collection, with its torch operator now or later; the reason as text when it is refused."""
     key = str(kernel.id)
     if kernel.id.op != op.name:
         return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
     if key in collection.kernels:
         return f"duplicate kernel id {key}: already declared in {collection.kernels[key].file}; a new idea is a new version"
     kernel.op = op
-    try:
-        if torch_namespace is not None:
-            register(kernel, torch_namespace)
-    except Exception as error:  # noqa: BLE001 - torch refuses a schema in several ways; all of them concern this kernel alone
-        return f"kernel {key} cannot become a torch operator: {type(error).__name__}: {error}"
+    if not operators:
+        collection.without_operators.append((kernel, namespace))
+    elif reason := _operator_refused(kernel, namespace):
+        return reason
     collection.kernels[key] = kernel
+    return ""
+
+
+def _operator_refused(kernel: Kernel, namespace: str) -> str:
+    """Make the torch operator of a kernel that has one; why that cannot be, as text."""
+    from .torch_operator import register
+
+    try:
+        register(kernel, namespace)
+    except Exception as error:  # noqa: BLE001 - torch refuses a schema in several ways; all of them concern this kernel alone
+        return f"kernel {kernel.id} cannot become a torch operator: {type(error).__name__}: {error}"
     return ""

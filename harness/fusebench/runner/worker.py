@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TimerError, UsageError
@@ -76,9 +77,13 @@ class _Worker:
             torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.collection: Collection = load_collection(setup.roots, entry_points=False, only=setup.ops)
-        self.base: Collection | None = load_collection(setup.base_roots, entry_points=False, only=setup.ops) if setup.base_roots else None
+        self.collection = self._load(setup.roots)
+        self.base = self._load(setup.base_roots) if setup.base_roots else None
         self.case_key = ""
+
+    def _load(self, roots: Sequence[Path]) -> Collection:
+        # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
+        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False)
 
     def serve(self) -> None:
         while (task := self.connection.recv()) is not None:
@@ -158,7 +163,7 @@ class _Worker:
         ]
         specs = extra
         if not task.extra_alone:
-            specs = arm_specs([self.collection.kernel(kernel) for kernel in task.kernels], self.collection.kernel(task.baseline), extra)
+            specs = arm_specs([self.collection.prepared(kernel) for kernel in task.kernels], self.collection.prepared(task.baseline), extra)
         code: dict[str, str] = {}
         same_code: dict[str, bool | None] = {}
 
@@ -213,7 +218,7 @@ class _Worker:
             if self.base is None:
                 raise UsageError(f"kernel {name}: this worker was given no folder of the other side")
             side = self.base
-        return side.kernel(name.removeprefix(BASE)), side
+        return side.prepared(name.removeprefix(BASE)), side
 
     def _digests(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
         """By name of an arm that is to be digested, the digest of every function that it launches on the case's inputs."""

@@ -86,7 +86,7 @@ def test_the_compiled_kernel_is_the_split_chain_in_one_graph(
     params = tanh_case(**CASES[name])
     buffers = tanh_bench.buffers(params)
     module = sys.modules[tanh_bench.kernel("compiled@1").__module__]
-    chain = module._compiled_chain._torchdynamo_orig_callable
+    chain = module._compiled_chain.chain
     # The default backend needs a C++ compiler; that the chain is one graph does not depend on it.
     monkeypatch.setattr(module, "_compiled_chain", torch.compile(chain, fullgraph=True, dynamic=False, backend="aot_eager"))
     traced, eager = (tanh_bench.run(kernel, params, buffers) for kernel in ("compiled@1", "split_torch@1"))

@@ -90,7 +90,7 @@ def test_the_compiled_kernel_is_the_split_chain_in_one_graph(bench: Any, params:
     buffers = bench.buffers(params)
     compiled = bench.kernel("compiled@1")
     module = sys.modules[compiled.__module__]
-    chain = module._compiled_chain._torchdynamo_orig_callable
+    chain = module._compiled_chain.chain
     # The default backend needs a C++ compiler; that the chain is one graph does not depend on it.
     monkeypatch.setattr(module, "_compiled_chain", torch.compile(chain, fullgraph=True, dynamic=False, backend="aot_eager"))
     traced, eager = bench.run("compiled@1", params, buffers), bench.run("split_torch@1", params, buffers)
