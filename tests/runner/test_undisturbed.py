@@ -9,8 +9,9 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.messages import Measured
+from fusebench.runner.messages import Failure, Measured
 from fusebench.runner.undisturbed import COOLING_S, COOLING_STEP_S, measure_undisturbed
+from fusebench.schema import Status
 
 HOT = "clocks held down: sw_thermal_slowdown"
 TASK: Any = SimpleNamespace(case=SimpleNamespace(key="scale:even"))
@@ -23,8 +24,9 @@ REPLY = Measured(
 class Scripted:
     """What the monitor sees at every look, and then nothing; how often was measured, and how long was waited."""
 
-    def __init__(self, *looks: list[str]) -> None:
+    def __init__(self, *looks: list[str], reply: Measured | Failure = REPLY) -> None:
         self.looks = list(looks)
+        self.reply = reply
         self.measured = 0
         self.waited = 0.0
         self.said: list[str] = []
@@ -32,9 +34,9 @@ class Scripted:
     def intrusions_since(self, monotonic_time: float) -> list[str]:
         return self.looks.pop(0) if self.looks else []
 
-    def ask(self, task: Any, on_progress: Any) -> Measured:
+    def ask(self, task: Any, on_progress: Any) -> Measured | Failure:
         self.measured += 1
-        return REPLY
+        return self.reply
 
     def pause(self, seconds: float) -> None:
         self.waited += seconds
@@ -65,3 +67,10 @@ def test_clocks_that_stay_down_end_the_run() -> None:
     with pytest.raises(DeviceUnfitError, match=r"still holds its clocks down after 60 s of rest .*sw_thermal_slowdown.*fusebench doctor"):
         script.run()
     assert script.waited == COOLING_S
+
+
+def test_a_kernels_failure_is_an_answer_and_a_devices_ends_the_run() -> None:
+    failed = Failure(status=Status.CRASHED, reason="illegal address")
+    assert Scripted([HOT], reply=failed).run() is failed
+    with pytest.raises(DeviceUnfitError, match="case scale:even: records were dropped"):
+        Scripted(reply=Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)).run()

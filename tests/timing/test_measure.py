@@ -192,7 +192,7 @@ def test_a_seed_reproduces_inputs_and_orders(timed: Timed, calls: Calls) -> None
 
 def test_every_arm_has_buffers_of_its_own_and_every_replicate_a_new_placement(timed: Timed, calls: Calls) -> None:
     boundaries: list[int] = []
-    timed(HostTimer(), on_replicate=lambda done: boundaries.append(len(calls.seen)))
+    timed(HostTimer(), on_replicate=lambda done, most: boundaries.append(len(calls.seen)))
     replicates = [calls.seen[: boundaries[0]], calls.seen[boundaries[0] :]]
     addresses = [{arm: {address for name, address, _ in seen if name == arm} for arm, _, _ in seen} for seen in replicates]
     for placed in addresses:
@@ -224,9 +224,10 @@ def test_a_precision_is_not_this_process_to_reach(timed: Timed, make_plan: Calla
 
 
 def test_progress_counts_replicates(timed: Timed, make_plan: Callable[..., SamplingPlan]) -> None:
-    done: list[int] = []
-    timed(HostTimer(), make_plan(replicates=3), on_replicate=done.append)
-    assert done == [1, 2, 3]
+    heard: list[tuple[int, int]] = []
+    timed(HostTimer(), make_plan(replicates=3), on_replicate=lambda done, most: heard.append((done, most)))
+    assert [done for done, _ in heard] == [1, 2, 3]
+    assert {most for _, most in heard} == {3}
 
 
 def test_settling_works_on_every_arm_before_anything_is_timed(timed: Timed, calls: Calls, scripted_timer: type) -> None:

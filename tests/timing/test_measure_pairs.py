@@ -156,7 +156,9 @@ def test_an_arm_may_have_inputs_of_its_own(
 
 def test_pairs_are_measured_for_as_long_as_each_is_asked_for_and_nothing_is_judged(compared: Callable[..., CaseTimings]) -> None:
     timer = ByName({})
-    timings = compared(timer, looks=None, lengths={"slow": 2, "even": 4})
+    heard: list[tuple[int, int]] = []
+    timings = compared(timer, looks=None, lengths={"slow": 2, "even": 4}, on_replicate=lambda done, most: heard.append((done, most)))
+    assert heard == [(1, 4), (2, 4), (3, 4), (4, 4)], "progress is a part of the longest pair"
     always = {COPY, STREAM, BASELINE, CONTROL}
     assert timer.replicates == [always | {SLOW, EVEN, "reference"}] * 2 + [always | {EVEN, "reference"}] * 2
     assert timings.compared == {}

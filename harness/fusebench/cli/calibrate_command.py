@@ -36,7 +36,8 @@ class BuiltIn(StrEnum):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        return {BuiltIn.ALL: ("rows", "delay", "chain"), BuiltIn.NONE: ()}.get(self, (self.value,))
+        every = tuple(one.value for one in BuiltIn if one not in (BuiltIn.ALL, BuiltIn.NONE))
+        return {BuiltIn.ALL: every, BuiltIn.NONE: ()}.get(self, (self.value,))
 
 
 SUITE = "calibration"

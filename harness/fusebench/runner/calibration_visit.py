@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..device import Device, EnvironmentMonitor
-from ..errors import DeviceUnfitError
 from ..schema import SamplingPlan
 from ..stats.confirmation import PROCESSES, needs_confirmation, placements_for
 from ..stats.planting import Place, Planting
@@ -134,7 +133,8 @@ class Visiting:
         """Measure the claims again in one fresh process, each in a pair of its own, and, with `found`, each planting by itself."""
         subject = visit.subject
         nominals = [one.place.nominal for one in claims]
-        truths = [0.0, *self.options.slowdowns] if found is not None and subject.key else [0.0] if found is not None else []
+        plantings = self.options.slowdowns if subject.key else ()
+        truths = [] if found is None else [0.0, *plantings]
         counts = Counter([*nominals, *truths])
         wanted = comparing(subject, counts.pop(0.0, 0), counts, visit.pilot)
         by_nominal: dict[float, list[Pair]] = defaultdict(list)
@@ -187,8 +187,6 @@ class Visiting:
             warn=self._warn,
         )
         if isinstance(reply, Failure):
-            if reply.unfit:
-                raise DeviceUnfitError(f"{subject.name}: {reply.reason}")
             self._warn(f"{subject.name} is left out where it failed: {reply.reason}")
             return None
         require_emptied(reply.coldness)

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from ..device import EnvironmentMonitor
-from ..errors import DeviceUnfitError
 from ..schema import Sample, SamplingPlan, Verdict, VerdictKind
 from ..stats.confirmation import confirm, needs_confirmation
 from ..stats.identical import Twin
@@ -147,8 +146,6 @@ class CaseComparison:
 
     def _ask(self, task: MeasureTask, worker: Worker) -> Measured | Failure:
         reply = measure_undisturbed(task, worker, self._monitor, self._workers.device, on_progress=self._show_measuring, warn=self._warn)
-        if isinstance(reply, Failure) and reply.unfit:
-            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
         if isinstance(reply, Measured):
             require_emptied(reply.coldness)
         return reply

@@ -24,6 +24,7 @@ from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, 
 from .checking import Workers
 from .compared_case import CaseComparison, CaseFindings, ComparingOptions
 from .contenders import Contenders, result_for, split_reference
+from .repeats import remark_on_repeat, work_of
 from .reporter import Reporter
 from .spending import Ledger
 from .two_sides import Couple, Sides, unchecked
@@ -148,10 +149,10 @@ class ComparingSession:
 
     def _take(self, entry: Contenders, couples: list[Couple], workers: Workers, number: int, seconds: float | None) -> None:
         """Compare a case, unless an earlier one of this run was the same work."""
-        work = (entry.op.name, msgspec.json.encode(entry.params, order="deterministic"))
+        work = work_of(entry)
         known = self._repeated.get(work)
         if known is not None:
-            self.reporter.note(f"case {entry.case.key} is the same work as {known.key}, whose results it takes")
+            self.reporter.note(remark_on_repeat(entry.case, known.key))
             self._cases.append(ComparedCase(case=entry.case, shape=entry.shape, same_as=known.key))
             return
         if self._case(entry, couples, workers, number, seconds):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import msgspec
 
 from ..device import EnvironmentMonitor
-from ..errors import DeviceUnfitError
 from ..schema import CaseSummary, Result, SamplingPlan, Status
 from ..timing.placement import CONTROL
 from .checking import check_all
@@ -118,7 +117,7 @@ class CaseMeasurement:
         self._add(measured)
 
     def _ask(self, task: MeasureTask, worker: WorkerProcess, doing: str) -> Measured | Failure:
-        reply = measure_undisturbed(
+        return measure_undisturbed(
             task,
             worker,
             self._monitor,
@@ -126,9 +125,6 @@ class CaseMeasurement:
             on_progress=lambda progress: self._show(doing, progress),
             warn=self._warn,
         )
-        if isinstance(reply, Failure) and reply.unfit:
-            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
-        return reply
 
     def _note_timing(self, task: MeasureTask, replies: list[Measured]) -> None:
         """Keep what the processes measured, and what it took."""

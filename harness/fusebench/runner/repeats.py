@@ -33,14 +33,20 @@ class Repeats:
 
     def outcome_of(self, entry: Contenders) -> Outcome | None:
         """What was found on an earlier case of the same op and parameters, under this case's name; None on the first."""
-        known = self._outcomes.get(_work(entry))
+        known = self._outcomes.get(work_of(entry))
         return known.under(entry.case) if known is not None else None
 
     def keep(self, entry: Contenders, outcome: Outcome) -> None:
         """Remember what was found on a case."""
-        self._outcomes.setdefault(_work(entry), outcome)
+        self._outcomes.setdefault(work_of(entry), outcome)
 
 
-def _work(entry: Contenders) -> tuple[str, bytes]:
+def work_of(entry: Contenders) -> tuple[str, bytes]:
+    """What is run on a case: cases that agree in it are the same work."""
     # The parsed parameters and not the case's own: a default that one suite writes out is no difference.
     return entry.op.name, msgspec.json.encode(entry.params, order="deterministic")
+
+
+def remark_on_repeat(case: Case, known: str) -> str:
+    """That `case` is not measured, since the case of the key `known` was."""
+    return f"case {case.key} is the same work as {known}, whose results it takes"

@@ -24,7 +24,7 @@ from .checking import Workers
 from .contenders import Contenders, contenders, result_for, split_reference
 from .measured_case import CaseMeasurement, MeasuredCase
 from .precision import Crew
-from .repeats import Outcome, Repeats
+from .repeats import Outcome, Repeats, remark_on_repeat
 from .reporter import Reporter
 from .run_options import Options
 from .spending import Ledger
@@ -139,7 +139,7 @@ class Session:
             return
         known = self._repeats.outcome_of(entry)
         if known is not None:
-            self.reporter.note(f"case {entry.case.key} is the same work as {known.summary.same_as}, whose results it takes")
+            self.reporter.note(remark_on_repeat(entry.case, known.summary.same_as))
             self._cases.append(known.summary)
             self._add(known.results)
         elif seconds is not None and seconds <= 0:

@@ -167,18 +167,18 @@ def pilot_of(new_us: float, old_us: float) -> Pilot:
     return Pilot(time_us=old_us, sensitivity=min(high, max(low, math.expm1(math.log(new_us / old_us)) / PILOT_SHARE)))
 
 
-def comparing(subject: Subject, identical: int, slowdowns: Mapping[float, int] | Sequence[float], pilot: Pilot | None) -> Comparing:
+def comparing(subject: Subject, identical: int, slowdowns: Mapping[float, int] | Sequence[float], pilot: Pilot) -> Comparing:
     """`identical` pairs of equal arms and as many pairs with each of the `slowdowns` as it says (one each for a sequence)."""
     counts = dict(slowdowns) if isinstance(slowdowns, Mapping) else dict.fromkeys(slowdowns, 1)
     wanted = [(0.0, number) for number in range(identical)]
-    if subject.key and pilot is not None:
+    if subject.key:
         wanted += [(nominal, number) for nominal, count in counts.items() for number in range(count)]
     arms: list[ExtraArm] = []
     pairs: list[Pair] = []
     nominals: dict[str, float] = {}
     for nominal, number in wanted:
         name = f"{f'slower by {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
-        params = planted_params(subject, nominal, pilot) if nominal and pilot is not None else None
+        params = planted_params(subject, nominal, pilot) if nominal else None
         arms += [
             ExtraArm(name=f"{name}: new", kernel=subject.kernel, params=params),
             ExtraArm(name=f"{name}: old", kernel=subject.kernel),

@@ -38,13 +38,15 @@ def measure_undisturbed(
     """The answer of `worker` to `task`, measured while nothing touched the device.
 
     Raises:
-        DeviceUnfitError: it was touched every time, or its clocks stay held down.
+        DeviceUnfitError: it was touched every time, its clocks stay held down, or the answer is that nothing can be measured on it.
     """
     touched: Sequence[str] = ()
     for attempt in range(INTRUSION_RETRIES + 1):
         began = time.monotonic()
         reply = worker.ask(task, on_progress)
         assert isinstance(reply, Measured | Failure), "a measurement is answered by Measured or Failure"
+        if isinstance(reply, Failure) and reply.unfit:
+            raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
         touched = monitor.intrusions_since(began)
         if isinstance(reply, Failure) or not touched:
             return reply

@@ -186,7 +186,7 @@ class _Worker:
             settle=lambda work: warm_up.update(self._settle(work)),
             on_arm=lambda name: self._progress("warm up", kernel=name),
             on_call=self._call,
-            on_replicate=lambda done: self._progress("measure", done, _most_replicates(task)),
+            on_replicate=lambda done, most: self._progress("measure", done, most),
             pairs=task.pairs,
             looks=task.looks,
             lengths=task.lengths,
@@ -259,11 +259,6 @@ def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> d
 
     pairs = [pair for pair in task.pairs if {pair.new, pair.old} <= set(task.digested)]
     return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in pairs}
-
-
-def _most_replicates(task: MeasureTask) -> int:
-    """What progress is a part of."""
-    return task.plan.replicates if task.looks is None else task.looks.looks[-1]
 
 
 def read_name(calling: Any) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from ..errors import NotColdError
 from .arm import Arm, Timer
 from .cache import last_level_cache_bytes
+from .spin import spin
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +34,8 @@ COPY_MULTIPLES = 4
 """The large copy reads this many times the cache, and writes as much."""
 PROBES = 10
 COPIES = 5
-SPIN_CYCLES = 200_000
-"""The device waits about 0.1 ms before each probe, while the host queues the whole of it."""
+SPIN_US = 100.0
+"""The device waits this long before each probe, while the host queues the whole of it."""
 
 _TOUCHED, _EMPTIED, _COPY = "probe in a touched buffer", "probe after the cache was emptied", "large copy"
 
@@ -72,8 +73,7 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
     arms = [Arm(_TOUCHED, touch, touch), Arm(_EMPTIED, touch, touch)] * PROBES + [Arm(_COPY, copy, lambda: None)] * COPIES
 
     def prepare(arm: Arm) -> None:
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        spin(SPIN_US)
         arm.restore()
         if arm.name == _EMPTIED:
             evict()

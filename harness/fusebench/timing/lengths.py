@@ -29,8 +29,8 @@ class FixedLength:
         self._taken += 1
 
 
-class Lengths:
-    """Follows the pairs of one case from replicate to replicate."""
+class Lengths(FixedLength):
+    """Pairs that have a number of replicates of their own; it is over with the longest."""
 
     def __init__(self, pairs: Sequence[Pair], lengths: Mapping[str, int]) -> None:
         """`lengths`: replicates of every pair, by its name.
@@ -41,23 +41,10 @@ class Lengths:
         wrong = [pair.name for pair in pairs if lengths.get(pair.name, 0) < 1]
         if wrong or not pairs:
             raise UsageError(f"found lengths {dict(lengths)!r}; expected 1 or more replicates for each of the pairs {wrong or 'measured'}")
+        super().__init__(max(lengths[pair.name] for pair in pairs))
         self._pairs, self._lengths = tuple(pairs), lengths
-        self._taken = 0
-
-    @property
-    def replicates(self) -> int:
-        """Those of the longest pair."""
-        return max(self._lengths[pair.name] for pair in self._pairs)
-
-    @property
-    def over(self) -> bool:
-        return self._taken >= self.replicates
 
     def idle_arms(self) -> set[str]:
         """Arms that only pairs name which have all their replicates."""
         wanted = {arm for pair in self._pairs if self._taken < self._lengths[pair.name] for arm in (pair.new, pair.old)}
         return {arm for pair in self._pairs for arm in (pair.new, pair.old)} - wanted
-
-    def add(self, samples: Sequence[Sample]) -> None:
-        """Take in one replicate."""
-        self._taken += 1

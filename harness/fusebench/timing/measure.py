@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import TimerError, UsageError
 from ..registry import Op
@@ -30,6 +30,8 @@ from .preparation import Preparation
 
 if TYPE_CHECKING:
     import torch
+
+Named = TypeVar("Named", Arm, ArmSpec)
 
 RETRIES = 2
 """Times that a replicate with missing records is repeated before the timer is declared unfit."""
@@ -84,7 +86,7 @@ def measure_case(
     settle: Callable[[Callable[[], None]], None] = lambda work: work(),
     on_arm: Callable[[str], None] = lambda name: None,
     on_call: Callable[[str], None] = lambda name: None,
-    on_replicate: Callable[[int], None] = lambda replicate: None,
+    on_replicate: Callable[[int, int], None] = lambda done, most: None,
     pairs: Sequence[Pair] = (),
     looks: Plan | None = None,
     lengths: Mapping[str, int] | None = None,
@@ -103,7 +105,7 @@ def measure_case(
         on_arm: called with an arm's name before its first call, which may compile it.
         on_call: called with an arm's name before each of its calls, timed or not, outside what is timed, and with an empty name when no
             arm is being called; must be cheap.
-        on_replicate: called with the number of replicates done.
+        on_replicate: called with the number of replicates done, and the most that there can be.
         pairs: arms to compare with one another.
         looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
             Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
@@ -136,8 +138,7 @@ def measure_case(
         on_call("")
         with timings.phase("placements"):
             placement = Placement(op, params, values, device, rng)
-            left = [spec for spec in specs if spec.name not in ending.idle_arms() - kept]
-            arms = _placed(placement, left, own_values, rng, on_call)
+            arms = _placed(placement, _without(specs, ending.idle_arms() - kept), own_values, rng, on_call)
         with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
@@ -148,7 +149,7 @@ def measure_case(
                 judge.drop(decided)
                 if judge.over:
                     break
-                arms = [arm for arm in arms if arm.name not in judge.idle_arms() - kept]
+                arms = _without(arms, judge.idle_arms() - kept)
             _warm_up(arms, device, settle, timings)
             if device.type == "cuda" and plan.cache is CacheState.COLD:
                 with timings.phase("proof that cold is cold"):
@@ -160,7 +161,7 @@ def measure_case(
         taken = _samples(case_key, replicate, rounds, timed)
         prepare.learn(taken)
         timings.samples += taken
-        on_replicate(replicate + 1)
+        on_replicate(replicate + 1, ending.replicates)
         ending.add(taken)
         if ending.over:
             break
@@ -168,6 +169,10 @@ def measure_case(
         timings.compared = judge.compared()
     timings.seconds = time.monotonic() - started
     return timings
+
+
+def _without(named: Sequence[Named], idle: Collection[str]) -> list[Named]:
+    return [one for one in named if one.name not in idle]
 
 
 def _placed(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..schema import CacheState, Sample
 from .arm import Arm
 from .cache import make_evictor
+from .spin import spin
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,6 @@ CHAIN_FACTOR = 4.0
 """A chain of launches takes the host up to four times as long while the profiler watches it as it usually does (seen on an H200: 3.9)."""
 SINGLE_FACTOR = 2.0
 """One launch has no gap inside, however late the host makes it: the GPU should merely not idle for long before it."""
-SPIN_CYCLES_PER_US = 2000
-"""Clock cycles per microsecond at just under 2 GHz."""
 SPIN_LIMIT_US = 4000.0
 EVICTIONS = 9
 
@@ -58,16 +57,8 @@ class Preparation:
     def __call__(self, arm: Arm) -> None:
         arm.restore()
         if self._on_gpu:
-            _spin(self.spin_us(arm.name))
+            spin(self.spin_us(arm.name))
         self.evict()
-
-
-def _spin(us: float) -> None:
-    import torch
-
-    # A replayed graph launches nothing that the host could be late with.
-    if us > 0 and not torch.cuda.is_current_stream_capturing():
-        torch.cuda._sleep(int(us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
 
 
 def _eviction_us(evict: Callable[[], None]) -> float:
@@ -75,7 +66,7 @@ def _eviction_us(evict: Callable[[], None]) -> float:
     import torch
 
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(EVICTIONS + 1)]  # type: ignore[no-untyped-call]
-    _spin(1000.0)  # the host queues all of them meanwhile
+    spin(1000.0)  # the host queues all of them meanwhile
     for mark in marks:
         mark.record()
         evict()
