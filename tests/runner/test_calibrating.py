@@ -317,6 +317,9 @@ def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: 
     again = calibrate(cpu, reporter)
     with pytest.raises(UsageError, match=r"made another way \(sampling: "):
         combined(again, changed, environment, stored)
+    assert not stored.same_buffers, "warm"
+    with pytest.raises(UsageError, match=r"arms of a pair: in the same buffers -> in buffers of their own"):
+        combined(again, options(), environment, msgspec.structs.replace(stored, same_buffers=True))
 
 
 def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any, tmp_path: Path) -> None:

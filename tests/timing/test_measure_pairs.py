@@ -12,9 +12,9 @@ import torch
 
 from fusebench.errors import UsageError
 from fusebench.registry import Collection, Kernel
-from fusebench.schema import SamplingPlan, VerdictKind
+from fusebench.schema import CacheState, SamplingPlan, VerdictKind
 from fusebench.stats.sequential import Plan
-from fusebench.timing import placement
+from fusebench.timing import placement, preparation
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.measure import CODE, CaseTimings, measure_case
 from fusebench.timing.pairs import Pair
@@ -163,3 +163,37 @@ def test_pairs_are_measured_for_as_long_as_each_is_asked_for_and_nothing_is_judg
     assert timer.replicates == [always | {SLOW, EVEN, "reference"}] * 2 + [always | {EVEN, "reference"}] * 2
     assert timings.compared == {}
     assert Counter(sample.arm for sample in timings.samples)[EVEN] == 2 * Counter(sample.arm for sample in timings.samples)[SLOW]
+
+
+@pytest.mark.parametrize("cache", [CacheState.COLD, CacheState.WARM])
+def test_a_pair_lies_in_the_same_buffers_unless_its_arms_would_warm_them_for_one_another(
+    toy: Collection,
+    make_kernel: Callable[..., Kernel],
+    make_plan: Callable[..., SamplingPlan],
+    cache: CacheState,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparation, "make_evictor", lambda device: lambda: None)
+    called, addresses = "", dict[str, list[int]]()
+
+    def announce(name: str) -> None:
+        nonlocal called
+        called = name
+
+    kernel = make_kernel("baseline", lambda x, *, factor: addresses.setdefault(called, []).append(x.data_ptr()))
+    op = toy.ops["scale"]
+    extra = [ArmSpec(name, kernel, op.Params(size=20) if name == "slow" else None) for name in ("slow", "reference", "alone")]
+    pairs = [Pair("p", new=BASELINE, old="reference"), Pair("q", new="slow", old="reference")]
+    for number in (1, 2):
+        measure_case(
+            "suite:case", op, op.Params(size=16), arm_specs([kernel], kernel, extra), device=torch.device("cpu"), on_call=announce,
+            plan=make_plan(replicates=1, cache=cache), timer=ByName({}), seed=number, pairs=pairs[:number],
+        )  # fmt: skip
+        placed = {name: found[0] for name, found in addresses.items()}
+        together = [{placed[name] for name in (BASELINE, "reference", CONTROL)}, {placed["slow"], placed["reference"]}, {placed["alone"]}]
+        if cache is CacheState.COLD:
+            assert [len(group) for group in together] == [1, 2 if number == 1 else 1, 1]
+            assert placed["alone"] not in together[0] | together[1]
+        else:
+            assert len(set(placed.values())) == len(placed) == 5
+        addresses.clear()

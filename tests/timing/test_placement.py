@@ -152,3 +152,59 @@ def test_only_what_an_op_overwrites_is_restored(
     arm.call()
     arm.restore()
     assert torch.equal(seen[0]._base, torch.tensor([0.0, -1, 2, -1, 4, -1, 6, -1]))
+
+
+class Indexed:
+    """An op of a table and an index into it, both as long as its Params say."""
+
+    def __init__(self, toy: Collection) -> None:
+        self._scale = toy.ops["scale"]
+        self.in_place = False
+        self.schema = self._scale.schema
+
+    def arguments(self, params: Any, buffers: Any) -> dict[str, Any]:
+        return {"x": buffers["x"], "factor": buffers["index"]}
+
+
+def test_arms_placed_together_lie_in_the_same_buffers_and_the_shorter_one_in_their_beginning(
+    toy: Collection, place: Callable[..., Placement], make_kernel: Callable[..., Kernel]
+) -> None:
+    seen: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def spy(name: str) -> Kernel:
+        return make_kernel(name, lambda x, *, factor: seen.update({name: (x, factor)}))
+
+    op, case, more = Indexed(toy), toy.ops["scale"].Params(size=64), toy.ops["scale"].Params(size=80)
+    values = {"x": torch.randn(64), "index": torch.arange(64)}
+    longer = {"x": torch.randn(80), "index": torch.arange(80)}
+    specs = [ArmSpec("new", spy("new"), more), ArmSpec("old", spy("old")), ArmSpec("twin", spy("twin"), case)]
+    for arm in place(values, op).together(specs[:2], {"new": longer}):
+        arm.call()
+    (new, new_index), (old, old_index) = seen["new"], seen["old"]
+    assert new.data_ptr() == old.data_ptr()
+    assert (new.shape, old.shape) == ((80,), (64,))
+    assert new_index.data_ptr() != old_index.data_ptr(), "what the longer one looks up the shorter one does not have"
+    assert torch.equal(new_index, longer["index"])
+    assert torch.equal(old_index, values["index"])
+    for arm in place(values, op).together([specs[1], ArmSpec("twin", spy("twin"))], {}):
+        arm.call()
+    assert [one.data_ptr() for one in seen["twin"]] == [one.data_ptr() for one in seen["old"]], "equal inputs: integers are shared too"
+
+
+def test_each_arm_in_shared_buffers_is_restored_to_its_own_values(
+    place: Callable[..., Placement], toy: Collection, make_kernel: Callable[..., Kernel]
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def double(x: torch.Tensor, *, factor: float) -> None:
+        seen.append(x.clone())
+        x.mul_(factor)
+
+    values, longer = {"x": torch.arange(1.0, 9.0)}, {"x": torch.arange(11.0, 31.0)}
+    specs = [ArmSpec("more", make_kernel("more", double), toy.ops["scale"].Params(size=20)), ArmSpec("usual", make_kernel("usual", double))]
+    arms = place(values).together(specs, {"more": longer})
+    for arm in (*arms, *arms):
+        arm.restore()
+        arm.call()
+    assert all(torch.equal(x, longer["x"]) for x in seen[::2])
+    assert all(torch.equal(x, values["x"]) for x in seen[1::2])

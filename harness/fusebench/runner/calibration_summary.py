@@ -9,6 +9,7 @@ from ..schema import CalibrationNote, Environment, VisibleEffect
 from ..stats.calibration import Calibration, ClassSummary, summarise
 from ..stats.planting import as_trials, uncounted
 from ..store.calibrations import CalibrationRecord
+from ..timing.pairs import in_same_buffers
 from .calibrating import Found
 from .calibration_visit import CalibrationOptions
 
@@ -29,6 +30,7 @@ def require_same_method(record: CalibrationRecord, options: CalibrationOptions, 
         ("cache state", record.cache, options.plan.cache),
         ("sampling", record.sampling, options.plan),
         ("looks", record.looks, options.looks),
+        ("arms of a pair", _housing(record.same_buffers), _housing(in_same_buffers(options.plan.cache))),
         ("fresh processes", record.processes, options.processes),
     )
     differing = [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
@@ -37,6 +39,10 @@ def require_same_method(record: CalibrationRecord, options: CalibrationOptions, 
             f"--add: the stored calibration of {record.environment.device_name} was made another way ({'; '.join(differing)}); "
             "repeat its options, or leave --add out to replace it"
         )
+
+
+def _housing(same: bool) -> str:
+    return "in the same buffers" if same else "in buffers of their own"
 
 
 def combined(found: Found, options: CalibrationOptions, environment: Environment, earlier: CalibrationRecord | None) -> CalibrationRecord:
@@ -64,6 +70,7 @@ def combined(found: Found, options: CalibrationOptions, environment: Environment
         cache=options.plan.cache,
         looks=options.looks,
         sampling=options.plan,
+        same_buffers=in_same_buffers(options.plan.cache),
         processes=options.processes,
         sessions=(*(earlier.sessions if earlier is not None else ()), found.created),
         trials=(*(earlier.trials if earlier is not None else ()), *found.trials),

@@ -39,6 +39,8 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheState
     looks: Plan
     sampling: SamplingPlan
+    same_buffers: bool = False
+    """Whether the arms of a pair lay in the same buffers; in the first calibrations each arm had its own."""
     processes: int
     """Fresh processes that confirm a finding."""
     sessions: tuple[str, ...]

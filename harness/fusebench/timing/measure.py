@@ -24,7 +24,7 @@ from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
 from .lengths import FixedLength, Lengths
 from .orders import balanced_rounds
-from .pairs import Compared, Judge, Pair
+from .pairs import Compared, Judge, Pair, households, in_same_buffers
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
 
@@ -106,7 +106,8 @@ def measure_case(
         on_call: called with an arm's name before each of its calls, timed or not, outside what is timed, and with an empty name when no
             arm is being called; must be cheap.
         on_replicate: called with the number of replicates done, and the most that there can be.
-        pairs: arms to compare with one another.
+        pairs: arms to compare with one another.  Where `in_same_buffers` says so, those of a pair lie in the same ones, and then so does
+            the control with what it is a copy of.
         looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
             Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
             says, and nothing is judged.
@@ -126,7 +127,8 @@ def measure_case(
     timings = CaseTimings()
     judge = _judge_of(specs, pairs, looks, plan)
     ending = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
-    kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, str(spec.kernel.id) if spec.kernel else "")}
+    kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, _copied_by(spec))}
+    specs = _housed(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
@@ -175,6 +177,18 @@ def _without(named: Sequence[Named], idle: Collection[str]) -> list[Named]:
     return [one for one in named if one.name not in idle]
 
 
+def _copied_by(control: ArmSpec) -> str:
+    """Name of the arm that the control is a copy of."""
+    return str(control.kernel.id) if control.kernel is not None else ""
+
+
+def _housed(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
+    """`specs`, those that pairs join, and the control with what it is a copy of, in the same buffers."""
+    controls = [Pair(CONTROL, new=CONTROL, old=_copied_by(spec)) for spec in specs if spec.name == CONTROL]
+    homes = households([spec.name for spec in specs], [*pairs, *controls])
+    return [replace(spec, home=homes[spec.name]) for spec in specs]
+
+
 def _placed(
     placement: Placement,
     specs: Sequence[ArmSpec],
@@ -183,8 +197,12 @@ def _placed(
     on_call: Callable[[str], None],
 ) -> list[Arm]:
     """The arms in the order of `specs`, placed in random order, so that neither arm of a pair always has the lower addresses."""
-    shuffled = rng.sample(specs, len(specs))
-    placed = {spec.name: _announced(placement.arm(spec, own_values.get(spec.name)), on_call) for spec in shuffled}
+    by_home: dict[str, list[ArmSpec]] = {}
+    for spec in specs:
+        by_home.setdefault(spec.home or spec.name, []).append(spec)
+    placed: dict[str, Arm] = {}
+    for home in rng.sample(list(by_home), len(by_home)):
+        placed.update({arm.name: _announced(arm, on_call) for arm in placement.together(by_home[home], own_values)})
     return [placed[spec.name] for spec in specs]
 
 

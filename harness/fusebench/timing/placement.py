@@ -1,8 +1,11 @@
-"""A fresh random placement of an arm's buffers.
+"""A fresh random placement of buffers.
 
 The same kernel on two sets of buffers differs by 0.2 to 0.5 % at 14 us and by 1 % at 3 us on an H200, and by the same amount in every
 process that allocates in the same order.  So the placement is what is replicated: the allocator's cache is emptied and a random
 amount of padding lies before every buffer.
+
+Two versions of a kernel are compared in the same buffers, as far as they take as much of them: what their addresses do to the one they
+do to the other.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ STREAM = "stream"
 few megabytes is slower than a launch, and one out of place has twice the footprint in the cache; the faster of the two is the
 yardstick."""
 CONTROL = "control"
-"""Name of the control arm: the baseline again, on its own buffers."""
+"""Name of the control arm: the baseline again, on its own buffers; where two sides are compared, in the buffers of both."""
 PADDING_LIMIT = 8 * 2**20
 """Largest padding before a buffer, in bytes."""
 PADDING_STEP = 512
@@ -41,6 +44,8 @@ class ArmSpec:
     kernel: Kernel | None
     params: Any = None
     """Params of this arm alone, where they are not the case's: a slowdown is planted by giving a kernel more rows."""
+    home: str = ""
+    """Arms of the same home live in the same buffers; those without one have buffers of their own."""
 
 
 def arm_specs(kernels: Sequence[Kernel], baseline: Kernel, extra: Sequence[ArmSpec] = ()) -> list[ArmSpec]:
@@ -70,11 +75,41 @@ class Placement:
 
     def arm(self, spec: ArmSpec, values: Mapping[str, torch.Tensor] | None = None) -> Arm:
         """`spec` on buffers of its own; `values` where it has Params, and so inputs, of its own."""
-        if spec.kernel is not None:
-            return self._kernel(
-                spec.name, spec.kernel, self._params if spec.params is None else spec.params, self._values if values is None else values
-            )
-        return self._copy() if spec.name == COPY else self._stream()
+        return self.together([spec], {} if values is None else {spec.name: values})[0]
+
+    def together(self, specs: Sequence[ArmSpec], own_values: Mapping[str, Mapping[str, torch.Tensor]]) -> list[Arm]:
+        """`specs` in the same buffers, each of which is as long as the longest that any of them needs.
+
+        Arms whose Params are not the same have integers of their own all the same: an index that suits one may lead out of the other's
+        buffers.  Of the floating-point inputs that they do not overwrite, all read those of the last arm, which time does not depend on.
+        Yardsticks share nothing.
+
+        Args:
+            own_values: by name of an arm that has Params of its own, its inputs.
+        """
+        values = {spec.name: own_values.get(spec.name, self._values) for spec in specs if spec.kernel is not None}
+        same = len({id(one) for one in values.values()}) <= 1
+        sizes: dict[tuple[str, torch.dtype], int] = {}
+        for one in values.values():
+            for key, value in one.items():
+                sizes[key, value.dtype] = max(sizes.get((key, value.dtype), 0), value.numel())
+        shared = {which: self._empty((size,), which[1]) for which, size in sizes.items() if same or which[1].is_floating_point}
+
+        def placed(key: str, value: torch.Tensor) -> torch.Tensor:
+            buffer = shared.get((key, value.dtype))
+            if buffer is None:
+                buffer = self._empty((value.numel(),), value.dtype)
+            return buffer[: value.numel()].view(value.shape).copy_(value)
+
+        arms = []
+        for spec in specs:
+            if spec.kernel is None:
+                arms.append(self._copy() if spec.name == COPY else self._stream())
+                continue
+            own = values[spec.name]
+            params = self._params if spec.params is None else spec.params
+            arms.append(self._kernel(spec.name, spec.kernel, params, own, {key: placed(key, value) for key, value in own.items()}))
+        return arms
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         import torch
@@ -103,8 +138,10 @@ class Placement:
         target = source if self._op.in_place else self._yardstick_buffer()
         return Arm(STREAM, lambda: torch.bitwise_not(source, out=target), lambda: None)
 
-    def _kernel(self, name: str, kernel: Kernel, params: Any, values: Mapping[str, torch.Tensor]) -> Arm:
-        placed = {key: self._empty(tuple(value.shape), value.dtype).copy_(value) for key, value in values.items()}
+    def _kernel(
+        self, name: str, kernel: Kernel, params: Any, values: Mapping[str, torch.Tensor], placed: Mapping[str, torch.Tensor]
+    ) -> Arm:
+        """`values`: what `placed`, the arm's buffers, is restored to where a call overwrites it."""
         arguments = dict(self._op.arguments(params, placed))
         originals = self._op.arguments(params, values)
         outputs = self._op.outputs_of(params) if self._op.in_place else ()
