@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -131,6 +133,23 @@ def test_operators_of_a_call_leave_no_records_and_launches_keep_theirs(cuda: Any
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as after:
         x.neg_()
     assert [event for event in after.profiler.kineto_results.events() if event.name().startswith("aten::")]
+
+
+def test_the_first_calls_after_the_profilers_start_are_timed() -> None:
+    """In a process of its own, where nothing has been profiled before."""
+    code = """
+import torch
+from fusebench.timing.arm import Arm
+from fusebench.timing.cupti import CuptiTimer, start_profiler
+
+device = torch.device("cuda:0")
+torch.cuda.set_device(device)
+start_profiler(device)
+arm = Arm("neg", torch.ones(64, device=device).neg_, lambda: None)
+print([timing.kernels for timing in CuptiTimer().time_calls([arm] * 3, lambda arm: None)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1:] == ["[1, 1, 1]"], done.stderr[-2000:]
 
 
 def test_a_dropped_record_is_noticed(cuda: Any) -> None:
