@@ -70,6 +70,26 @@ def test_memory_beyond_the_listed_processes_is_company_too(fake_gpu) -> None:
     assert kinds(fake_gpu(processes=(ours,), memory_used_bytes=2 * GIB), own_pids={77}) == ["memory"]
 
 
+def test_the_drivers_own_memory_of_many_processes_is_no_company_and_a_context_beside_them_is(fake_gpu) -> None:
+    """9 MiB for each process beyond its listed share, as on an H200, where a hidden context has at least 500 MiB."""
+    ours = tuple(GpuProcess(pid=100 + number, name="worker", used_bytes=GIB, kind="compute") for number in range(12))
+    pids = {process.pid for process in ours}
+    explained = 12 * (GIB + 9 * 2**20)
+    assert findings(fake_gpu(processes=ours, memory_used_bytes=explained), own_pids=pids) == []
+    (found,) = findings(fake_gpu(processes=ours, memory_used_bytes=explained + 500 * 2**20), own_pids=pids)
+    assert "608 MiB are in use on the GPU beyond what listed processes hold (more than 256 MiB)" in found.what
+
+
+def test_each_reading_is_judged_by_the_processes_that_it_lists(fake_gpu, gpu_reading) -> None:
+    ours = tuple(GpuProcess(pid=100 + number, name="worker", used_bytes=0, kind="compute") for number in range(2))
+    both = gpu_reading(processes=ours, memory_used_bytes=90 * 2**20)
+    one = gpu_reading(processes=ours[:1], memory_used_bytes=90 * 2**20)
+    assert kinds(fake_gpu(script=[both]), own_pids={100, 101}) == []
+    (found,) = findings(fake_gpu(script=[both, one, both, one, both]), own_pids={100, 101})
+    assert "90 MiB are in use" in found.what
+    assert "more than 80 MiB" in found.what
+
+
 def test_steady_utilisation_is_found_and_one_stale_reading_is_not(fake_gpu, gpu_reading) -> None:
     busy, quiet = gpu_reading(utilisation_percent=37), gpu_reading()
     assert kinds(fake_gpu(script=[busy])) == ["utilisation"]

@@ -101,6 +101,32 @@ def test_memory_of_a_process_that_the_driver_hides_is_reported_beside_our_listed
     assert monitor.summary()["unlisted"] == 0
 
 
+def test_the_drivers_own_memory_of_twelve_workers_is_nobodys_and_a_hidden_context_beside_them_is_foreign(watch, gpu_reading) -> None:
+    """9 MiB for each process beyond its listed share, as on an H200, where a hidden context has at least 500 MiB."""
+    workers = tuple(process(pid) for pid in range(2001, 2013))
+    own = {one.pid for one in workers}
+    drivers, hidden = 12 * 9 * 2**20, 500 * 2**20
+    alone = gpu_reading(processes=workers, memory_used_bytes=12 * GIB + drivers)
+    joined = gpu_reading(processes=workers, memory_used_bytes=12 * GIB + drivers + hidden)
+    monitor = watch([alone], own=own)
+    for _ in range(3):
+        monitor.sample()
+    assert monitor.intrusions_since(0.0) == []
+    assert monitor.summary()["unexplained_memory_bytes"] == {"min": drivers, "median": drivers, "max": drivers}
+    monitor = watch([alone, alone, joined], own=own)
+    for _ in range(3):
+        monitor.sample()
+    assert monitor.intrusions_since(0.0) == ["foreign memory: more than 256 MiB in use beyond what listed processes hold"]
+    assert monitor.summary()["unexplained_memory_bytes"]["max"] == drivers + hidden
+
+
+def test_unexplained_memory_that_could_not_be_read_is_not_recorded_as_none_at_all(watch, gpu_reading) -> None:
+    monitor = watch([gpu_reading(processes=None, memory_used_bytes=GIB), gpu_reading(memory_used_bytes=None)])
+    monitor.sample()
+    monitor.sample()
+    assert "unexplained_memory_bytes" not in monitor.summary()
+
+
 def test_samples_in_which_our_worker_was_not_listed_are_counted(watch, gpu_reading) -> None:
     monitor = watch([gpu_reading(memory_used_bytes=GIB), gpu_reading(processes=(process(OURS),), memory_used_bytes=GIB)])
     monitor.sample()

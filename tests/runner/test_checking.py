@@ -182,6 +182,15 @@ def test_fresh_workers_are_all_ready_before_the_first_is_asked_and_end_with_thei
     assert [worker.pid for worker in fresh] == [None, None]
 
 
+def test_fresh_workers_alone_make_a_timer_ready(root: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerProcess, "start", lambda self: None)
+    monkeypatch.setattr(WorkerProcess, "until_ready", lambda self: None)
+    workers = Workers(cpu, [root], timer="cupti")
+    with workers.fresh(2) as fresh:
+        assert [worker._setup.timer for worker in fresh] == ["cupti", "cupti"]
+    assert [workers.native._setup.timer, workers.interpreter._setup.timer] == ["", ""], "a run may only check"
+
+
 def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: Device) -> None:
     with Workers(cpu, [root]).fresh(2) as fresh:
         for worker in fresh:

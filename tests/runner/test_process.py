@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fusebench.errors import NotCapturableError
 from fusebench.runner import process as process_module
@@ -17,6 +18,7 @@ from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, Mea
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.worker import NAME_BYTES, READY
 from fusebench.schema import CacheState, Case, SamplingPlan, Status
+from fusebench.timing import cupti, select
 
 Check = Callable[..., Any]
 PLAN = SamplingPlan(replicates=2, rounds=3, cache=CacheState.WARM, trim=0.0)
@@ -169,6 +171,50 @@ def test_a_worker_that_cannot_start_blames_the_device_and_no_kernel(monkeypatch:
     (reply,) = sent
     assert (reply.unfit, reply.kernel) == (True, "")
     assert "no worker could be started on cpu: UsageError" in reply.reason
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, root: Path) -> Callable[..., tuple[list[Any], list[str]]]:
+    """`started(device, timer)`: what a worker of this process says until it has started, and the devices whose profiler it started."""
+
+    def run(device: str, timer: str, kineto: bool = True, error: Exception | None = None) -> tuple[list[Any], list[str]]:
+        profiled: list[str] = []
+
+        def start_profiler(device: torch.device) -> None:
+            assert sent == [], "it is part of the start"
+            profiled.append(str(device))
+            if error is not None:
+                raise error
+
+        sent: list[Any] = []
+        monkeypatch.setattr(worker_module.os, "dup2", lambda *_: None)
+        monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(select, "_kineto_sees_cuda", lambda: kineto)
+        monkeypatch.setattr(cupti, "start_profiler", start_profiler)
+        connection: Any = SimpleNamespace(send=sent.append, recv=lambda: None)
+        worker_module.worker_main(connection, WorkerSetup(roots=(root,), ops=frozenset(), device=device, timer=timer), None)
+        return sent, profiled
+
+    return run
+
+
+@pytest.mark.parametrize("timer", ["auto", "cupti"])
+def test_a_worker_that_will_measure_with_the_profiler_starts_it_before_it_is_ready(started: Callable[..., Any], timer: str) -> None:
+    assert started("cuda:1", timer) == ([READY], ["cuda:1"])
+
+
+@pytest.mark.parametrize(
+    ("device", "timer", "kineto"),
+    [("cuda:0", "", True), ("cuda:0", "auto", False), ("cuda:0", "cuda_graph", True), ("cpu", "auto", True)],
+    ids=["checks_only", "torch_without_cupti", "another_timer", "cpu"],
+)
+def test_a_worker_that_needs_no_profiler_starts_none(started: Callable[..., Any], device: str, timer: str, kineto: bool) -> None:
+    assert started(device, timer, kineto) == ([READY], [])
+
+
+def test_a_profiler_that_does_not_start_is_left_to_the_measurement(started: Callable[..., Any]) -> None:
+    assert started("cuda:0", "auto", error=RuntimeError("planted: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")) == ([READY], ["cuda:0"])
 
 
 class Line:

@@ -126,8 +126,12 @@ def test_a_call_that_waits_for_the_gpu_is_refused() -> None:
 
 @pytest.mark.gpu
 def test_a_case_is_measured_end_to_end_by_replays() -> None:
-    """Inputs restored and cache emptied inside of the graphs, and no head start for a host that launches nothing."""
+    """Inputs restored and cache emptied inside of the graphs, and no head start for a host that launches nothing.
+
+    Medians, since other processes' work may hold up some calls where the GPU is shared: that multiplies a mean and moves no median.
+    """
     from pathlib import Path
+    from statistics import median
 
     import torch
 
@@ -141,9 +145,8 @@ def test_a_case_is_measured_end_to_end_by_replays() -> None:
     op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
     params = op.parse_params({"tokens": 4096, "heads": 24, "head_dim": 128, "layout": "interleaved"})
     plan = SamplingPlan(replicates=2, rounds=6, cache=CacheState.COLD, trim=0.1)
-    means = {}
+    typical = {}
     for timer in (CuptiTimer(), CudaGraphTimer()):
         timings = measure_case("s:c", op, params, arm_specs([], baseline), device=torch.device("cuda:0"), plan=plan, timer=timer, seed=1)
-        spans = [sample.span_ns for sample in timings.samples if sample.arm == str(baseline.id)]
-        means[timer.name] = sum(spans) / len(spans)
-    assert means["cuda_graph"] == pytest.approx(means["cupti"], rel=0.15)
+        typical[timer.name] = median(sample.span_ns for sample in timings.samples if sample.arm == str(baseline.id))
+    assert typical["cuda_graph"] == pytest.approx(typical["cupti"], rel=0.15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -80,6 +82,8 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
 
     The shape is FLUX.1's at 1024 x 1024.  A smoke case will not do: at 5 us on an H200, cold, the ratio scatters by 5 % between
     placements, and eight of them gave an interval of 7 % to either side.
+    Where the GPU is shared, other processes' work may hold up some calls of a replicate: only its middle fifth is averaged, so
+    that two calls in five may be.
     """
     collection = load_collection([KERNELS], entry_points=False)
     op = collection.op("qknorm_rope")
@@ -111,7 +115,7 @@ def test_a_case_measured_end_to_end_agrees_with_itself(cuda: Any) -> None:
             for replicate in range(plan.replicates)
         ]
 
-    ratio = ratio_estimate(spans(str(baseline.id)), spans(CONTROL), plan.trim)
+    ratio = ratio_estimate(spans(str(baseline.id)), spans(CONTROL), trim=0.4)
     assert 0.95 < ratio.low <= ratio.high < 1.05, ratio
     launches = {sample.arm: sample.kernels for sample in timings.samples}
     assert launches[str(baseline.id)] == launches[CONTROL] == 2
@@ -131,6 +135,23 @@ def test_operators_of_a_call_leave_no_records_and_launches_keep_theirs(cuda: Any
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as after:
         x.neg_()
     assert [event for event in after.profiler.kineto_results.events() if event.name().startswith("aten::")]
+
+
+def test_the_first_calls_after_the_profilers_start_are_timed() -> None:
+    """In a process of its own, where nothing has been profiled before."""
+    code = """
+import torch
+from fusebench.timing.arm import Arm
+from fusebench.timing.cupti import CuptiTimer, start_profiler
+
+device = torch.device("cuda:0")
+torch.cuda.set_device(device)
+start_profiler(device)
+arm = Arm("neg", torch.ones(64, device=device).neg_, lambda: None)
+print([timing.kernels for timing in CuptiTimer().time_calls([arm] * 3, lambda arm: None)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1:] == ["[1, 1, 1]"], done.stderr[-2000:]
 
 
 def test_a_dropped_record_is_noticed(cuda: Any) -> None:

@@ -154,7 +154,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
         interruption: KeyboardInterrupt | FusebenchError | None = None
-        with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots, ops=selection.ops) as workers:
+        with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots, ops=selection.ops, timer=timer) as workers:
             try:
                 session.run(selection.cases, workers)
             except (KeyboardInterrupt, FusebenchError) as error:

@@ -138,7 +138,8 @@ def calibrate(
         for warning in (*target.warnings, *require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))):
             remark("warning", warning)
         calibrating = Calibrating(target, project.root, options, make_reporter())
-        with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout, ops={subject.case.op for subject in subjects}) as workers:
+        ops = {subject.case.op for subject in subjects}
+        with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout, ops=ops, timer=timer) as workers:
             found = calibrating.run(subjects, workers)
     record, file = join_calibration(
         project.results, target.name, lambda stored: combined(found, options, calibrating.environment, stored if add else None)

@@ -145,7 +145,7 @@ def run(
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
         interruption: KeyboardInterrupt | FusebenchError | None = None
-        with Workers(target, selection.collection.roots, kernel_timeout, ops=selection.ops) as workers:
+        with Workers(target, selection.collection.roots, kernel_timeout, ops=selection.ops, timer=timer) as workers:
             try:
                 session.run(selection.cases, workers)
             except (KeyboardInterrupt, FusebenchError) as error:

@@ -21,10 +21,18 @@ from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuReading, format_bytes
 from .select import Device
 
 MEMORY_FLOOR_BYTES = 64 * 2**20
-"""Memory in use that no listed process explains, up to which a GPU still counts as empty.
+"""Memory in use that no listed process explains, up to which a GPU without listed processes still counts as empty.
 
-An idle H200 reports 0 MiB, and 9 MiB beyond the listed share of one process that holds 874 MiB (driver 580.159); the smallest CUDA
-context takes more than 100 MiB (0.5 to 1 GiB on an H200), so anyone's context shows.
+An idle H200 reports 0 MiB (driver 580.159); the smallest CUDA context takes more than 100 MiB (0.5 to 1 GiB on an H200), so anyone's
+context shows.
+"""
+
+MEMORY_PER_PROCESS_BYTES = 16 * 2**20
+"""What each listed process adds to the floor.
+
+An H200 reports 9 MiB beyond the listed share of one process that holds 874 MiB (driver 580.159), so that eight processes exceed the
+fixed floor by themselves.  Twelve, the most that measure one case, have an allowance of 64 + 192 MiB and use 108 MiB of it: a context of
+500 MiB, the smallest on an H200, still shows beside them.  One of little more than 100 MiB, on a GPU that has such, would not.
 """
 
 UTILISATION_FLOOR_PERCENT = 5
@@ -180,15 +188,22 @@ def unexplained_memory(reading: GpuReading) -> int:
     return max(0, reading.memory_used_bytes - sum(share for share in shares if share is not None))
 
 
+def memory_allowance(reading: GpuReading) -> int:
+    """Bytes of unexplained memory up to which nobody else is on the GPU: the driver's own for each listed process, beyond a fixed floor."""
+    return MEMORY_FLOOR_BYTES + MEMORY_PER_PROCESS_BYTES * len(reading.processes or ())
+
+
 def _unexplained_memory(readings: list[GpuReading]) -> list[Finding]:
-    above = [excess for reading in readings if (excess := unexplained_memory(reading)) > MEMORY_FLOOR_BYTES]
+    seen = [(unexplained_memory(reading), memory_allowance(reading)) for reading in readings]
+    above = [(excess, allowance) for excess, allowance in seen if excess > allowance]
     if len(above) < min(BUSY_SAMPLES, len(readings)):
         return []
-    floor = format_bytes(MEMORY_FLOOR_BYTES)
+    excess, allowance = max(above)
+    beyond = f"beyond what listed processes hold (more than {format_bytes(allowance)})"
     return [
         Finding(
             kind="memory",
-            what=f"{format_bytes(max(above))} are in use on the GPU beyond what listed processes hold (more than {floor})",
+            what=f"{format_bytes(excess)} are in use on the GPU {beyond}",
             remedy="someone outside this container or user is likely there: look with nvidia-smi on the host",
         )
     ]

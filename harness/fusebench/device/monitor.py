@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from . import nvml as nvml_backend
-from .idle import JUDGED_FIELDS, MEMORY_FLOOR_BYTES, unexplained_memory
+from .idle import JUDGED_FIELDS, memory_allowance, unexplained_memory
 from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuProcess, GpuReading, format_bytes
 from .select import Device
 
@@ -30,6 +30,8 @@ RELEASE_GRACE_S = 2.0
 """Time that the memory of an ended worker of ours may take to disappear from the driver's count."""
 
 SERIES = ("sm_mhz", "mem_mhz", "temperature_c", "power_w", "utilisation_percent", "memory_used_bytes")
+UNEXPLAINED = "unexplained_memory_bytes"
+"""What no listed process holds, by which foreign memory is judged; in the summary beside the series that are read."""
 
 
 class _Sample(msgspec.Struct, frozen=True):
@@ -132,7 +134,7 @@ class EnvironmentMonitor:
         """Everything seen so far, as plain values for the run record."""
         with self._lock:
             samples, failures, unattributed = list(self._samples), list(self._failures), self._unattributed
-        names = SERIES if self._gpu is not None else ("load_average",)
+        names = (*SERIES, UNEXPLAINED) if self._gpu is not None else ("load_average",)
         series = {name: [sample.values[name] for sample in samples if name in sample.values] for name in names}
         reasons = sorted({reason for sample in samples for reason in sample.reasons})
         result: dict[str, Any] = {
@@ -173,7 +175,9 @@ class EnvironmentMonitor:
         company = [f"foreign process {describe(process)}" for process in self._foreign(reading, ours)]
         company += self._foreign_memory(reading, workers_gone_s)
         values = {name: float(value) for name in SERIES if (value := getattr(reading, name)) is not None}
-        unlisted = not reading.processes and workers_gone_s == 0 and unexplained_memory(reading) > MEMORY_FLOOR_BYTES
+        if reading.processes is not None and reading.memory_used_bytes is not None:
+            values[UNEXPLAINED] = float(unexplained_memory(reading))
+        unlisted = not reading.processes and workers_gone_s == 0 and unexplained_memory(reading) > memory_allowance(reading)
         return _Sample(at, values, reasons, (*company, *slowdown), "; ".join(lost), unlisted)
 
     def _foreign_memory(self, reading: GpuReading, workers_gone_s: float) -> list[str]:
@@ -182,11 +186,12 @@ class EnvironmentMonitor:
         Two samples in a row must agree: the list and the total are read milliseconds apart, and a worker may allocate in between.
         """
         attributable = bool(reading.processes) or workers_gone_s > RELEASE_GRACE_S
-        excess = attributable and unexplained_memory(reading) > MEMORY_FLOOR_BYTES
+        allowance = memory_allowance(reading)
+        excess = attributable and unexplained_memory(reading) > allowance
         with self._lock:
             before, self._excess_before = self._excess_before, excess
-        floor = format_bytes(MEMORY_FLOOR_BYTES)
-        return [f"foreign memory: more than {floor} in use beyond what listed processes hold"] if excess and before else []
+        beyond = f"more than {format_bytes(allowance)} in use beyond what listed processes hold"
+        return [f"foreign memory: {beyond}"] if excess and before else []
 
     def _foreign(self, reading: GpuReading, own: set[int]) -> list[GpuProcess]:
         """Listed processes that are not ours.

@@ -42,12 +42,13 @@ class Workers:
         threads: int | None = None,
         base_roots: Sequence[Path] = (),
         ops: Collection[str] | None = None,
+        timer: str = "",
     ) -> None:
         """`threads`: how many torch may compute with in each process; None leaves it to torch.  `base_roots`: kernels folders of the other
-        side of a comparison.  `ops`: those whose kernels are loaded; None for all."""
+        side of a comparison.  `ops`: those whose kernels are loaded; None for all.  `timer`: with which fresh workers will measure."""
         self.device = device
 
-        def worker(interpret: bool) -> WorkerProcess:
+        def worker(interpret: bool = False, timer: str = "") -> WorkerProcess:
             setup = WorkerSetup(
                 roots=tuple(roots),
                 base_roots=tuple(base_roots),
@@ -56,22 +57,23 @@ class Workers:
                 gpu_uuid=device.uuid,
                 interpret=interpret,
                 threads=threads,
+                timer=timer,
             )
             return WorkerProcess(setup, silence_s=silence_s)
 
-        self._worker = worker
-        self.native = worker(interpret=False)
+        self._worker, self._timer = worker, timer
+        self.native = worker()
         self.interpreter = worker(interpret=True)
 
     @contextmanager
     def fresh(self, count: int) -> Iterator[list[WorkerProcess]]:
         """`count` native workers with processes of their own, which end with the context.
 
-        They are started together, since each takes seconds to import torch and the kernels, and handed out when all stand still: what one
-        of them measures, no other one's start disturbs.
+        They are started together, since each takes seconds to import torch and the kernels and to start the profiler, and handed out when
+        all stand still: what one of them measures, no other one's start disturbs.
         """
         with ExitStack() as stack:
-            workers = [stack.enter_context(self._worker(interpret=False)) for _ in range(count)]
+            workers = [stack.enter_context(self._worker(timer=self._timer)) for _ in range(count)]
             for worker in workers:
                 worker.start()
             for worker in workers:

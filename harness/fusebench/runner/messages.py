@@ -31,6 +31,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Triton kernels run in the interpreter in this process."""
     threads: int | None = None
     """Threads that torch may compute with on the CPU; None leaves it to torch."""
+    timer: str = ""
+    """Timer that it will be asked to measure with, made ready while it starts; empty where it may only check."""
 
 
 class CheckTask(msgspec.Struct, frozen=True, kw_only=True):

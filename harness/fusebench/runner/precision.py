@@ -38,7 +38,7 @@ the truth in 92 to 93 % of cases with one fused kernel, and in 94 to 95 % of tho
 class Crew:
     """The processes that measure a run's cases, one at a time: the native worker, and fresh ones that are started when first needed.
 
-    They live until the context ends, since each takes seconds to import torch and the kernels.
+    They live until the context ends, since each takes seconds to import torch and the kernels and to start the profiler.
     """
 
     def __init__(self, workers: Workers, ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ from ..schema import Spending
 CHECK = "accuracy checks"
 """The phase that the gate's time goes to; the phases of timing are named in `timing.measure`."""
 START = "start of further processes"
-"""The phase in which processes beyond the first import torch and the kernels."""
+"""The phase in which processes beyond the first import torch and the kernels, and start the profiler."""
 
 
 class Ledger:

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,17 @@ class _Worker:
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
         self.case_key = ""
+        if setup.timer and self.device.type == "cuda":
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        """Start the profiler where it will be needed: here workers do so side by side, in their first measurements one after another."""
+        from ..timing.cupti import CuptiTimer, start_profiler
+        from ..timing.select import select_timer
+
+        with suppress(Exception):  # what is wrong with it, the measurement says, or the timer that is taken in its place
+            if isinstance(select_timer("cuda", self.setup.timer)[0], CuptiTimer):
+                start_profiler(self.device)
 
     def _load(self, roots: Sequence[Path]) -> Collection:
         # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.

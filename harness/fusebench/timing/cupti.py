@@ -19,10 +19,13 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TimerError
 from .arm import Arm, CallTiming
+
+if TYPE_CHECKING:
+    import torch
 
 _BETWEEN = "fusebench:between"
 _CALL = "fusebench:call:"
@@ -65,6 +68,17 @@ class CuptiTimer:
                 with _RecordFunctionFast(_BETWEEN):
                     torch.cuda.synchronize()
         return list(profiler.profiler.kineto_results.events())
+
+
+def start_profiler(device: torch.device) -> None:
+    """Profile one small launch on `device`, a CUDA device that is the current one, and wait for it.
+
+    The first profile of a process loads CUPTI and attaches it, which takes some 3 s on an H200.  Raises whatever torch raises.
+    """
+    import torch
+
+    x = torch.zeros(1, device=device)
+    CuptiTimer().record([Arm("start", x.neg_, lambda: None)], lambda arm: None)
 
 
 @contextmanager
