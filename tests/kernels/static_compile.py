@@ -2,7 +2,7 @@
 
 It runs in a process of its own because Triton must not be interpreting.  What is compiled is what the kernels really launch: they are
 called on host memory with Triton's launching replaced by recording, and the recorded arguments are specialised by Triton's rules
-(16-byte aligned pointers, integers divisible by 16, ones as constants).
+(16-byte aligned pointers, integers divisible by 16, ones as constants; integers that a kernel exempts as they are).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from fusebench.evidence.cubin import code_of
 from fusebench.registry import Kernel, load_collection
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -65,14 +66,15 @@ def specialise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     attributes: dict[tuple[int], list[list[Any]]] = {}
     for index, name in enumerate(function.arg_names):
         value = args[index] if index < len(args) else kwargs[name]
-        if index >= len(args) or (isinstance(value, int) and value == 1):
+        special = isinstance(value, int) and not function.params[index].do_not_specialize
+        if index >= len(args) or (special and value == 1):
             signature[name], constants[(index,)] = "constexpr", value
             continue
         if isinstance(value, torch.Tensor):
             signature[name] = POINTERS[value.dtype]
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32"
-        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+        if isinstance(value, torch.Tensor) or (special and value % 16 == 0):
             attributes[(index,)] = [["tt.divisibility", 16]]
     options = {name: value for name, value in kwargs.items() if name not in function.arg_names}
     return ASTSource(function, signature, constants, attributes), options
@@ -109,6 +111,7 @@ def main() -> None:
                         "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
                         "exponentials": len(re.findall(r"\bex2\.approx", ptx)),
                         "warps": kwargs["num_warps"],
+                        "code": code_of(compiled.asm["cubin"], compiled.metadata.name).sha256,
                     }
                     | resources(compiled.asm["cubin"])
                 )

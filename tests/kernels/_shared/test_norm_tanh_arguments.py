@@ -11,7 +11,7 @@ import torch
 
 from fusebench.errors import KernelArgumentError
 
-KERNELS = ("fused_triton@1", "fused_triton@2", "fused_cuda@1", "split_triton@1")
+KERNELS = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_cuda@1", "split_triton@1")
 B, S, D = 2, 6, 64
 
 

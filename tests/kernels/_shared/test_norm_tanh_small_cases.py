@@ -21,8 +21,8 @@ from fusebench.accuracy import check_kernel
 from fusebench.registry import Kernel
 from fusebench.schema import Close, KernelId, Language, Role
 
-TRITON = ("fused_triton@1", "fused_triton@2", "split_triton@1")
-FUSED = ("fused_triton@1", "fused_triton@2")
+TRITON = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3")
 EVERYWHERE = [*TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 ONE_PASS = [*FUSED, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 
@@ -58,6 +58,8 @@ CASES: dict[str, dict[str, Any]] = {
         ("fused_triton@2", "two tiles"),
         ("fused_triton@2", "frames of three short rows"),
         ("fused_triton@2", "float32"),
+        ("fused_triton@3", "two tiles"),
+        ("fused_triton@3", "float32"),
         ("split_triton@1", "float32 modulation"),
         ("split_triton@1", "rms affine"),
     ],
@@ -287,7 +289,8 @@ def test_two_long_rows_per_program_are_as_right_as_one(
     params = tanh_case(hidden=hidden, affine=True)
     buffers = tanh_bench.buffers(params)
     assert many_rows.tuned(hidden, 3).rows == 2
-    assert gated_error(params, buffers, tanh_bench.run("fused_triton@2", params, buffers)) <= 1
+    for kernel in ("fused_triton@2", "fused_triton@3"):
+        assert gated_error(params, buffers, tanh_bench.run(kernel, params, buffers)) <= 1, kernel
 
 
 def test_frames_of_the_tensors_of_one_call_may_differ(tanh_bench: Any, tanh_case: Any, one_rounding: Any) -> None:

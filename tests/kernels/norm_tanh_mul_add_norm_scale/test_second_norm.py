@@ -11,7 +11,7 @@ import pytest
 import torch
 
 CPU = torch.device("cpu")
-FUSED = ("fused_triton@1", "fused_triton@2")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3")
 
 
 @pytest.fixture(scope="session")
