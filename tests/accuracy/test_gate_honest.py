@@ -125,3 +125,15 @@ def test_the_error_within_channels_hardly_depends_on_the_draws(toys: Any) -> Non
     ratios = [accuracy.channel_rms_error / accuracy.split_channel_rms_error for accuracy in found]
     assert all(0 < ratio < 1 for ratio in ratios)
     assert max(ratios) / min(ratios) < 1.05
+
+
+def test_nor_does_the_error_relative_to_each_value_where_rows_are_too_few_for_channels(toys: Any) -> None:
+    """Plain errors would: the outlier channels of six rows carry most of them, and lie elsewhere in every check."""
+    params = toys.Params(rows=6, channels=1024)
+    found = [toys.check(toys.rms_scale, toys.fused, params, seed=seed) for seed in range(12)]
+    assert all(accuracy.channel_rms_error == 0 for accuracy in found)
+    ratios = [accuracy.relative_rms_error / accuracy.split_relative_rms_error for accuracy in found]
+    plain = [accuracy.rms_error / accuracy.split_rms_error for accuracy in found]
+    assert all(0 < ratio < 1 for ratio in ratios)
+    assert max(ratios) / min(ratios) < 1.05
+    assert max(plain) / min(plain) > 1.10, "or this test shows nothing"

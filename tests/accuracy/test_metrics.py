@@ -108,6 +108,25 @@ def test_errors_are_scaled_by_their_channel() -> None:
     assert compare(output[:15], reference[:15]).channel_max == 0.0, "too few rows to know a channel's size"
 
 
+def test_errors_of_few_rows_are_scaled_by_their_own_value_or_their_rows_median() -> None:
+    reference = torch.tensor([[1.0, 2.0, 100.0, 0.1, 2.0], [0.0, 0.0, 0.0, 0.0, 4.0]], dtype=torch.float64)
+    output = reference.float() + torch.tensor([[0.2, 0.0, 10.0, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0, 0.4]])
+    found = compare(output, reference)
+    # Row 1: its median is 2; 0.2 / 2, 10 / 100, 0.2 / 2.  Row 2: a value of its own, and zeros without an error.
+    assert found.relative_elements == 10
+    assert found.relative_rms == pytest.approx(math.sqrt(4 * 0.1**2 / 10), rel=1e-5)
+    many = compare(output.repeat(8, 1), reference.repeat(8, 1))
+    assert (many.relative_elements, many.relative_rms) == (0, 0.0), "there channels are known"
+    assert many.channel_elements == 80
+
+
+def test_relative_errors_of_rows_with_nan_and_inf_are_those_of_their_finite_values() -> None:
+    reference = torch.tensor([[1.0, 2.0, math.inf, math.nan, 2.0]], dtype=torch.float64)
+    found = compare(reference.float() + torch.tensor([[0.1, 0.0, 0.0, 0.0, 0.0]]), reference)
+    assert (found.relative_elements, found.mismatches) == (3, 0)
+    assert found.relative_rms == pytest.approx(math.sqrt(0.1**2 / 3), rel=1e-5)
+
+
 def test_a_channel_with_nan_or_zeros_still_has_a_scale() -> None:
     reference = torch.ones(16, 2, dtype=torch.float64)
     reference[0, 0] = NAN

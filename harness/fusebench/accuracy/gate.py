@@ -196,13 +196,13 @@ class _Check:
             reason = self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
         return reason
 
-    def _channel_errors(self) -> tuple[float, float]:
-        """Channel-relative RMS errors of kernel and split chain over all draws, of the output where the kernel compares worst."""
+    def _scaled_errors(self, figure: Callable[[ErrorMetrics], float]) -> tuple[float, float]:
+        """`figure` of kernel and split chain over all draws, of the output where the kernel compares worst."""
         pairs = []
         for name in self.names:
             kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
             split = merge(part for pool in self.pools.values() for part in pool.split[name])
-            pairs.append((kernel.channel_rms, split.channel_rms))
+            pairs.append((figure(kernel), figure(split)))
         return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0], default=(0.0, 0.0))
 
     def result(self, reason: str, *, tokens: int | None) -> Accuracy:
@@ -211,7 +211,8 @@ class _Check:
         if judged:
             pool, name = max(judged, key=lambda at: at[0].use_of_bound(at[1]))
             kernel, split = pool.merged(name)
-        own_channels, split_channels = self._channel_errors()
+        own_channels, split_channels = self._scaled_errors(lambda errors: errors.channel_rms)
+        own_relative, split_relative = self._scaled_errors(lambda errors: errors.relative_rms)
         return Accuracy(
             passed=not reason,
             contract=str(self.contract),
@@ -222,6 +223,8 @@ class _Check:
             split_max_error=_storable(split.max),
             channel_rms_error=_storable(own_channels),
             split_channel_rms_error=_storable(split_channels),
+            relative_rms_error=_storable(own_relative),
+            split_relative_rms_error=_storable(split_relative),
             equal_to_split=self.equal_to_split / self.compared if self.compared else 0.0,
             within_loose_tolerance=self.loose and bool(self.compared),
             draws=self.draws,

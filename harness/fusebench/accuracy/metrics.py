@@ -15,7 +15,8 @@ that other processes keep busy (14 M elements took 0.24 s so, and 1.6 to 3.4 s i
 steps matter more (128 MB of float64)."""
 
 _CHANNEL_ROWS = 16
-"""Fewest rows of a draw from which a channel's RMS is known well enough to scale errors by."""
+"""Fewest rows of a draw from which a channel's RMS is known well enough to scale errors by; where there are fewer, each error is scaled by
+its own reference value."""
 
 _LISTED = 3
 """Positions named in a message; the count says how many there are."""
@@ -47,6 +48,11 @@ class ErrorMetrics:
     """Sum of squares of error / (RMS of the reference in the element's channel, the last dimension)."""
     channel_max: float = 0.0
     """Largest absolute error in units of its channel's RMS: sees a wrong element that an outlier channel's errors hide."""
+    relative_elements: int = 0
+    """Elements that the next figure covers: those of draws of few rows, where the channels' RMS is not known."""
+    relative_squares: float = 0.0
+    """Sum of squares of error / (the reference value, or the median of its row where that is larger, both absolute): what outlier
+    channels add does not grow with them."""
     inexact: int = 0
     """Elements with an error at all, of a nonzero reference value."""
     outward: float = 0.0
@@ -88,6 +94,10 @@ class ErrorMetrics:
     @property
     def channel_rms(self) -> float:
         return math.sqrt(self.channel_squares / self.channel_elements) if self.channel_elements else 0.0
+
+    @property
+    def relative_rms(self) -> float:
+        return math.sqrt(self.relative_squares / self.relative_elements) if self.relative_elements else 0.0
 
     @property
     def ulp_channel_rms(self) -> float:
@@ -200,10 +210,19 @@ def _compare_rows(
         if ulp is not None:
             ulp *= per_channel
             found |= {"ulp_channel_squares": _sum_of_squares(ulp), "ulp_channel_max": _largest(ulp)}
+    else:
+        found |= {"relative_elements": found["elements"], "relative_squares": _sum_of_squares(_relative(error, reference))}
     signs = error.mul_(reference).sign_()
     per_row = signs.sum(1)
     found |= {"inexact": int(torch.count_nonzero(signs)), "outward": float(per_row.sum()), "outward_row_squares": _sum_of_squares(per_row)}
     return ErrorMetrics(**found)
+
+
+def _relative(error: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """`error` in units of its reference value or the median of its row, whichever is larger; 0 where both are 0."""
+    size = reference.abs().nan_to_num_(0.0, 0.0, 0.0)
+    scale = torch.maximum(size, size.median(dim=1, keepdim=True).values)
+    return torch.where(scale > 0, error / scale, 0.0)
 
 
 def _sum_of_squares(tensor: torch.Tensor) -> float:

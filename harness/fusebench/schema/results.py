@@ -72,6 +72,10 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """RMS error in units of each channel's own RMS, over all draws: what growth is judged on, since it does not depend on where the
     draws put their outlier channels.  0 where too few rows were drawn."""
     split_channel_rms_error: float = 0.0
+    relative_rms_error: float = 0.0
+    """RMS error in units of each reference value, or of its row's median where that is larger, over all draws of fewer rows than channels
+    are known from: what growth is judged on there.  0 elsewhere, and in older records."""
+    split_relative_rms_error: float = 0.0
     equal_to_split: float
     """Share of output elements equal bit for bit to the split chain's."""
     within_loose_tolerance: bool

@@ -27,14 +27,18 @@ reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to th
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     """RMS error of `new` over that of `old`, each relative to the split chain's on the same draws where that is known.
 
-    The errors are those relative to each channel's RMS where both records have them: plain RMS errors follow the few outlier channels,
-    whose places are drawn afresh each time (two runs of one kernel differed by 13 % on an H200, half of whose head is rotated).
+    The errors are those relative to each channel's RMS where both records have them, else, for draws of few rows, those relative to each
+    value: plain RMS errors follow the few outlier channels, whose places are drawn afresh each time (two runs of one kernel differed by
+    13 % on an H200, half of whose head is rotated, and by 18 % on six rows).  Older records of few rows have plain ones only.
 
     1 where both are exact; infinite where only the old one was.
     """
-    pairs = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
-    if not all(own > 0 for own, _ in pairs):
-        pairs = [(one.rms_error, one.split_rms_error) for one in (new, old)]
+    figures = (
+        [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)],
+        [(one.relative_rms_error, one.split_relative_rms_error) for one in (new, old)],
+        [(one.rms_error, one.split_rms_error) for one in (new, old)],
+    )
+    pairs = next((found for found in figures if all(own > 0 for own, _ in found)), figures[-1])
     relative = all(split > 0 for _, split in pairs)
     above, below = (own / split if relative else own for own, split in pairs)
     return _growth(above, below)
