@@ -30,10 +30,14 @@ class Answering:
         self.answer = answer
         self.tasks: list[CheckTask] = []
         self.stopped = 0
+        self.dismissed = False
 
     def ask(self, task: CheckTask, on_progress: Any) -> Checked | Failure:
         self.tasks.append(task)
         return self.answer
+
+    def dismiss(self) -> None:
+        self.dismissed = True
 
     def stop(self) -> None:
         self.stopped += 1
@@ -99,10 +103,13 @@ def test_a_worker_that_cannot_work_at_all_is_no_kernels_fault(ask: Any) -> None:
 def test_leaving_ends_both_workers(cpu: Device) -> None:
     workers = Workers(cpu, ())
     native, interpreter = Answering(Checked(accuracy=RIGHT)), Answering(Checked(accuracy=RIGHT))
+    native.stop = lambda: waited.append(interpreter.dismissed)  # type: ignore[method-assign]
+    waited: list[bool] = []
     workers.native, workers.interpreter = native, interpreter  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt), workers:
         raise KeyboardInterrupt
-    assert (native.stopped, interpreter.stopped) == (1, 1)
+    assert (native.dismissed, interpreter.stopped) == (True, 1)
+    assert waited == [True], "both are asked to leave before either is waited for"
 
 
 class Meeting(Answering):

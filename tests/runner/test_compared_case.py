@@ -6,11 +6,13 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.messages import BASE, CheckTask, Failure
 from fusebench.runner.process import WorkerProcess
+from fusebench.runner.spending import START
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.stats.confirmation import PROCESSES
 
@@ -36,6 +38,16 @@ def test_a_kernel_that_is_one_and_a_half_percent_slower_is_a_regression_confirme
     assert bench.workers.processes == PROCESSES
     assert {task.kernels for task in bench.worker.fresh} == {(A,)}, "what looks unchanged is not measured again"
     assert len({task.seed for task in bench.worker.fresh}) == PROCESSES
+
+
+def test_the_same_fresh_processes_confirm_the_findings_of_every_case(bench: Bench, case: Case) -> None:
+    bench.change("a")
+    bench.worker.factors = {A: 1.015}
+    comparison = bench.run(case, msgspec.structs.replace(case, name="odd", params={"size": 4097}))
+    assert [one.verdict.kind for one in comparison.kernels if one.kernel == A] == [VerdictKind.REGRESSION] * 2
+    assert bench.workers.processes == PROCESSES, "started once"
+    assert [task.case.name for task in bench.worker.fresh] == ["even"] * PROCESSES + ["odd"] * PROCESSES
+    assert START in comparison.spending.phases_s
 
 
 def test_a_faster_kernel_is_an_improvement_and_passes(bench: Bench, case: Case) -> None:

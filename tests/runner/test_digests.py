@@ -14,9 +14,9 @@ from fusebench.device import Device, EnvironmentMonitor
 from fusebench.registry import Collection
 from fusebench.runner.checking import Workers
 from fusebench.runner.contenders import contenders, result_for
+from fusebench.runner.crew import Crew
 from fusebench.runner.measured_case import CaseMeasurement
 from fusebench.runner.messages import Measured, MeasureTask, WorkerSetup
-from fusebench.runner.precision import Crew
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.repeats import Outcome
 from fusebench.runner.resuming import Resumed

@@ -14,8 +14,9 @@ import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner import precision as precision_module
+from fusebench.runner.crew import Crew
 from fusebench.runner.messages import Failure, Measured, MeasureTask
-from fusebench.runner.precision import LOOKS, Crew, imprecise, measure_in_processes
+from fusebench.runner.precision import LOOKS, imprecise, measure_in_processes
 from fusebench.runner.spending import START, Ledger
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
 

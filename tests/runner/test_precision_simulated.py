@@ -19,8 +19,9 @@ import pytest
 
 from fusebench.registry import Collection
 from fusebench.runner.contenders import contenders, result_for
+from fusebench.runner.crew import Crew
 from fusebench.runner.messages import Measured, MeasureTask
-from fusebench.runner.precision import Crew, imprecise, measure_in_processes
+from fusebench.runner.precision import imprecise, measure_in_processes
 from fusebench.runner.spending import Ledger
 from fusebench.runner.summarise import CaseFigures
 from fusebench.schema import CacheState, Case, Estimate, Sample, SamplingPlan, Status

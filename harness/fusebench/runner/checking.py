@@ -78,14 +78,20 @@ class Workers:
                 worker.start()
             for worker in workers:
                 worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
-            yield workers
+            try:
+                yield workers
+            finally:
+                for worker in workers:
+                    worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.native.stop()
-        self.interpreter.stop()
+        for worker in (self.native, self.interpreter):
+            worker.dismiss()
+        for worker in (self.native, self.interpreter):
+            worker.stop()
 
     def interrupt(self) -> None:
         """End both workers at once and for good; those who wait for a reply get a failure."""

@@ -15,15 +15,15 @@ import msgspec
 
 from ..device import EnvironmentMonitor
 from ..schema import Sample, SamplingPlan, Verdict, VerdictKind
-from ..stats.confirmation import confirm, needs_confirmation
+from ..stats.confirmation import PROCESSES, confirm, needs_confirmation
 from ..stats.identical import Twin
 from ..stats.sequential import Plan
 from ..store.comparison_record import ComparedCase, ComparedKernel
 from ..timing.coldness import require_emptied
 from ..timing.placement import CONTROL
-from .checking import Workers
 from .cold_label import label_refused
 from .contenders import Contenders
+from .crew import Crew
 from .fresh_processes import in_fresh_processes
 from .messages import BASE, Failure, Measured, MeasureTask, Progress
 from .pairing import case_figures, control_twin, paired_task, twin_of
@@ -78,7 +78,7 @@ class CaseComparison:
         sampled: Collection[str],
         *,
         options: ComparingOptions,
-        workers: Workers,
+        crew: Crew,
         monitor: EnvironmentMonitor,
         ledger: Ledger,
         reporter: Reporter,
@@ -86,7 +86,7 @@ class CaseComparison:
         """`sampled`: kernels that are timed although their code is identical.  `monitor` watches while `compare` is called."""
         self.found = CaseFindings(kernels={couple.kernel: unchecked(entry, couple) for couple in couples})
         self._entry, self._couples, self._sampled, self._options = entry, couples, sampled, options
-        self._workers, self._monitor, self._ledger, self._reporter = workers, monitor, ledger, reporter
+        self._crew, self._monitor, self._ledger, self._reporter = crew, monitor, ledger, reporter
 
     def compare(self, seconds: float | None) -> None:
         """Check both sides of every couple, and time those that are right.
@@ -100,7 +100,9 @@ class CaseComparison:
         began = time.monotonic()
         chosen = [couple for couple in self._couples if couple.compared and (couple.changed or couple.kernel in self._sampled)]
         with self._ledger.timed(CHECK):
-            checked = {couple.kernel: check_both(self._workers, self._entry, couple, on_progress=self._show_check) for couple in chosen}
+            checked = {
+                couple.kernel: check_both(self._crew.workers, self._entry, couple, on_progress=self._show_check) for couple in chosen
+            }
         for name, (new, old) in checked.items():
             self.found.kernels[name] = with_checks(self.found.kernels[name], new, old)
         left = None if seconds is None else seconds - (time.monotonic() - began)
@@ -123,7 +125,7 @@ class CaseComparison:
             skip_identical=not self._options.time_identical,
             sampled=tuple(name for name in names if name in self._sampled),
         )
-        reply = self._ask(task, self._workers.native)
+        reply = self._ask(task, self._crew.native)
         if isinstance(reply, Failure):
             self._measure_without(reply, ready, seconds)
             return
@@ -145,7 +147,9 @@ class CaseComparison:
         self._confirm(task)
 
     def _ask(self, task: MeasureTask, worker: Worker) -> Measured | Failure:
-        reply = measure_undisturbed(task, worker, self._monitor, self._workers.device, on_progress=self._show_measuring, warn=self._warn)
+        reply = measure_undisturbed(
+            task, worker, self._monitor, self._crew.workers.device, on_progress=self._show_measuring, warn=self._warn
+        )
         if isinstance(reply, Measured):
             require_emptied(reply.coldness)
         return reply
@@ -193,11 +197,13 @@ class CaseComparison:
         }
         if not claims:
             return
+        self._reporter.step("start fresh processes", 0, PROCESSES)
+        fresh = self._crew.fresh(PROCESSES)
         with self._ledger.timed("confirmation in fresh processes"):
             taken = in_fresh_processes(
                 task,
                 claims,
-                self._workers,
+                fresh,
                 ask=self._ask,
                 keep=self.found.samples.extend,
                 on_process=lambda done, total: self._reporter.step("confirm in fresh processes", done, total),

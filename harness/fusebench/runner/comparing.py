@@ -24,6 +24,7 @@ from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, 
 from .checking import Workers
 from .compared_case import CaseComparison, CaseFindings, ComparingOptions
 from .contenders import Contenders, result_for, split_reference
+from .crew import Crew
 from .repeats import remark_on_repeat, work_of
 from .reporter import Reporter
 from .spending import Ledger
@@ -80,13 +81,13 @@ class ComparingSession:
         started = time.monotonic()
         self.reporter.begin(len(cases))
         try:
-            with self._monitor:
+            with self._monitor, Crew(workers, self._ledger) as crew:
                 for number, case in enumerate(cases):
                     entry, couples = self.sides.couples(case, self.device.kind, self.options.kernel)
                     split_reference(self.sides.new, entry.op)
                     self.reporter.case(number + 1, len(cases), case, entry.shape)
                     left = None if self.options.budget_s is None else self.options.budget_s - (time.monotonic() - started)
-                    self._take(entry, couples, workers, number, None if left is None else left / (len(cases) - number))
+                    self._take(entry, couples, crew, number, None if left is None else left / (len(cases) - number))
             self._complete = not self._skipped
         finally:
             self.reporter.end()
@@ -147,7 +148,7 @@ class ComparingSession:
         level = first_level(max(1, count), PROCESSES, most=self.options.looks.alarm_level)
         return msgspec.structs.replace(self.options.looks, alarm_level=level)
 
-    def _take(self, entry: Contenders, couples: list[Couple], workers: Workers, number: int, seconds: float | None) -> None:
+    def _take(self, entry: Contenders, couples: list[Couple], crew: Crew, number: int, seconds: float | None) -> None:
         """Compare a case, unless an earlier one of this run was the same work."""
         work = work_of(entry)
         known = self._repeated.get(work)
@@ -155,10 +156,10 @@ class ComparingSession:
             self.reporter.note(remark_on_repeat(entry.case, known.key))
             self._cases.append(ComparedCase(case=entry.case, shape=entry.shape, same_as=known.key))
             return
-        if self._case(entry, couples, workers, number, seconds):
+        if self._case(entry, couples, crew, number, seconds):
             self._repeated[work] = entry.case
 
-    def _case(self, entry: Contenders, couples: list[Couple], workers: Workers, number: int, seconds: float | None) -> bool:
+    def _case(self, entry: Contenders, couples: list[Couple], crew: Crew, number: int, seconds: float | None) -> bool:
         """Whether the case was compared and not skipped."""
         if seconds is not None and seconds <= 0:
             self._skipped = True
@@ -171,7 +172,7 @@ class ComparingSession:
             couples,
             self._sampled(couples, number),
             options=msgspec.structs.replace(self.options, looks=self._looks),
-            workers=workers,
+            crew=crew,
             monitor=self._monitor,
             ledger=self._ledger,
             reporter=self.reporter,

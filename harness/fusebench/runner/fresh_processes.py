@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from ..schema import Sample, Status
-from ..stats.confirmation import PROCESSES, placements_for
+from ..stats.confirmation import placements_for
 from ..stats.sequential import Finding
 from ..timing.pairs import pair_logs
-from .checking import Workers
 from .cold_label import label_refused
 from .messages import Failure, Measured, MeasureTask
 from .process import WorkerProcess
@@ -20,18 +19,18 @@ from .process import WorkerProcess
 def in_fresh_processes(
     task: MeasureTask,
     claims: Mapping[str, Finding],
-    workers: Workers,
+    fresh: Sequence[WorkerProcess],
     *,
     ask: Callable[[MeasureTask, WorkerProcess], Measured | Failure],
     keep: Callable[[list[Sample]], None],
     on_process: Callable[[int, int], None] = lambda done, total: None,
-    processes: int = PROCESSES,
 ) -> dict[str, list[list[float]]] | Failure:
     """Log ratios of the claimed pairs by name, one list per fresh process, each as long as its finding took; or the first failure.
 
     Args:
         task: the measurement that the findings are from; pairs that nothing is claimed of are left out, with their arms.
         claims: regressions and improvements by the name of their pair.
+        fresh: workers in which none of the claims was found.
         ask: puts a task to a worker and answers when nothing disturbed it.
         keep: given the samples of each process, which they name by its number, from 1.
         on_process: called with the number of processes done, and that of all.
@@ -52,17 +51,14 @@ def in_fresh_processes(
         skip_identical=False,
     )
     logs: dict[str, list[list[float]]] = {pair.name: [] for pair in pairs}
-    on_process(0, processes)
-    with workers.fresh(processes) as fresh:
-        for number, worker in enumerate(fresh):
-            on_process(number, processes)
-            reply = ask(msgspec.structs.replace(again, seed=random.SystemRandom().randrange(2**31)), worker)
-            worker.stop()  # its buffers are not the next one's burden
-            if isinstance(reply, Failure):
-                return reply
-            if refused := label_refused(reply, task.plan.trim):
-                return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
-            keep([msgspec.structs.replace(sample, process=number + 1) for sample in reply.samples])
-            for pair in pairs:
-                logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
+    for number, worker in enumerate(fresh):
+        on_process(number, len(fresh))
+        reply = ask(msgspec.structs.replace(again, seed=random.SystemRandom().randrange(2**31)), worker)
+        if isinstance(reply, Failure):
+            return reply
+        if refused := label_refused(reply, task.plan.trim):
+            return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
+        keep([msgspec.structs.replace(sample, process=number + 1) for sample in reply.samples])
+        for pair in pairs:
+            logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
     return logs

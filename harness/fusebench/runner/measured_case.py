@@ -17,8 +17,9 @@ from ..schema import CaseSummary, Result, SamplingPlan, Status
 from ..timing.placement import CONTROL
 from .checking import check_all
 from .contenders import Contenders
+from .crew import Crew
 from .messages import Failure, Measured, MeasureTask, Progress
-from .precision import Crew, imprecise, measure_in_processes
+from .precision import imprecise, measure_in_processes
 from .process import WorkerProcess
 from .reporter import Reporter
 from .spending import CHECK, Ledger

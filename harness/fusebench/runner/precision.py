@@ -10,17 +10,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from types import TracebackType
 
 import msgspec
 
 from ..schema import Estimate, Measurement, Result, Role, SamplingPlan
 from ..stats.paired import half_width
-from .checking import Workers
+from .crew import Crew
 from .messages import Failure, Measured, MeasureTask
 from .process import WorkerProcess
-from .spending import START, Ledger
 
 LOOKS = (4, 8, 12)
 """Numbers of processes after which to see whether they suffice; those up to the next look are started together.
@@ -33,36 +30,6 @@ eight suffice for 0.2 %.  Fewer than four bound next to nothing: the quantile fo
 To stop where the scatter looks small is to stop where it looks smaller than it is, so looks are few.  In simulation 95 % intervals hold
 the truth in 92 to 93 % of cases with one fused kernel, and in 94 to 95 % of those with three, all of which must be known before it ends.
 """
-
-
-class Crew:
-    """The processes that measure a run's cases, one at a time: the native worker, and fresh ones that are started when first needed.
-
-    They live until the context ends, since each takes seconds to import torch and the kernels and to start the profiler.
-    """
-
-    def __init__(self, workers: Workers, ledger: Ledger) -> None:
-        """`ledger`: given the time that starting takes."""
-        self.workers = workers
-        self._ledger = ledger
-        self._all: list[WorkerProcess] = [workers.native]
-        self._fresh = ExitStack()
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in self._all[1:]:
-            worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
-        self._fresh.close()
-
-    def worker(self, number: int) -> WorkerProcess:
-        """The one of process `number`, from 0 and below the last of `LOOKS`; it stands still until it is asked, and so do all others."""
-        if number >= len(self._all):
-            wanted = next(look for look in LOOKS if look > number)
-            with self._ledger.timed(START):
-                self._all += self._fresh.enter_context(self.workers.fresh(wanted - len(self._all)))
-        return self._all[number]
 
 
 def measure_in_processes(
@@ -93,7 +60,7 @@ def measure_in_processes(
     for number in range(most):
         if number in LOOKS and enough(replies):
             break
-        worker = None if time_is_up() else crew.worker(number)
+        worker = None if time_is_up() else _worker(crew, number)
         if worker is None or time_is_up():  # starting the worker may have taken the rest of it
             warn(f"case {task.case.key}: the budget ended after process {number} of {LOOKS[0]} to {most}")
             break
@@ -105,6 +72,14 @@ def measure_in_processes(
         samples = [msgspec.structs.replace(sample, process=number) for sample in reply.samples] if number else reply.samples
         replies.append(msgspec.structs.replace(reply, samples=samples))
     return replies
+
+
+def _worker(crew: Crew, number: int) -> WorkerProcess:
+    """That of process `number`, from 0 and below the last of `LOOKS`."""
+    if number == 0:
+        return crew.native
+    wanted = next(look for look in LOOKS if look > number)
+    return crew.fresh(wanted - 1)[number - 1]
 
 
 def _again(task: MeasureTask, timer: str, seconds: float | None) -> MeasureTask:

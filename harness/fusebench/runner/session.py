@@ -22,8 +22,8 @@ from ..schema import SCHEMA_VERSION, Case, CaseSummary, ExitCode, KernelInfo, Re
 from ..stats.weighted import suite_summaries
 from .checking import Workers
 from .contenders import Contenders, contenders, result_for, split_reference
+from .crew import Crew
 from .measured_case import CaseMeasurement, MeasuredCase
-from .precision import Crew
 from .repeats import Outcome, Repeats, remark_on_repeat
 from .reporter import Reporter
 from .run_options import Options

@@ -1,0 +1,46 @@
+"""The worker processes that measure: the native one, and fresh ones that are started when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from .checking import Workers
+from .process import WorkerProcess
+from .spending import START, Ledger
+
+
+class Crew:
+    """Processes that live until the context ends, since each takes seconds to import torch and the kernels and to start the profiler.
+
+    They stand still until they are asked, so that one measures at a time.  What they measure of one case does not make them less fresh to
+    the next: fresh is a process in which no finding was made that it is to confirm.
+    """
+
+    def __init__(self, workers: Workers, ledger: Ledger) -> None:
+        """`ledger`: given the time that starting takes."""
+        self.workers = workers
+        self._ledger = ledger
+        self._fresh: list[WorkerProcess] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for worker in self._fresh:
+            worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
+        self._stack.close()
+
+    @property
+    def native(self) -> WorkerProcess:
+        """The one that checks, and measures first."""
+        return self.workers.native
+
+    def fresh(self, count: int) -> Sequence[WorkerProcess]:
+        """`count` fresh ones; those that are missing are started together."""
+        if count > len(self._fresh):
+            with self._ledger.timed(START):
+                self._fresh += self._stack.enter_context(self.workers.fresh(count - len(self._fresh)))
+        return self._fresh[:count]
