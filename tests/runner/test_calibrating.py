@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fusebench.cli.calibrate_command import CPU_SLOWDOWNS, GPU_SLOWDOWNS
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.runner import calibrating
@@ -22,6 +23,7 @@ from fusebench.runner.calibrating import Calibrating, Found
 from fusebench.runner.calibration_summary import FEWEST_TRIALS, combined, summary_of
 from fusebench.runner.calibration_visit import CalibrationOptions
 from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.pilots import FIT
 from fusebench.runner.subjects import Subject
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status, VerdictKind
 from fusebench.stats.planting import Planting
@@ -33,11 +35,22 @@ from fusebench.timing.lengths import Lengths
 from fusebench.timing.pairs import Judge
 
 ROUNDS = 4
+ELEMENTS = 1001
+"""Odd, so that they are raised one by one."""
+
+
+def half_of_the_work(elements: int) -> float:
+    """Share of the time of `ELEMENTS` where half of it goes with them."""
+    return 1 + 0.5 * (elements / ELEMENTS - 1)
+
+
+def in_waves(elements: int) -> float:
+    """A quarter of the time goes with the elements, and each wave of 150 beyond the seven of `ELEMENTS` adds 1 %."""
+    return 1 + 0.25 * (elements / ELEMENTS - 1) + 0.01 * (math.ceil(elements / 150) - 7)
 
 
 class FakeWorker:
-    """Answers a task as a device would on which a call takes 12 us for 1000 elements and half as much again per element beyond, and where
-    waiting is a launch of its own."""
+    """Answers a task as a device would on which a call takes 12 us for 1001 elements, and where waiting is a launch of its own."""
 
     def __init__(
         self,
@@ -48,16 +61,17 @@ class FakeWorker:
         failing: str = "",
         warm: str = "",
         sees_launches: bool = True,
+        growth: Callable[[int], float] = half_of_the_work,
         before_asked: Callable[[MeasureTask], None] = lambda task: None,
     ) -> None:
         """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
         self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
-        self.sees_launches = sees_launches
+        self.sees_launches, self.growth = sees_launches, growth
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
 
     def time_ns(self, params: dict[str, Any]) -> float:
-        return 12_000 * (1 + 0.5 * (params["elements"] / 1000 - 1)) + params.get("delay_ns", 0)
+        return 12_000 * self.growth(params["elements"]) + params.get("delay_ns", 0)
 
     def launches(self, params: dict[str, Any]) -> int:
         if not self.sees_launches:
@@ -120,8 +134,8 @@ class FakeWorkers:
 
 
 def subject(planting: Planting = Planting.ROWS) -> Subject:
-    params = {"elements": 1000, "delay_ns": 0 if planting is Planting.ROWS else 2000}
-    case = Case(suite="calibration", name=f"{planting}_1000", op="planted", params=params)
+    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Planting.ROWS else 2000}
+    case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
     key = "elements" if planting is Planting.ROWS else "delay_ns"
     return Subject(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
 
@@ -162,7 +176,7 @@ def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) 
 
 def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter)
-    assert {(one.place.case, one.launches) for one in found.trials} == {("calibration:rows_1000", 1), ("calibration:delay_1000", 2)}
+    assert {(one.place.case, one.launches) for one in found.trials} == {("calibration:rows_1001", 1), ("calibration:delay_1001", 2)}
     record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
     assert [one.name for one in summary_of(record).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
     assert [(one.low_us, one.several_launches, one.comparisons) for one in record.note.effects] == [(10.0, False, 8), (10.0, True, 8)]
@@ -182,6 +196,65 @@ def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Devi
         assert truth.change.low <= 1 + truth.place.nominal * 1.35
         assert truth.change.value - 1 == pytest.approx(truth.place.nominal, abs=0.004)
         assert truth.replicates == 5 * 12
+
+
+def planted_of(worker: FakeWorker, found: Found) -> dict[float, float]:
+    """By slowdown that was meant and planted by rows, what it truly is by the worker's own reckoning."""
+    (task, *_) = [task for task in worker.tasks if task.looks is not None and task.case.params["delay_ns"] == 0]
+    usual = worker.time_ns(task.case.params)
+    slowdowns = [worker.time_ns(arm.params) / usual - 1 for arm in task.extra_arms if arm.params is not None]
+    nominals = dict.fromkeys(one.place.nominal for one in found.trials if one.place.planting is Planting.ROWS)
+    return dict(zip(nominals, slowdowns, strict=True))
+
+
+def test_rows_plant_what_is_meant_where_time_goes_in_waves(cpu: Device, reporter: Any) -> None:
+    """5 % more rows cross into a wave and take 2.2 % longer: in proportion to that, 0.5, 1 and 2 % would come out as about half."""
+    native = FakeWorker(scatter=0.001, growth=in_waves)
+    found = calibrate(cpu, reporter, native, fresh={"growth": in_waves}, slowdowns=GPU_SLOWDOWNS, passes=1)
+    planted = planted_of(native, found)
+    assert list(planted) == list(GPU_SLOWDOWNS)
+    assert found.warnings == ()
+    for wanted, slowdown in planted.items():
+        assert wanted / FIT <= slowdown <= wanted * FIT
+
+
+def test_a_wave_that_leaps_over_slowdowns_leaves_them_out_and_says_so(cpu: Device, reporter: Any) -> None:
+    def one_wave(elements: int) -> float:
+        return 1.0 if elements <= 1056 else 1.05
+
+    native = FakeWorker(scatter=0.001, growth=one_wave)
+    found = calibrate(cpu, reporter, native, fresh={"growth": one_wave}, slowdowns=GPU_SLOWDOWNS, passes=1)
+    assert planted_of(native, found) == {0.05: pytest.approx(0.05)}
+    assert [truth.place.nominal for truth in found.truths if truth.place.planting is Planting.ROWS] == [0.05]
+    assert len(found.warnings) == 3
+    for warning, wanted in zip(found.warnings, ("0.5%", "1.0%", "2.0%"), strict=True):
+        assert f"on calibration:rows_1001 (rows): {wanted} slower is not planted by more elements: of 10 values from 1006" in warning
+
+
+def test_rows_in_proportion_to_time_plant_exactly_what_is_meant(cpu: Device, reporter: Any) -> None:
+    def in_proportion(elements: int) -> float:
+        return elements / ELEMENTS
+
+    native = FakeWorker(scatter=0.001, growth=in_proportion)
+    found = calibrate(cpu, reporter, native, fresh={"growth": in_proportion}, slowdowns=GPU_SLOWDOWNS, passes=1)
+    assert planted_of(native, found) == {wanted: pytest.approx(wanted, abs=0.0005) for wanted in GPU_SLOWDOWNS}
+
+
+def test_the_slowdowns_of_a_cpu_are_reached(cpu: Device, reporter: Any) -> None:
+    native = FakeWorker(scatter=0.03)
+    found = calibrate(cpu, reporter, native, slowdowns=CPU_SLOWDOWNS, passes=1)
+    assert planted_of(native, found) == {wanted: pytest.approx(wanted, abs=0.001) for wanted in CPU_SLOWDOWNS}
+
+
+def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Device, reporter: Any) -> None:
+    native = FakeWorker(growth=lambda elements: 1.0)
+    found = Calibrating(cpu, Path(), options(), reporter).run([subject()], FakeWorkers(native))  # type: ignore[arg-type]
+    assert {one.place.nominal for one in found.trials} == {0.0}
+    assert (len(found.trials), found.truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
+    assert [warning.partition(": ")[2].partition(" is not planted")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
+    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    assert [(one.comparisons, one.smallest, one.largest_planted) for one in record.note.effects] == [(8, None, None)]
+    assert set(found.warnings) <= set(record.warnings)
 
 
 def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
@@ -222,21 +295,21 @@ def test_the_components_of_variance_are_those_of_the_noise(cpu: Device, reporter
 
 def test_a_subject_that_fails_is_left_out_and_named(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter, FakeWorker(failing="delay"))
-    assert {one.place.case for one in found.trials} == {"calibration:rows_1000"}
-    assert any("delay_1000 (delay) is left out where it failed: planted" in warning for warning in found.warnings)
+    assert {one.place.case for one in found.trials} == {"calibration:rows_1001"}
+    assert any("delay_1001 (delay) is left out where it failed: planted" in warning for warning in found.warnings)
 
 
 def test_a_subject_whose_times_the_memory_contradicts_is_left_out_and_named(cpu: Device, reporter: Any) -> None:
-    """Planted: 8000 bytes in 12 us, which is 0.7 GB/s, where the memory moves 0.1."""
+    """Planted: 8008 bytes in 12 us, which is 0.7 GB/s, where the memory moves 0.1."""
     found = calibrate(cpu, reporter, FakeWorker(warm="delay"))
-    assert {one.place.case for one in found.trials} == {"calibration:rows_1000"}
-    assert any("delay_1000 (delay) is left out where its times are labelled cold and are not" in warning for warning in found.warnings)
+    assert {one.place.case for one in found.trials} == {"calibration:rows_1001"}
+    assert any("delay_1001 (delay) is left out where its times are labelled cold and are not" in warning for warning in found.warnings)
 
 
 def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter, fresh={"failing": "rows"})
     by_case = {one.place.case: one.verdict for one in of(found, 0.02)}
-    assert by_case == {"calibration:rows_1000": VerdictKind.UNDECIDED, "calibration:delay_1000": VerdictKind.REGRESSION}
+    assert by_case == {"calibration:rows_1001": VerdictKind.UNDECIDED, "calibration:delay_1001": VerdictKind.REGRESSION}
 
 
 def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) -> None:
@@ -293,8 +366,20 @@ def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter:
     found = Calibrating(small, Path(), options(passes=1, planted=2), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
     sizes = [len(task.pairs) for task in native.tasks if task.looks is not None]
     assert sizes == [3, 3, 2], "40 % of 1000 bytes hold three pairs of two arms with 60 bytes each"
+    assert [len(task.pairs) for task in native.tasks if task.looks is None] == [3, 3, 3], "the pilot likewise: equal arms and eight raised"
     assert len(of(found, 0.0)) == 4
     assert len(of(found, 0.02)) == 2
+
+
+def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_planted(cpu: Device, reporter: Any) -> None:
+    small = msgspec.structs.replace(cpu, memory_bytes=1000)
+    native = FakeWorker()
+    large = msgspec.structs.replace(subject(), bytes=198)
+    found = Calibrating(small, Path(), options(passes=1), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
+    most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.extra_arms)
+    assert 1001 < most <= 1001 * (400 - 198) / 198
+    assert not of(found, 0.02)
+    assert any("2.0% slower is not planted" in warning for warning in found.warnings)
 
 
 def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:

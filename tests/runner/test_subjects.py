@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from fusebench.registry import load_collection
 from fusebench.runner.subjects import (
     CALIBRATION_KERNELS,
-    Pilot,
-    Subject,
     built_in_subjects,
     comparing,
-    pilot_of,
-    planted_params,
+    pairs_at_once,
     subjects_of,
 )
 from fusebench.schema import Case
@@ -24,41 +20,24 @@ from fusebench.stats.planting import Planting
 ROWS, DELAY = (built_in_subjects("cpu", (way,))[0] for way in ("rows", "delay"))
 
 
-def of_size(one: Subject, elements: int) -> Subject:
-    case = msgspec.structs.replace(one.case, params={**one.case.params, "elements": elements})
-    return msgspec.structs.replace(one, case=case)
-
-
 def test_every_pair_has_arms_of_its_own() -> None:
-    wanted = comparing(ROWS, 5, {0.01: 2, 0.02: 1}, Pilot(time_us=12.0, sensitivity=1.0))
+    wanted = comparing(ROWS, 5, {0.01: 2, 0.02: 1}, {0.01: 66_192, 0.02: 66_848})
     used = [arm for pair in wanted.pairs for arm in (pair.new, pair.old)]
     assert len(used) == len(set(used)) == len(wanted.arms) == 16
     assert sorted(wanted.nominal.values()) == [0.0] * 5 + [0.01, 0.01, 0.02]
-    slower = {arm.name for arm in wanted.arms if arm.params is not None}
-    assert slower == {pair.new for pair in wanted.pairs if wanted.nominal[pair.name] > 0}
+    raised = {arm.name: arm.params for arm in wanted.arms if arm.params is not None}
+    values = {pair.new: {0.01: 66_192, 0.02: 66_848}[nominal] for pair in wanted.pairs if (nominal := wanted.nominal[pair.name]) > 0}
+    assert raised == {name: {**ROWS.case.params, "elements": value} for name, value in values.items()}
 
 
-def test_planted_work_follows_the_pilot_within_belief() -> None:
-    half = pilot_of(new_us=12.3, old_us=12.0)
-    assert half.sensitivity == pytest.approx(0.5)
-    assert planted_params(of_size(ROWS, 1000), 0.02, half)["elements"] == 1040
-    assert planted_params(DELAY, 0.02, Pilot(time_us=14.0, sensitivity=1.0))["delay_ns"] == 2280
-    assert pilot_of(11.0, 12.0).sensitivity == 0.2, "a pilot that got faster is noise"
-
-
-@pytest.mark.parametrize(
-    ("rows", "slowdown", "expected"),
-    [
-        (4128, 0.01, 4128 + 48),  # 41 rows, to the next multiple of 16
-        (4128, 0.005, 4128 + 16),
-        (4128, 0.002, 4128 + 8),  # so few rows that 16 would plant twice as much
-        (1028, 0.02, 1028 + 20),  # 4 divides it
-        (257, 0.02, 257 + 5),
-    ],
-)
-def test_more_rows_are_divided_by_what_divides_the_rows(rows: int, slowdown: float, expected: int) -> None:
-    """Triton compiles a count that 16 divides apart from others."""
-    assert planted_params(of_size(ROWS, rows), slowdown, Pilot(time_us=12.0, sensitivity=1.0))["elements"] == expected
+def test_fewer_pairs_at_once_where_their_arms_are_larger() -> None:
+    rows, delay = (msgspec.structs.replace(one, bytes=100) for one in (ROWS, DELAY))
+    elements = rows.case.params["elements"]
+    assert pairs_at_once(rows, [elements, 3 * elements], 5000) == 5, "40 % of 5000 bytes, and 400 for each pair"
+    assert pairs_at_once(rows, [], 5000) == 10
+    assert pairs_at_once(rows, [100 * elements], 5000) == 1
+    assert pairs_at_once(delay, [2000, 60_000], 5000) == 10, "a wait takes no memory"
+    assert pairs_at_once(rows, [], 10**9) == pairs_at_once(rows, [2 * elements], None) == 18
 
 
 def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
@@ -85,5 +64,3 @@ def test_selected_cases_give_the_newest_fused_kernel_that_can_be_timed(collectio
     (one,) = subjects_of(collection, [case], "cpu", "*good*")
     assert (one.kernel, one.key, one.planting) == ("scale/good@1", "", Planting.ROWS)
     assert subjects_of(collection, [case], "cpu", "*fast*") == [], "a CUDA kernel is not timed on a CPU"
-    wanted = comparing(one, 3, (0.01,), Pilot(time_us=1.0, sensitivity=1.0))
-    assert set(wanted.nominal.values()) == {0.0}, "without a parameter to raise only equal arms are compared"

@@ -27,8 +27,9 @@ from ..stats.sequential import Finding
 from ..store.calibrations import CaseComponents
 from .calibration_visit import CalibrationOptions, Pending, Visit, Visiting
 from .checking import Workers
+from .pilots import Pilot
 from .reporter import Reporter
-from .subjects import Pilot, Subject
+from .subjects import Subject
 from .truths import Truths
 from .undisturbed import Worker
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -29,14 +27,6 @@ DELAY_KEY = "delay_ns"
 BASE_DELAY_NS = 2000
 """Both sides of a planted delay wait at least this long: a launch added on one side alone would cost it some 2 us, 16 % of a kernel of
 12 us, whatever it waits; and a delay within a kernel counts in full only where it outlasts the other programs."""
-PILOT_SHARE = 0.05
-"""The pilot plants this much work, to see what that does to the time: rows come in waves, so what ten times as many do says little."""
-DIVISOR = 16
-"""Triton compiles a kernel apart for integers that this divides: on an H200, 4128 rows of norm_tanh_mul_add/fused_triton@2 took 20 % longer
-than 4231."""
-SENSITIVITIES = (0.2, 2.0)
-"""Limits of the ratio of time planted to work planted that a pilot is believed: a kernel of 2.8 us on an H200 becomes 1 % slower by 2 %
-more rows, which is 0.5."""
 MEMORY_SHARE = 0.4
 """Of the device's memory, for the buffers of one measurement: an arm that has parameters of its own has its values a second time."""
 MOST_PAIRS = 18
@@ -66,21 +56,13 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kernel} on {self.case.key} ({self.planting})"
 
 
-class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subject takes, and what raising its parameter does."""
-
-    time_us: float
-    sensitivity: float
-    """Share of time added per share of work planted; 1 for a delay."""
-
-
 class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     """Arms and pairs of one measurement; every pair has arms of its own, so that no two share their luck."""
 
     arms: tuple[ExtraArm, ...]
     pairs: tuple[Pair, ...]
     nominal: dict[str, float]
-    """By pair; 0 for identical arms."""
+    """By pair, the share that is planted: of the time, in a pilot of the work; 0 for identical arms."""
 
     def batches(self, most: int) -> list[Comparing]:
         """The pairs in measurements of at most `most` each."""
@@ -141,44 +123,36 @@ def subjects_of(collection: Collection, cases: Iterable[Case], device_kind: str,
     return found
 
 
-def pairs_at_once(subject: Subject, memory_bytes: int | None) -> int:
-    """How many pairs fit in one measurement; as many as are asked for where the memory is not known."""
+def fits(subject: Subject, value: int, memory_bytes: int | None) -> bool:
+    """Whether a pair whose new arm has this value of the subject's parameter fits in the memory; True where that is not known."""
+    return memory_bytes is None or _pair_bytes(subject, value) <= MEMORY_SHARE * memory_bytes
+
+
+def pairs_at_once(subject: Subject, values: Iterable[int], memory_bytes: int | None) -> int:
+    """How many pairs fit in one measurement, were they all raised to the largest of `values` (of the subject's parameter); as many as are
+    asked for where the memory is not known."""
     if memory_bytes is None or subject.bytes == 0:
         return MOST_PAIRS
-    return max(1, min(MOST_PAIRS, int(MEMORY_SHARE * memory_bytes / (2 * subject.bytes))))
+    largest = max((_pair_bytes(subject, value) for value in values), default=2.0 * subject.bytes)
+    return max(1, min(MOST_PAIRS, int(MEMORY_SHARE * memory_bytes / largest)))
 
 
-def planted_params(subject: Subject, slowdown: float, pilot: Pilot) -> dict[str, Any]:
-    """The case's parameters, raised by what slows the subject down by `slowdown` (a share of its time)."""
-    work = slowdown / pilot.sensitivity
-    value = subject.case.params[subject.key]
-    if subject.planting is Planting.DELAY:
-        return {**subject.case.params, subject.key: value + max(1, round(work * pilot.time_us * 1e3))}
-    # Rows that change what is compiled plant something else than more of the same work.
-    step = math.gcd(value, DIVISOR)
-    if step > work * value:
-        step = 1
-    return {**subject.case.params, subject.key: value + step * max(1, round(work * value / step))}
+def _pair_bytes(subject: Subject, value: int) -> float:
+    """Rows take memory, a delay takes none."""
+    raised = value / subject.case.params[subject.key] if subject.planting is Planting.ROWS else 1.0
+    return subject.bytes * (1.0 + raised)
 
 
-def pilot_of(new_us: float, old_us: float) -> Pilot:
-    """From a pilot that planted `PILOT_SHARE`; a sensitivity beyond belief is taken for the nearest one that is not."""
-    low, high = SENSITIVITIES
-    return Pilot(time_us=old_us, sensitivity=min(high, max(low, math.expm1(math.log(new_us / old_us)) / PILOT_SHARE)))
-
-
-def comparing(subject: Subject, identical: int, slowdowns: Mapping[float, int] | Sequence[float], pilot: Pilot) -> Comparing:
-    """`identical` pairs of equal arms and as many pairs with each of the `slowdowns` as it says (one each for a sequence)."""
-    counts = dict(slowdowns) if isinstance(slowdowns, Mapping) else dict.fromkeys(slowdowns, 1)
+def comparing(subject: Subject, identical: int, counts: Mapping[float, int], values: Mapping[float, int]) -> Comparing:
+    """`identical` pairs of equal arms and, of each nominal share, as many pairs as `counts` says, raised to what `values` says of it."""
     wanted = [(0.0, number) for number in range(identical)]
-    if subject.key:
-        wanted += [(nominal, number) for nominal, count in counts.items() for number in range(count)]
+    wanted += [(nominal, number) for nominal, count in counts.items() for number in range(count)]
     arms: list[ExtraArm] = []
     pairs: list[Pair] = []
     nominals: dict[str, float] = {}
     for nominal, number in wanted:
-        name = f"{f'slower by {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
-        params = planted_params(subject, nominal, pilot) if nominal else None
+        name = f"{f'planted {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
+        params = {**subject.case.params, subject.key: values[nominal]} if nominal else None
         arms += [
             ExtraArm(name=f"{name}: new", kernel=subject.kernel, params=params),
             ExtraArm(name=f"{name}: old", kernel=subject.kernel),

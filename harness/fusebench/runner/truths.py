@@ -13,7 +13,8 @@ from ..stats.sequential import repeated_interval
 from ..stats.variance import components
 from ..store.calibrations import CaseComponents
 from ..timing.pairs import Pair, pair_logs, replicate_logs
-from .subjects import Pilot, Subject
+from .pilots import Pilot
+from .subjects import Subject
 
 TRUTH_LEVEL_TAIL = 0.025
 
