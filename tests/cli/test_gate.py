@@ -237,6 +237,47 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
     assert [row["same_code"] for row in rows if row["kernel"] == FUSED] == [False] * 5
 
 
+@pytest.mark.usefixtures("baseline")
+def test_the_speed_of_compiled_code_is_told_and_has_no_say(keep: Keep, fusebench: Fusebench) -> None:
+    """Two nightlies between which torch.compile chose otherwise, for better and for worse, and nothing else changed."""
+    compiled, why = "qknorm_rope/compiled@1", "no say in the exit code: torch.compile chooses its code anew in every process"
+    keep(run_id="tuned", slow={("flux_1024", compiled): 1.17, ("zimage_1024", compiled): 0.8, ("batch2_medium", compiled): 1.03})
+    result = fusebench("gate", "tuned")
+    said = " ".join(result.stdout.split())
+    assert result.exit_code == 0, result.output
+    assert f"regression qknorm_rope:flux_1024 {compiled} relative to" in said
+    assert said.count(why) == 3
+    assert "27 pass, 1 regression, 1 improvement, 1 undecided; without a say in the exit code:" in said
+    assert "unexplained improvement" not in said
+    document = json.loads(fusebench("gate", "tuned", "--json").stdout)
+    rows = [row for row in document["judgements"] if row["verdict"] != "pass"]
+    assert [(row["verdict"], row["decides"], row["adjusted_p"]) for row in rows] == [
+        ("regression", False, None), ("improvement", False, None), ("undecided", False, None),
+    ]  # fmt: skip
+    assert all(row["reason"].endswith(f"; {why}") for row in rows)
+    keep(run_id="worse", slow={("flux_1024", compiled): 0.8}, errors={("flux_1024", compiled): 1.4})
+    assert fusebench("gate", "worse").exit_code == 1, "less accurate is a regression, however the compiler chose"
+    keep(run_id="broken", status={("flux_1024", compiled): (Status.CRASHED, "boom")})
+    assert fusebench("gate", "broken").exit_code == 5
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_regression_beside_compiled_code_is_still_found(keep: Keep, fusebench: Fusebench) -> None:
+    keep(run_id="new", slow={("flux_1024", "qknorm_rope/compiled@1"): 1.17, ("flux_1024", FUSED): 1.1})
+    assert fusebench("gate", "new").exit_code == 1
+
+
+def test_records_from_before_verdicts_said_whether_they_decide_are_read(keep: Keep, fusebench: Fusebench) -> None:
+    for run_id in ("old", "new"):
+        record = keep(run_id=run_id, created="2026-07-01T00:00:00Z") / "run.json"
+        content = json.loads(record.read_text())
+        for result in content["results"]:
+            result["verdict"] = {"kind": "regression", "reason": "5 % slower"}
+        record.write_text(json.dumps(content))
+    assert all(one.has_a_say for one in read_run(record.parent).results)
+    assert fusebench("gate", "new", "--baseline", "old").exit_code == 0
+
+
 def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
     """Python functions that judging so many cases calls: work, counted without a clock.
 

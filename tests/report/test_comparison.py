@@ -40,3 +40,17 @@ def test_a_gate_is_quiet_when_all_is_well_and_precise_when_not(synthetic: Module
     lines = said(cases=synthetic.CASES[:4], slow={("flux_1024", synthetic.FUSED): 1.1})
     assert lines[0].startswith("regression  qknorm_rope:flux_1024  qknorm_rope/fused_triton@2")
     assert lines[-1] == "30 kernel-case pairs: 23 pass, 1 regression, 6 incomparable; 6 of the baseline's are missing from the run"
+
+
+def test_what_has_no_say_is_counted_apart(synthetic: ModuleType) -> None:
+    places = {("flux_1024", f"{synthetic.OP}/compiled@1"): 1.1, ("zimage_1024", f"{synthetic.OP}/compiled@1"): 0.9}
+    old, new = synthetic.make_run(), synthetic.make_run(slow={**places, ("flux_1024", synthetic.FUSED): 1.1})
+    judgements = judge_run(new, old, MarginRule())
+    console = Console(file=io.StringIO(), width=500)
+    print_judgements(judgements, console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[-1] == (
+        "30 kernel-case pairs: 27 pass, 2 regression, 1 improvement; without a say in the exit code: 1 regression, 1 improvement of these"
+    )
+    rows = {(row["case"], row["kernel"]): row["decides"] for row in comparison_document(old, new, judgements)["rows"]}
+    assert [rows[place] for place in (*places, ("flux_1024", synthetic.FUSED))] == [False, False, True]

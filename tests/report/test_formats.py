@@ -13,7 +13,8 @@ from fusebench.report.document import run_document
 from fusebench.report.github import github_annotations
 from fusebench.report.html import html_report
 from fusebench.report.junit import junit_xml
-from fusebench.schema import Estimate, Run, Status, Verdict, VerdictKind
+from fusebench.report.markdown import markdown_report
+from fusebench.schema import Estimate, Role, Run, Status, Verdict, VerdictKind
 
 
 @pytest.fixture
@@ -94,3 +95,57 @@ def test_the_page_needs_no_other_file_and_escapes_what_kernels_said(troubled: Ru
     assert "<script" not in page
     assert "http" not in page
     assert page.count("<tr>") == 1 + 6
+
+
+@pytest.fixture
+def silent(synthetic: ModuleType) -> Run:
+    """The speed of a compiled kernel that regressed, and peers of which one is slower in a record that does not say so, one undecided and
+    one crashed: nothing here has a say."""
+    crashed, slower, open_ = (f"{synthetic.OP}/{name}@1" for name in ("fused_cuda", "fused_triton", "split_torch"))
+    run = synthetic.make_run(cases=("flux_1024",), status={("flux_1024", crashed): (Status.CRASHED, "boom")})
+    told = {
+        f"{synthetic.OP}/compiled@1": Verdict(kind=VerdictKind.REGRESSION, reason="5 % slower; no say: tuned anew", decides=False),
+        slower: Verdict(kind=VerdictKind.REGRESSION, reason="6 % slower"),
+        open_: Verdict(kind=VerdictKind.UNDECIDED, reason="perhaps slower", decides=False),
+        crashed: Verdict(kind=VerdictKind.ERROR, reason="boom; no say: not ours", decides=False),
+    }
+    results = [
+        msgspec.structs.replace(
+            one,
+            role=one.role if one.role is Role.COMPILED or one.kernel not in told else Role.PEER,
+            verdict=told.get(one.kernel, Verdict(kind=VerdictKind.PASS, reason="as before", decides=False)),
+        )
+        for one in run.results
+    ]
+    return msgspec.structs.replace(run, results=results)
+
+
+def test_what_has_no_say_is_no_failure_in_junit(silent: Run) -> None:
+    (suite,) = ElementTree.fromstring(junit_xml(silent))
+    assert [suite.get(name) for name in ("failures", "errors", "skipped")] == ["0", "0", "4"]
+    assert sorted(one.get("message", "") for one in suite.iter("skipped")) == [
+        "crashed: boom; no say: not ours",
+        "regression: 5 % slower; no say: tuned anew",
+        "regression: 6 % slower",
+        "undecided: perhaps slower",
+    ]
+
+
+def test_what_has_no_say_is_a_notice_on_github(silent: Run) -> None:
+    lines = github_annotations(silent).splitlines()
+    assert {line.split(" ")[0] for line in lines} == {"::notice"}
+    assert [line.rpartition("::")[2] for line in lines if "slower" in line or "boom" in line] == [
+        "perhaps slower",
+        "5 %25 slower; no say: tuned anew",
+        "6 %25 slower",
+        "boom; no say: not ours",
+    ]
+
+
+def test_what_has_no_say_is_marked_in_every_table_and_in_the_document(silent: Run) -> None:
+    for view in (html_report(silent), markdown_report(silent)):
+        assert view.count("regression, no say") == 2
+        assert (view.count("undecided, no say"), view.count("error, no say"), view.count("pass, no say")) == (1, 1, 0)
+    assert "5 % slower; no say: tuned anew" in markdown_report(silent)
+    rows = {row["kernel"]: row for row in run_document(silent, None)["results"]}
+    assert [rows[f"qknorm_rope/{name}@1"]["decides"] for name in ("compiled", "fused_triton", "fused_cuda")] == [False] * 3

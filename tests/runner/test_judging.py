@@ -11,7 +11,7 @@ import pytest
 
 from fusebench.errors import RunRecordError
 from fusebench.runner.judging import judged
-from fusebench.schema import ExitCode, Run, Status, VerdictKind
+from fusebench.schema import ExitCode, Role, Run, Status, VerdictKind
 from fusebench.stats.rule import MarginRule
 from fusebench.store.baselines import promote
 from fusebench.store.run_folder import write_run
@@ -150,3 +150,52 @@ def test_a_run_whose_identical_code_reads_slower_is_undecided_and_warned_of(tmp_
     assert warning.startswith("identical machine code differed by up to 10.00%")
     changed = judged(synthetic.with_code(slower, [WHERE[1]]), tmp_path, MarginRule())
     assert (verdict(changed).kind, changed.warnings) == (VerdictKind.REGRESSION, [])
+
+
+COMPILED = ("flux_1024", "qknorm_rope/compiled@1")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({"slow": {COMPILED: 1.2}}, VerdictKind.REGRESSION, ExitCode.PASS),
+        ({"slow": {COMPILED: 1.03}}, VerdictKind.UNDECIDED, ExitCode.PASS),
+        ({"slow": {COMPILED: 0.8}}, VerdictKind.IMPROVEMENT, ExitCode.PASS),
+        ({"slow": {COMPILED: 1.2, WHERE: 1.2}}, VerdictKind.REGRESSION, ExitCode.REGRESSION),
+    ],
+)
+def test_the_speed_of_compiled_code_is_recorded_and_has_no_say(
+    results: Path, synthetic: ModuleType, change: dict[str, Any], kind: VerdictKind, code: ExitCode
+) -> None:
+    run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
+    found = next(result for result in run.results if (result.case, result.kernel) == COMPILED)
+    assert (found.verdict.kind, found.verdict.decides, run.exit_code) == (kind, False, code)
+    assert found.verdict.reason.endswith("; no say in the exit code: torch.compile chooses its code anew in every process")
+    assert run.warnings == [], "what is tuned anew in every process needs no explanation"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({"errors": {COMPILED: 1.4}}, VerdictKind.REGRESSION, ExitCode.REGRESSION),
+        ({"status": {COMPILED: (Status.WRONG, "off by one")}}, VerdictKind.ERROR, ExitCode.KERNEL_FAILED),
+        ({"status": {COMPILED: (Status.NOT_MEASURED, "no time")}}, VerdictKind.UNDECIDED, ExitCode.UNDECIDED),
+    ],
+)
+def test_what_is_no_matter_of_its_speed_keeps_its_say(
+    results: Path, synthetic: ModuleType, change: dict[str, Any], kind: VerdictKind, code: ExitCode
+) -> None:
+    run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
+    found = next(result for result in run.results if (result.case, result.kernel) == COMPILED)
+    assert (found.verdict.kind, found.verdict.decides, run.exit_code) == (kind, True, code)
+    assert "no say" not in found.verdict.reason
+
+
+def test_a_peer_that_fails_says_that_it_has_no_say(tmp_path: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run(status={WHERE: (Status.CRASHED, "boom")})
+    theirs = msgspec.structs.replace(
+        run, results=[msgspec.structs.replace(one, role=Role.PEER) if (one.case, one.kernel) == WHERE else one for one in run.results]
+    )
+    found = judged(theirs, tmp_path, MarginRule())
+    assert (found.exit_code, verdict(found).kind, verdict(found).decides) == (ExitCode.PASS, VerdictKind.ERROR, False)
+    assert verdict(found).reason == "boom; no say in the exit code: a peer is another library's to mend"

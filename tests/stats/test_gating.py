@@ -8,7 +8,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import CacheState, ExitCode, Role, Run, SamplingPlan, Status, VerdictKind
+from fusebench.schema import CacheState, ExitCode, Role, Run, SamplingPlan, Status, Verdict, VerdictKind
 from fusebench.stats.accuracy_change import accuracy_growth
 from fusebench.stats.gating import Comparison, Judgement, Standing, gate_exit_code, judge_run
 from fusebench.stats.rule import MarginRule
@@ -263,3 +263,53 @@ def test_a_baseline_of_another_suite_is_named(synthetic: ModuleType) -> None:
     judgements = judge_run(synthetic.make_run(suite="b"), synthetic.make_run(suite="a"), MarginRule())
     assert {one.verdict.kind for one in judgements} == {VerdictKind.INCOMPARABLE}
     assert all("a -> b" in one.verdict.reason for one in judgements)
+
+
+COMPILED = ("flux_1024", "qknorm_rope/compiled@1")
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind"), [(1.2, VerdictKind.REGRESSION), (1 / 1.2, VerdictKind.IMPROVEMENT), (1.03, VerdictKind.UNDECIDED)]
+)
+def test_the_speed_of_compiled_code_is_judged_and_has_no_say(synthetic: ModuleType, factor: float, kind: VerdictKind) -> None:
+    judgements = judge_run(synthetic.make_run(slow={COMPILED: factor}), synthetic.make_run(), RULE)
+    found = by_place(judgements)
+    assert (found[COMPILED].verdict.kind, found[COMPILED].verdict.decides) == (kind, False)
+    assert found["flux_1024", synthetic.FUSED].verdict.decides
+    assert gate_exit_code(judgements) is ExitCode.PASS
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 1 / 1.2])
+def test_a_loss_of_accuracy_of_compiled_code_keeps_its_say(synthetic: ModuleType, factor: float) -> None:
+    judgements = judge_run(synthetic.make_run(slow={COMPILED: factor}, errors={COMPILED: 1.4}), synthetic.make_run(), RULE)
+    found = by_place(judgements)[COMPILED].verdict
+    assert (found.kind, found.decides) == (VerdictKind.REGRESSION, True)
+    assert gate_exit_code(judgements) is ExitCode.REGRESSION
+
+
+def test_compiled_code_that_is_faster_and_no_longer_checked_keeps_its_say(synthetic: ModuleType) -> None:
+    """It may be faster by being wrong, which is no matter of what the compiler chose to tune."""
+    run = synthetic.make_run(slow={COMPILED: 1 / 1.2})
+    unchecked = [msgspec.structs.replace(one, accuracy=None) if (one.case, one.kernel) == COMPILED else one for one in run.results]
+    found = by_place(judge_run(msgspec.structs.replace(run, results=unchecked), synthetic.make_run(), RULE))[COMPILED].verdict
+    assert (found.kind, found.decides) == (VerdictKind.UNDECIDED, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (Status.WRONG, ExitCode.KERNEL_FAILED),
+        (Status.CRASHED, ExitCode.KERNEL_FAILED),
+        (Status.CHECKED, ExitCode.UNDECIDED),
+    ],
+)
+def test_compiled_code_that_fails_or_is_no_longer_timed_keeps_its_say(synthetic: ModuleType, status: Status, code: ExitCode) -> None:
+    judgements = judge_run(synthetic.make_run(status={COMPILED: (status, "why")}), synthetic.make_run(), RULE)
+    assert by_place(judgements)[COMPILED].verdict.decides
+    assert gate_exit_code(judgements) is code
+
+
+def test_the_verdict_that_a_run_was_stored_with_decides_nothing_of_a_later_one(synthetic: ModuleType) -> None:
+    silent = Verdict(kind=VerdictKind.REGRESSION, reason="5 % slower", decides=False)
+    runs = [synthetic.change_results(synthetic.make_run(slow=slow), verdict=silent) for slow in ({("flux_1024", synthetic.FUSED): 1.2}, {})]
+    assert gate_exit_code(judge_run(*runs, RULE)) is ExitCode.REGRESSION

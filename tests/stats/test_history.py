@@ -111,6 +111,12 @@ def test_peers_have_no_say_and_parts_no_series(synthetic: ModuleType, few: dict[
     assert series([synthetic.change_results(run, covers="norm only") for run in runs], Figure.RAW) == {}
 
 
+def test_the_speed_of_compiled_code_has_a_series_and_no_say(synthetic: ModuleType, few: dict[str, Any]) -> None:
+    few["kernels"] = (*few["kernels"], f"{synthetic.OP}/compiled@1")
+    found = series(synthetic.make_history(2, **few))
+    assert [found[CASE, kernel].decides for kernel in (f"{synthetic.OP}/compiled@1", synthetic.FUSED)] == [False, True]
+
+
 def test_a_case_that_was_not_cold_is_left_out_of_that_night(synthetic: ModuleType, few: dict[str, Any]) -> None:
     first, second = synthetic.make_history(2, **few)
     warm = msgspec.structs.replace(second, cases=[msgspec.structs.replace(one, not_cold="faster than the copy") for one in second.cases])

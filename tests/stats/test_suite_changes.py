@@ -108,3 +108,12 @@ def test_a_kernel_that_now_covers_a_part_is_lost(synthetic: ModuleType) -> None:
     assert lost.kernels == (f"flux_1024: {part.kernel}",)
     both = msgspec.structs.replace(baseline, results=[part, *baseline.results[1:]])
     assert shrinkage(both, both) == [], "a part that stays the part is not lost"
+
+
+def test_compiled_code_needs_no_cause_unless_it_leaves_its_yardsticks_behind(synthetic: ModuleType) -> None:
+    """It takes 1.6 times the copy's time."""
+    place, baseline = ("flux_1024", f"{synthetic.OP}/compiled@1"), synthetic.make_run()
+    faster, impossible = (synthetic.make_run(slow={place: factor}) for factor in (0.8, 0.9 / 1.6))
+    assert unexplained_improvements(judge_run(faster, baseline, MarginRule()), faster, baseline) == []
+    (found,) = unexplained_improvements(judge_run(impossible, baseline, MarginRule()), impossible, baseline)
+    assert (found.kernel, "faster yardstick, beyond the 110%" in found.reason) == (place[1], True)

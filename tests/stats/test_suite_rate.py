@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections import Counter
 from types import ModuleType
 
+import msgspec
 import pytest
 
-from fusebench.schema import VerdictKind
+from fusebench.schema import Role, Verdict, VerdictKind
 from fusebench.stats.gating import judge_run
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.suite_rate import held_to_rate
@@ -55,7 +56,7 @@ def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) ->
     held = held_to_rate(judge_run(run, baseline, RULE), run, baseline, RULE)
     reason = next(one.verdict.reason for one in held if (one.case, one.kernel) == place)
     assert "slower beyond" in reason
-    assert "among 30 comparisons it is no finding (adjusted p" in reason
+    assert "among 25 comparisons it is no finding (adjusted p" in reason
 
 
 def test_nothing_to_compare_is_nothing_to_hold(synthetic: ModuleType) -> None:
@@ -73,4 +74,29 @@ def test_a_verdict_carries_what_it_was_decided_by(synthetic: ModuleType) -> None
     slow, same = held[place], held["zimage_1024", synthetic.FUSED]
     assert (slow.margin, same.margin) == (RULE.margin, RULE.margin)
     assert slow.p_value < slow.adjusted_p < 0.05 < same.p_value
-    assert slow.adjusted_p == pytest.approx(30 * slow.p_value)
+    assert slow.adjusted_p == pytest.approx(25 * slow.p_value), "compiled@1 has no say on the five cases"
+
+
+@pytest.mark.parametrize("role", [Role.COMPILED, Role.PEER])
+def test_what_has_no_say_makes_no_room_for_others(synthetic: ModuleType, role: Role) -> None:
+    """Clear findings beside it let the borderline one stand; those of kernels without a say do not, and keep their own verdicts."""
+    place, other = ("flux_1024", synthetic.FUSED), f"{synthetic.OP}/fused_cuda@1"
+
+    def held(of: Role) -> dict[tuple[str, str], Verdict]:
+        slow = {place: BORDERLINE, **{(case, other): 1.2 for case in synthetic.CASES}}
+        run, baseline = (
+            msgspec.structs.replace(
+                run, results=[msgspec.structs.replace(one, role=of) if one.kernel == other else one for one in run.results]
+            )
+            for run in (synthetic.make_run(half=HALF, slow=slow), synthetic.make_run(half=HALF))
+        )
+        return {(one.case, one.kernel): one.verdict for one in held_to_rate(judge_run(run, baseline, RULE), run, baseline, RULE)}
+
+    assert held(Role.FUSED)[place].kind is VerdictKind.REGRESSION
+    found = held(role)
+    assert found[place].kind is VerdictKind.UNDECIDED
+    assert "among 20 comparisons" in found[place].reason
+    silent = found["flux_1024", other]
+    assert (silent.kind, silent.decides, silent.adjusted_p, silent.margin) == (VerdictKind.REGRESSION, False, None, RULE.margin)
+    assert silent.p_value is not None
+    assert silent.p_value < 1e-6

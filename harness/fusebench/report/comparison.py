@@ -53,6 +53,7 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
         "suite": judgement.suite,
         "kernel": judgement.kernel,
         "verdict": str(judgement.verdict.kind),
+        "decides": judgement.verdict.decides,
         "comparison": str(judgement.comparison),
         "standing": str(judgement.standing),
         "change": finite(change.value) if change else None,
@@ -111,11 +112,18 @@ def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
     for judgement in judgements:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
-    kinds = Counter(judgement.verdict.kind for judgement in judgements)
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
+    counted = _counted(judgements)
+    silent = _counted([one for one in judgements if not one.verdict.decides and one.verdict.kind is not VerdictKind.PASS])
+    without = f"; without a say in the exit code: {silent} of these" if silent else ""
     missing = sum(judgement.standing is Standing.MISSING for judgement in judgements)
     shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
-    console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{shrunk}", highlight=False)
+    console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{without}{shrunk}", highlight=False)
+
+
+def _counted(judgements: Sequence[Judgement]) -> str:
+    """`29 pass, 1 regression`."""
+    kinds = Counter(judgement.verdict.kind for judgement in judgements)
+    return ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
 
 
 def _explained(judgement: Judgement) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ..schema import FAILED_STATUSES, Result, Run, VerdictKind
 from .table import weighted_lines
-from .wording import headline, part_notes
+from .wording import failure_reason, headline, part_notes
 
 
 def github_annotations(run: Run) -> str:
     """`::error` for failed kernels and regressions, `::warning` for undecided or incomparable ones and for the run's own warnings,
-    one `::notice` with the weighted speedups and one for each kernel that covers a part of its op."""
+    `::notice` for any of these that has no say in the exit code, one with the weighted speedups and one for each kernel that covers a part
+    of its op."""
     lines = [line for result in run.results if (line := _annotation(result))]
     if not run.complete:
         lines.append(_command("warning", "incomplete run", "not every case was measured"))
@@ -21,16 +22,17 @@ def github_annotations(run: Run) -> str:
 
 
 def _annotation(result: Result) -> str:
+    silent = "" if result.has_a_say else "notice"
     where = f"{result.kernel} on {result.suite}:{result.case}"
     if result.status in FAILED_STATUSES:
-        return _command("error", f"{where}: {result.status}", result.reason or "no reason recorded")
+        return _command(silent or "error", f"{where}: {result.status}", failure_reason(result) or "no reason recorded")
     if result.verdict is None:
         return ""
     kind = result.verdict.kind
     if kind in (VerdictKind.REGRESSION, VerdictKind.ERROR):
-        return _command("error", f"{where}: {kind}", result.verdict.reason)
+        return _command(silent or "error", f"{where}: {kind}", result.verdict.reason)
     if kind in (VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE):
-        return _command("warning", f"{where}: {kind}", result.verdict.reason)
+        return _command(silent or "warning", f"{where}: {kind}", result.verdict.reason)
     return ""
 
 

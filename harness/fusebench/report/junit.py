@@ -5,11 +5,14 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from ..schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
-from .wording import headline, part_label, short_kernel, with_spread
+from .wording import failure_reason, headline, part_label, short_kernel, with_spread
 
 
 def junit_xml(run: Run) -> str:
-    """Regressions are failures, kernels that failed are errors, what was not timed or not decided is skipped with its reason."""
+    """Regressions are failures, kernels that failed are errors, what was not timed or not decided is skipped with its reason.
+
+    So is whatever has no say in the exit code: a reader of this file must not call for what the command lets pass.
+    """
     root = ElementTree.Element("testsuites", name=f"fusebench {headline(run)}")
     for name in dict.fromkeys(result.suite for result in run.results):
         results = [result for result in run.results if result.suite == name]
@@ -35,21 +38,32 @@ def _test_case(result: Result) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase", classname=f"{result.suite}.{result.case}", name=short_kernel(result.kernel), time=f"{seconds:.9f}"
     )
-    verdict = result.verdict
-    if result.status in FAILED_STATUSES:
-        ElementTree.SubElement(case, "error", type=str(result.status), message=_printable(result.reason or str(result.status)))
-    elif verdict is not None and verdict.kind is VerdictKind.ERROR:
-        ElementTree.SubElement(case, "error", type="error", message=_printable(verdict.reason))
-    elif verdict is not None and verdict.kind is VerdictKind.REGRESSION:
-        ElementTree.SubElement(case, "failure", type="regression", message=_printable(verdict.reason))
-    elif verdict is not None and verdict.kind in (VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE):
-        ElementTree.SubElement(case, "skipped", message=_printable(f"{verdict.kind}: {verdict.reason}"))
-    elif result.status not in (Status.MEASURED, Status.CHECKED):
-        ElementTree.SubElement(case, "skipped", message=_printable(f"{result.status}: {result.reason}"))
+    if (trouble := _trouble(result)) is not None:
+        element, kind, message = trouble
+        if element == "skipped" or not result.has_a_say:
+            ElementTree.SubElement(case, "skipped", message=_printable(f"{kind}: {message}"))
+        else:
+            ElementTree.SubElement(case, element, type=kind, message=_printable(message))
     if result.measurement is not None:
         part = f" ({part_label(result)})" if result.covers else ""
         ElementTree.SubElement(case, "system-out").text = f"{with_spread(result.measurement.time_us)} us{part}"
     return case
+
+
+def _trouble(result: Result) -> tuple[str, str, str] | None:
+    """The element, type and message of what is not in order, were it to count; None where all is well."""
+    verdict = result.verdict
+    if result.status in FAILED_STATUSES:
+        return "error", str(result.status), failure_reason(result) or str(result.status)
+    if verdict is not None and verdict.kind is VerdictKind.ERROR:
+        return "error", "error", verdict.reason
+    if verdict is not None and verdict.kind is VerdictKind.REGRESSION:
+        return "failure", "regression", verdict.reason
+    if verdict is not None and verdict.kind in (VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE):
+        return "skipped", str(verdict.kind), verdict.reason
+    if result.status not in (Status.MEASURED, Status.CHECKED):
+        return "skipped", str(result.status), result.reason
+    return None
 
 
 def _printable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema import CaseSummary, Measurement, Result, Role, Run
+from ..schema import CaseSummary, Measurement, Result, Role, Run, VerdictKind
 from .wording import (
     DASH,
     cases_with_results,
@@ -34,6 +34,10 @@ FULL_HEADER = (
     "equal to split",
     "verdict",
 )
+
+
+_NEVER_COUNT = (VerdictKind.PASS, VerdictKind.INCOMPARABLE)
+"""Verdicts that change the exit code of no run, whoever's they are."""
 
 
 def full_row(summary: CaseSummary, row: Result) -> list[str]:
@@ -75,6 +79,9 @@ def suite_rows(run: Run) -> dict[str, list[list[str]]]:
 
 
 def outcome(row: Result) -> str:
-    """The verdict where there is one, else how far the kernel came, and what it covers where that is not the whole op."""
+    """The verdict where there is one, marked where it has no say in the exit code, else how far the kernel came; then what it covers where
+    that is not the whole op."""
     reached = str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
+    if row.verdict is not None and row.verdict.kind not in _NEVER_COUNT and not row.has_a_say:
+        reached += ", no say"
     return f"{reached}; {part_label(row)}" if row.covers else reached

@@ -165,6 +165,12 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
     return notes
 
 
+def failure_reason(result: Result) -> str:
+    """Why a kernel failed, with the remark that this has no say in the exit code where its verdict makes one."""
+    verdict = result.verdict
+    return (verdict.reason if verdict is not None and verdict.kind is VerdictKind.ERROR else "") or result.reason
+
+
 def part_label(result: Result) -> str:
     """`covers: norm only: no scale, no shift`; empty for a kernel that does the whole op."""
     return f"covers: {result.covers}" if result.covers else ""

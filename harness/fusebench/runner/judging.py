@@ -10,6 +10,7 @@ from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, Ve
 from ..stats.rule import MarginRule
 from ..stats.soundness import require_sound
 from ..stats.whole_run import identical_line, judge_whole
+from ..stats.without_say import with_remark
 from ..store.baselines import load_baseline
 from ..store.calibration_note import with_calibration
 
@@ -49,15 +50,15 @@ def judged(run: Run, results_folder: Path, rule: MarginRule) -> Run:
         reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",
     )
     results = [msgspec.structs.replace(result, verdict=_verdict(result, verdicts, missing)) for result in run.results]
-    codes = [_EXIT_CODES.get(result.verdict.kind, ExitCode.PASS) for result in results if result.verdict is not None and result.decides]
+    codes = [_EXIT_CODES.get(result.verdict.kind, ExitCode.PASS) for result in results if result.verdict is not None and result.has_a_say]
     return msgspec.structs.replace(run, results=results, exit_code=worst_exit_code([*codes, ExitCode(run.exit_code)]))
 
 
 def _verdict(result: Result, verdicts: dict[tuple[str, str], Verdict], missing: Verdict) -> Verdict | None:
     if result.status in FAILED_STATUSES:
-        return Verdict(kind=VerdictKind.ERROR, reason=result.reason)
+        return with_remark(Verdict(kind=VerdictKind.ERROR, reason=result.reason, decides=result.decides), result.role)
     if result.status is Status.NOT_MEASURED:
-        return Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason)
+        return with_remark(Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason, decides=result.decides), result.role)
     if result.covers:
         return None  # its time is a part's, and there is nothing that it could be judged by
     judgement = verdicts.get((result.case_key, result.kernel))

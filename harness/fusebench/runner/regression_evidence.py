@@ -37,7 +37,7 @@ def explained_comparison(record: Comparison, compiled: Collection[str], provider
 
 
 def any_regressed(run: Run) -> bool:
-    """Whether a judged run holds a regression that decides."""
+    """Whether a judged run holds a regression that has a say in the exit code."""
     return any(_regressed(result) for result in run.results)
 
 
@@ -63,12 +63,12 @@ def explained_judgements(judgements: Sequence[Judgement], run: Run, providers: S
 
 
 def regressed(judgement: Judgement) -> bool:
-    """Whether it is a regression that decides."""
-    return judgement.decides and judgement.verdict.kind is VerdictKind.REGRESSION
+    """Whether it is a regression that has a say in the exit code."""
+    return judgement.verdict.decides and judgement.verdict.kind is VerdictKind.REGRESSION
 
 
 def _regressed(result: Result) -> bool:
-    return result.decides and result.verdict is not None and result.verdict.kind is VerdictKind.REGRESSION
+    return result.has_a_say and result.verdict is not None and result.verdict.kind is VerdictKind.REGRESSION
 
 
 def _slower(verdict: Verdict) -> bool:

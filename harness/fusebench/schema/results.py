@@ -126,9 +126,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float | None = None
     """P-value of "no slower than the margin"; None where no times were compared."""
     adjusted_p: float | None = None
-    """The same after all comparisons of the run are taken into account: the smallest false-discovery rate at which it would stand."""
+    """The same after all comparisons of the run that have a say are taken into account: the smallest false-discovery rate at which it would
+    stand.  None for a verdict without a say, which is not among them."""
     margin: float | None = None
     """Share of the old time that counted as no change."""
+    decides: bool = True
+    """Whether it has a say in the exit code.  Older records do not hold it and read as True; `Result.has_a_say` knows their peers."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,3 +204,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def decides(self) -> bool:
         """Whether this result has a say in the exit code: a peer is measured to compare with, and is another library's to mend."""
         return self.role is not Role.PEER
+
+    @property
+    def speed_decides(self) -> bool:
+        """Whether its speed has a say in the exit code.
+
+        torch.compile tunes by timing, anew in every process: between two runs its kernels become slower and faster with no change of the
+        tree.  Its failures and losses of accuracy keep their say.
+        """
+        return self.decides and self.role is not Role.COMPILED
+
+    @property
+    def has_a_say(self) -> bool:
+        """Whether what its verdict, or without one its status, says counts in the exit code."""
+        return self.decides and (self.verdict is None or self.verdict.decides)

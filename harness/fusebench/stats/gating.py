@@ -18,6 +18,7 @@ from ..schema import (
     Estimate,
     ExitCode,
     Result,
+    Role,
     Run,
     Status,
     Verdict,
@@ -58,11 +59,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     suite: str
     kernel: str
+    role: Role
     verdict: Verdict
     comparison: Comparison
     standing: Standing = Standing.COMMON
-    decides: bool = True
-    """Whether it has a say in the exit code."""
     same_code: bool | None = None
     """Whether both runs launched the same machine code; None where either does not say."""
     alone: VerdictKind | None = None
@@ -84,12 +84,12 @@ def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
 def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool = False) -> ExitCode:
     """What the judgements amount to.
 
-    Those of peers do not count.  Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged by
-    and do not count.  Without a single pair to compare the result is undecided: a gate that compared nothing has not passed.
+    Those without a say do not count.  Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged
+    by and do not count.  Without a single pair that counts the result is undecided: a gate that compared nothing has not passed.
     """
     codes: list[ExitCode] = []
     for judgement in judgements:
-        if not judgement.decides:
+        if not judgement.verdict.decides:
             continue
         kind = judgement.verdict.kind
         if kind is VerdictKind.ERROR:
@@ -184,6 +184,9 @@ class _Judge:
             speed = verdict_on_unchanged(speed, self.circumstances)
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)
         judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
+        if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing
+            verdict = msgspec.structs.replace(judgement.verdict, decides=new.speed_decides)
+            judgement = msgspec.structs.replace(judgement, verdict=verdict)
         return msgspec.structs.replace(judgement, same_code=same_code, alone=kind if unchanged else None)
 
     def _speed(self, new: Result, old: Result) -> _Finding:
@@ -260,8 +263,8 @@ def _judgement(
         case=result.case,
         suite=result.suite,
         kernel=result.kernel,
-        verdict=Verdict(kind=kind, reason=reason, change=change),
+        role=result.role,
+        verdict=Verdict(kind=kind, reason=reason, change=change, decides=result.decides),
         comparison=comparison,
         standing=standing,
-        decides=result.decides,
     )

@@ -78,7 +78,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]
     times_us: tuple[float, ...]
     decides: bool
-    """Whether it has a say in the exit code: it is no peer's, and the newest run that has the case still measured it."""
+    """Whether it has a say in the exit code: it is neither a peer's nor torch.compile's, and the newest run that has the case still
+    measured it."""
 
     @property
     def yardsticks_us(self) -> tuple[float, ...]:
@@ -188,4 +189,4 @@ def _reading(result: Result) -> Reading | None:
     timing = result.measurement
     if result.status is not Status.MEASURED or timing is None or result.covers:
         return None  # the time of a part of the op is compared with nothing
-    return Reading(timing.time_us.value, timing.sol, timing.speedup.value if timing.speedup else None, result.decides)
+    return Reading(timing.time_us.value, timing.sol, timing.speedup.value if timing.speedup else None, result.speed_decides)

@@ -28,28 +28,34 @@ def held_to_rate(
 ) -> list[Judgement]:
     """The judgements of `run` against `baseline`, in their order, with the regressions of speed that do not stand turned undecided.
 
-    Every comparison of times counts among those tested, and its verdict gets its p-values and its margin; identical machine code, whose
-    answer is known beforehand, does not.  A loss of accuracy is no matter of chance and stays.
+    Every comparison of times that has a say counts among those tested; identical machine code, whose answer is known beforehand, does not.
+    Nor does what has no say (peers, the speed of torch.compile's code): each finding raises the level that the others are tested at, and
+    what cannot raise an alarm must not make room for others'.  Its verdict stands on its own interval, and gets its p-value and its margin
+    as those tested do, but no adjusted one.  A loss of accuracy is no matter of chance and stays.
 
     Raises:
         ValueError: a rate outside (0, 1).
     """
     new, old = results_by_place(run), results_by_place(baseline)
+    held = list(judgements)
     tested: list[int] = []
     p_values: list[float] = []
     for place, judgement in enumerate(judgements):
         key = (judgement.suite, judgement.case, judgement.kernel)
-        if judgement.verdict.change is not None and not judgement.same_code and key in new and key in old:
-            tested.append(place)
-            p_values.append(_p_slower(judgement, new[key], old[key], rule))
-    chosen = select(p_values, rate, dependence)
-    held = list(judgements)
-    for place, p_value, adjusted, stands in zip(tested, p_values, chosen.adjusted, chosen.stands, strict=True):
-        judgement = judgements[place]
-        key = (judgement.suite, judgement.case, judgement.kernel)
+        if judgement.verdict.change is None or judgement.same_code or key not in new or key not in old:
+            continue
+        p_value = _p_slower(judgement, new[key], old[key], rule)
         timing = new[key].measurement
         margin = rule.margin_at(timing.time_us.value) if timing is not None else None
-        verdict = msgspec.structs.replace(judgement.verdict, p_value=p_value, adjusted_p=adjusted, margin=margin)
+        held[place] = msgspec.structs.replace(judgement, verdict=msgspec.structs.replace(judgement.verdict, p_value=p_value, margin=margin))
+        if judgement.verdict.decides:
+            tested.append(place)
+            p_values.append(p_value)
+    chosen = select(p_values, rate, dependence)
+    for place, adjusted, stands in zip(tested, chosen.adjusted, chosen.stands, strict=True):
+        judgement = held[place]
+        key = (judgement.suite, judgement.case, judgement.kernel)
+        verdict = msgspec.structs.replace(judgement.verdict, adjusted_p=adjusted)
         if verdict.kind is VerdictKind.REGRESSION and not stands and not less_accurate(new[key], old[key]):
             limits = f"adjusted p {adjusted:.2g}, {rate:g} is allowed"
             why = f"among {len(tested)} comparisons it is no finding ({limits}): measure with more replicates"

@@ -17,13 +17,14 @@ from .rule import MarginRule
 from .selected_part import not_selected, selected_part
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 from .suite_rate import held_to_rate, less_accurate, results_by_place
+from .without_say import with_remark
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What two records say together."""
 
     judgements: tuple[Judgement, ...]
-    """Final, in the order of `judge_run`."""
+    """Final, in the order of `judge_run`; what has no say in the exit code says so in its reason."""
     identical: tuple[Spread, ...]
     """What identical machine code showed, by class of duration; empty where neither or only one record says what code ran."""
     shrunken: tuple[Shrinkage, ...]
@@ -45,6 +46,7 @@ def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
     judgements = held_to_rate(judge_run(run, part, rule), run, part, rule)
     twins = twins_of(judgements, run)
     judgements = held_to_noise(judgements, twins, run, part)
+    judgements = [msgspec.structs.replace(one, verdict=with_remark(one.verdict, one.role)) for one in judgements]
     return Judged(
         judgements=tuple(judgements),
         identical=tuple(spread_of(twins)),
