@@ -16,7 +16,7 @@ from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.timing import placement, preparation
 from fusebench.timing.host import HostTimer
-from fusebench.timing.measure import RETRIES, CaseTimings, measure_case
+from fusebench.timing.measure import BETWEEN, RETRIES, CaseTimings, measure_case
 from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
 
 SIZE = 16
@@ -241,3 +241,9 @@ def test_settling_works_on_every_arm_before_anything_is_timed(timed: Timed, call
 
     timed(timer, settle=settle)
     assert counted == [(9, 0)], "three rounds of three spying arms, once, with nothing timed yet"
+
+
+def test_the_phases_of_a_measurement_sum_up_to_what_it_took(timed: Timed) -> None:
+    timings = timed(HostTimer())
+    assert BETWEEN in timings.phases_s
+    assert sum(timings.phases_s.values()) == pytest.approx(timings.seconds)

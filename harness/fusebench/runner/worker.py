@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import TimerError, UsageError
 from ..registry import Collection, Kernel, load_collection
 from ..registry.failures import describe_exception
@@ -34,6 +36,8 @@ library that need not be installed."""
 
 READY = Progress(text="ready")
 """A worker's first words: it has loaded everything and waits for tasks."""
+AROUND = "set-up and clean-up of measurements"
+"""The phase in which a worker makes ready what it measures, and returns memory afterwards."""
 NAME_BYTES = 256
 """Room for the name of the kernel that is being called, in memory that outlives the worker."""
 
@@ -109,9 +113,11 @@ class _Worker:
         try:
             if isinstance(task, CheckTask):
                 return self._check(task)
+            began = time.monotonic()
             measured = self._measure(task)
             self._return_memory()
-            return measured
+            around = time.monotonic() - began - measured.seconds
+            return msgspec.structs.replace(measured, phases_s={**measured.phases_s, AROUND: around})
         except TimerError as error:
             return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
@@ -254,8 +260,6 @@ class _Worker:
         if self.device.type == "cpu":
             work()
             return {}
-        import msgspec
-
         from ..device import wait_for_steady_clock
         from ..device.nvml import open_monitor
 

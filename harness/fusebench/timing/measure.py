@@ -37,6 +37,8 @@ RETRIES = 2
 """Times that a replicate with missing records is repeated before the timer is declared unfit."""
 CODE = "digests of machine code"
 """The phase of `decided_before`."""
+BETWEEN = "between the phases of measurements"
+"""The phase that holds what no other does, so that phases sum up to `seconds`."""
 MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget says."""
 
@@ -70,6 +72,11 @@ class CaseTimings:
             yield
         finally:
             self.phases_s[name] += time.monotonic() - began
+
+    def finish(self, started: float) -> None:
+        """Close the books of a measurement that began at `started` (of `time.monotonic`)."""
+        self.seconds = time.monotonic() - started
+        self.phases_s[BETWEEN] += self.seconds - sum(self.phases_s.values())
 
 
 def measure_case(
@@ -169,7 +176,7 @@ def measure_case(
             break
     if judge is not None:
         timings.compared = judge.compared()
-    timings.seconds = time.monotonic() - started
+    timings.finish(started)
     return timings
 
 
