@@ -118,7 +118,7 @@ def calibrate(
     if not subjects:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
-    earlier = load_calibration(project.results, target.name) if add else None
+    earlier = load_calibration(project.results, target.name)  # one that cannot be read is found before anything is measured
     import msgspec
 
     options = CalibrationOptions(
@@ -132,7 +132,7 @@ def calibrate(
         timer=timer,
         budget_s=budget,
     )
-    if earlier is not None:
+    if add and earlier is not None:
         require_same_method(earlier, options, earlier.timer if timer == "auto" else timer)
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         for warning in (*target.warnings, *require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))):

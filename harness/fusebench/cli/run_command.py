@@ -109,7 +109,6 @@ def run(
     from ..runner.run_options import Options, default_plan
     from ..runner.session import Session
     from ..stats.rule import DEFAULT_MARGIN, MarginRule
-    from ..store.finding import runs_folder
     from ..timing.names import require_timer
     from .output import console, print_json, remark
     from .progress import make_reporter
@@ -137,7 +136,7 @@ def run(
         resumed=resumed,
     )
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
-    folder = out if out is not None else runs_folder(selection.project)
+    folder = _folder_for(out, selection.project, target.name)
 
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
@@ -163,6 +162,18 @@ def run(
         print_run(record, console())
         typer.echo(f"run: {written}")
     raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
+    """Where the run's folder goes, once it is known that what will be measured can be judged and kept."""
+    from ..runner.judging import require_judgeable
+    from ..store.files import require_writable
+    from ..store.finding import runs_folder
+
+    folder = out if out is not None else runs_folder(project)
+    require_writable(folder)
+    require_judgeable(project.results, device_name)
+    return folder
 
 
 def _stopped_run(text: str, project: Project) -> Resumed:
