@@ -13,7 +13,18 @@ import typer
 from ..errors import FusebenchError, UsageError
 from ..schema import CacheState, ExitCode
 from .evidence_work import Measured, providers_between
-from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import (
+    CaseOption,
+    DeviceOption,
+    EvidenceOption,
+    JsonOption,
+    KernelOption,
+    KernelsOption,
+    OpOption,
+    SuiteOption,
+    TimeoutOption,
+    a_number,
+)
 from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line
 from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
@@ -43,6 +54,7 @@ MarginOption = Annotated[
         "--margin",
         min=0.001,
         max=1.0,
+        callback=a_number,
         help="Change that does not matter; 0.004 (0.4 %) on a GPU, 0.1 on a CPU, 0.05 of the instructions with --static.",
         show_default=False,
     ),

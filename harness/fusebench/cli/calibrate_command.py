@@ -10,7 +10,8 @@ import typer
 
 from ..errors import UsageError
 from ..schema import CacheState
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
+from .run_command import WaitOption
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -65,6 +66,7 @@ def calibrate(
             "--budget",
             metavar="SECONDS",
             min=1.0,
+            callback=a_number,
             help="Take no longer than about this; what was not reached by then is left out.",
         ),
     ] = None,
@@ -78,9 +80,7 @@ def calibrate(
         ),
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")
-    ] = 0.0,
+    wait: WaitOption = 0.0,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
