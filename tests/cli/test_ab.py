@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result as Outcome
 
+from fusebench.device import resolve_device
 from fusebench.runner.messages import CheckTask, MeasureTask
 from fusebench.runner.process import WorkerProcess
 from fusebench.schema import ExitCode, VerdictKind
+from fusebench.store.calibration_note import calibration_file
 from fusebench.store.comparison_folder import read_comparison
 from fusebench.store.comparison_record import Comparison
 from fusebench.store.run_folder import read_samples
@@ -146,6 +148,22 @@ def test_what_cannot_be_compared_is_a_usage_error(fusebench: Fusebench, project:
     assert (outcome.exit_code, outcome.stdout) == (ExitCode.USAGE, "")
     assert said in outcome.stderr
     assert not (project / "results").exists()
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "pyproject.toml"]])
+def test_what_could_not_be_kept_is_not_measured(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, out: list[str]
+) -> None:
+    """A stored calibration that cannot be read, and a folder that takes no files."""
+    asked: list[object] = []
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *task: asked.append(task))
+    if not out:
+        file = calibration_file(project / "results", resolve_device("cpu").name)
+        file.parent.mkdir(parents=True)
+        file.write_text('{"version": 1, "no')
+    outcome = fusebench(*QUICK, "--base", "HEAD", *out)
+    said = "nothing can be written there" if out else "not a calibration that fusebench wrote"
+    assert (outcome.exit_code, said in outcome.stderr, asked) == (ExitCode.USAGE, True, []), outcome.output
 
 
 def test_outside_of_a_repository_it_is_said_what_to_do(fusebench: Fusebench, toy_project: Path) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from fusebench.cli import calibrate_command
+from fusebench.device import resolve_device
 from fusebench.runner import subjects
+from fusebench.runner.process import WorkerProcess
 from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan
+from fusebench.store.calibration_note import calibration_file
 
 Fusebench = Callable[..., Any]
 
@@ -53,6 +56,20 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(fusebench: F
     result = fusebench("calibrate", "--device", "cpu", *arguments)
     assert (result.exit_code, said in result.stderr) == (2, True), result.output
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("add", [[], ["--add"]])
+def test_a_stored_calibration_that_cannot_be_read_is_found_before_anything_is_measured(
+    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, add: list[str]
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *task: asked.append(task))
+    file = calibration_file(toy_project / "results", resolve_device("cpu").name)
+    file.parent.mkdir(parents=True)
+    file.write_text('{"version": 1, "no')
+    result = fusebench("calibrate", "--device", "cpu", "--quick", *add)
+    assert (result.exit_code, f"{file}: not a calibration" in result.stderr, asked) == (2, True, []), result.output
+    assert file.read_text() == '{"version": 1, "no'
 
 
 def test_planted_slowdowns_lie_beyond_the_margin_that_passes() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from click.testing import Result
 
 _fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
@@ -33,3 +34,16 @@ def test_compare_names_the_run_that_cannot_be_read(keep: Callable[..., Path], fu
     keep(run_id="old")
     result = fusebench("compare", "old", "no/such/run")
     assert (result.exit_code, "no such folder" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("bad", ["old", "new"])
+def test_a_record_that_no_measurement_gives_is_named(keep: Callable[..., Path], fusebench: Callable[..., Result], bad: str) -> None:
+    folders = {"old": keep(run_id="old", created="2026-07-01T00:00:00Z"), "new": keep(run_id="new")}
+    record = folders[bad] / "run.json"
+    content = json.loads(record.read_text())
+    content["results"][0]["measurement"]["time_us"]["value"] = "nan"
+    record.write_text(json.dumps(content))
+    result = fusebench("compare", "old", "new")
+    assert (result.exit_code, result.stdout, f"run {bad} cannot be judged" in result.stderr, "time_us is nan" in result.stderr) == (
+        2, "", True, True,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,17 @@ def test_usage_errors_exit_2(fusebench: Run, arguments: list[str]) -> None:
     result = fusebench(*arguments)
     assert result.exit_code == 2
     assert "No such" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *((command, option) for command in ("run", "ab") for option in ("--margin", "--budget", "--wait", "--kernel-timeout")),
+        ("run", "--precision"),
+        *(("calibrate", option) for option in ("--budget", "--wait", "--kernel-timeout")),
+    ],
+)
+def test_nan_is_no_number(fusebench: Run, toy_project: Path, command: str, option: str) -> None:
+    result = fusebench(command, option, "nan", "--device", "cpu")
+    assert (result.exit_code, f"'{option}': found nan, expected a number" in result.stderr) == (2, True), result.output
+    assert not (toy_project / "results").exists()

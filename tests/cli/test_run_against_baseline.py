@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import Result as Outcome
 
+from fusebench.naming import device_slug
 from fusebench.schema import ExitCode
 from fusebench.store.run_folder import read_run
 
@@ -35,6 +36,29 @@ def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fus
     assert verdicts["even", "scale/plain@1"] == "regression"
     assert verdicts["even", "scale/split@1"] == "pass"
     assert fusebench(*QUICK, "--margin", "0.9").exit_code == ExitCode.PASS
+
+
+@pytest.mark.parametrize("what", ["baselines", "calibration"])
+def test_a_stored_record_that_cannot_be_read_ends_a_run_before_anything_is_measured(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, what: str
+) -> None:
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    device = device_slug(read_run(only_run(project)).environment.device_name)
+    record = project / "results" / what / (f"{device}/run.json" if what == "baselines" else f"{device}.json")
+    record.parent.mkdir(parents=True)
+    record.write_text('{"version": 1, "schema_version": 1, "no')
+    workers.tasks.clear()
+    refused = fusebench(*QUICK)
+    assert (refused.exit_code, str(record) in refused.stderr, workers.tasks) == (ExitCode.USAGE, True, []), refused.output
+    assert record.read_text() == '{"version": 1, "schema_version": 1, "no'
+
+
+@pytest.mark.usefixtures("project")
+def test_a_folder_that_takes_no_run_is_named_before_anything_is_measured(fusebench: Fusebench, workers: FakeWorkers) -> None:
+    refused = fusebench(*QUICK, "--out", "pyproject.toml")
+    assert (refused.exit_code, refused.stderr.count("\n"), workers.tasks) == (ExitCode.USAGE, 1, []), refused.output
+    assert "pyproject.toml: nothing can be written there" in refused.stderr
+    assert "--out DIR" in refused.stderr
 
 
 def gated(fusebench: Fusebench, *arguments: str) -> tuple[Outcome, Path, Outcome]:

@@ -67,3 +67,11 @@ def test_a_failure_comes_before_everything_else() -> None:
 )
 def test_the_exit_code_is_the_worst_that_applies_and_nothing_compared_is_no_pass(kinds: list[VerdictKind], code: ExitCode) -> None:
     assert exit_code([compared(verdict=Verdict(kind=kind, reason="")) for kind in kinds]) == code
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED])
+def test_a_peer_has_no_say_in_the_exit_code(kind: VerdictKind) -> None:
+    peer = compared(kernel="scale/peer@1", role=Role.PEER, verdict=Verdict(kind=kind, reason=""))
+    ours = compared(verdict=Verdict(kind=VerdictKind.PASS, reason=""))
+    assert exit_code([ours, peer]) == ExitCode.PASS
+    assert exit_code([peer]) == ExitCode.UNDECIDED, "nothing of ours was compared"

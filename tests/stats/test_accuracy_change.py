@@ -38,9 +38,19 @@ def test_accuracy_within_its_margin_leaves_the_verdict_on_speed(accuracy: Accura
 def test_a_fault_of_few_elements_is_seen_on_the_same_inputs_only(accuracy: Accuracy) -> None:
     """One element of millions, wrong by three times as much: the rms error does not move."""
     faulty = worse(accuracy, 1.0, 3.0)
-    assert "max error on the same inputs is 3.00 x" in accuracy_loss(faulty, accuracy, paired=True)
+    assert "max error on the same inputs, relative to the split chain's, is 3.00 x" in accuracy_loss(faulty, accuracy, paired=True)
     assert accuracy_loss(faulty, accuracy) == ""
     assert accuracy_loss(worse(accuracy, 1.0, 1.4), accuracy, paired=True) == ""
+
+
+@pytest.mark.parametrize("magnitude", [1e-3, 1e3])
+def test_sides_that_compared_worst_at_other_magnitudes_differ_by_their_errors_and_not_by_the_magnitude(
+    accuracy: Accuracy, magnitude: float
+) -> None:
+    names = ("rms_error", "max_error", "split_rms_error", "split_max_error")
+    scaled = msgspec.structs.replace(accuracy, **{name: getattr(accuracy, name) * magnitude for name in names})
+    assert accuracy_loss(accuracy, scaled, paired=True) == ""
+    assert "max error" in accuracy_loss(worse(accuracy, 1.0, 3.0), scaled, paired=True)
 
 
 def test_the_same_inputs_need_no_allowance_for_the_draw(accuracy: Accuracy) -> None:

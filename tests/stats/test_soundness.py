@@ -40,8 +40,17 @@ def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
         (lambda run: with_measurement(run, time_us=Estimate(3.0, 3.5, 4.0)), "outside of its interval"),
         (lambda run: with_measurement(run, speedup=Estimate(0.0, 0.0, 1.0)), "speedup is 0.0"),
         (lambda run: with_measurement(run, replicates=1), "too few samples, 1 replicates"),
-        (lambda run: with_accuracy(run, rms_error=math.nan), "errors are"),
-        (lambda run: with_accuracy(run, max_error=-1.0), "errors are"),
+        (lambda run: with_measurement(run, time_us=Estimate(3.0, 2.5, 4.0, -1.0)), "its interval's level is -1.0"),
+        (lambda run: with_measurement(run, speedup=Estimate(3.0, 2.5, 4.0, math.nan)), "its interval's level is nan"),
+        (lambda run: with_measurement(run, sol=math.nan), "sol is nan"),
+        (lambda run: with_measurement(run, sol=0.0), "sol is 0.0"),
+        (lambda run: with_measurement(run, busy_us=-1.0), "busy_us is -1.0"),
+        (lambda run: with_measurement(run, gb_per_s=math.inf), "gb_per_s is inf"),
+        (lambda run: with_accuracy(run, rms_error=math.nan), "rms_error is nan"),
+        (lambda run: with_accuracy(run, max_error=-1.0), "max_error is -1.0"),
+        (lambda run: with_accuracy(run, rms_error=math.inf), "rms_error is inf"),
+        (lambda run: with_accuracy(run, split_channel_rms_error=math.inf), "split_channel_rms_error is inf"),
+        (lambda run: with_accuracy(run, channel_rms_error=math.nan), "channel_rms_error is nan"),
         (lambda run: msgspec.structs.replace(run, cases=[]), "holds 0 cases"),
         (lambda run: msgspec.structs.replace(run, results=[]), "0 results"),
         (lambda run: msgspec.structs.replace(run, cases=[*run.cases, run.cases[0]]), "is there 2 times"),
@@ -63,6 +72,10 @@ def test_every_fault_is_found_and_named(synthetic: ModuleType, plant: Any, said:
         require_sound(plant(synthetic.make_run()), "baseline")
     assert said in str(caught.value)
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_what_is_not_known_is_no_fault(synthetic: ModuleType) -> None:
+    assert faults(with_measurement(synthetic.make_run(), sol=None, host_us=None, gap_us=None, speedup=None)) == []
 
 
 def test_many_faults_are_counted_not_listed(synthetic: ModuleType) -> None:

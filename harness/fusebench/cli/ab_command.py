@@ -13,13 +13,23 @@ import typer
 from ..errors import FusebenchError, UsageError
 from ..schema import CacheState, ExitCode
 from .evidence_work import Measured, providers_between
-from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import (
+    CaseOption,
+    DeviceOption,
+    EvidenceOption,
+    JsonOption,
+    KernelOption,
+    KernelsOption,
+    OpOption,
+    SuiteOption,
+    TimeoutOption,
+    a_number,
+)
 from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line
 from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 
 if TYPE_CHECKING:
-    from ..config import Project
     from ..runner.comparing import ComparingSession
     from ..schema import SamplingPlan
     from ..stats.sequential import Plan
@@ -44,6 +54,7 @@ MarginOption = Annotated[
         "--margin",
         min=0.001,
         max=1.0,
+        callback=a_number,
         help="Change that does not matter; 0.004 (0.4 %) on a GPU, 0.1 on a CPU, 0.05 of the instructions with --static.",
         show_default=False,
     ),
@@ -101,6 +112,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
 
     Exit codes: 0 pass or improvement, 1 regression of speed or accuracy, 4 undecided, 5 a kernel of this checkout failed.
     """
+    import msgspec
+
     from ..device import device_lock, require_idle, resolve_device
     from ..device.toolchain import require_torch_for
     from ..registry import load_collection
@@ -110,6 +123,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     from ..runner.comparing import ComparingSession, default_looks
     from ..runner.run_options import default_plan
     from ..runner.two_sides import Sides
+    from ..store.calibration_note import load_note
+    from ..store.files import require_writable
     from ..store.finding import runs_folder
     from ..timing.names import require_timer
     from .ab_static import StaticOptions, compare_static
@@ -141,6 +156,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         project_root=selection.project.root,
     )
     folder = out if out is not None else runs_folder(selection.project)
+    require_writable(folder)
+    calibration = load_note(selection.project.results, target.name)  # one that cannot be read is found before anything is measured
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
         other, roots = other_side(selection, base, base_kernels, exact, scratch)
@@ -159,7 +176,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
                 session.run(selection.cases, workers)
             except (KeyboardInterrupt, FusebenchError) as error:
                 interruption = error  # what was measured is kept before it goes on
-        record = _calibrated(session.record(), selection.project)
+        record = msgspec.structs.replace(session.record(), calibration=calibration)
         if interruption is not None:
             _keep_partial(session, record, folder, interruption)
             raise interruption
@@ -206,14 +223,6 @@ def _commit_side(selection: Selection, ref: str, exact: bool, scratch: Path) -> 
     commit = find_base(selection.project.root, ref, exact=exact)
     found = extract(selection.project.root, commit, selection.collection.roots, scratch)
     return OtherSide(asked=ref, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots
-
-
-def _calibrated(record: Comparison, project: Project) -> Comparison:
-    import msgspec
-
-    from ..store.calibration_note import load_note
-
-    return msgspec.structs.replace(record, calibration=load_note(project.results, record.environment.device_name))
 
 
 def _explained(record: Comparison, measured: Measured, other: Sequence[Path]) -> Comparison:

@@ -10,7 +10,8 @@ import typer
 
 from ..errors import UsageError
 from ..schema import CacheState
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
+from .run_command import WaitOption
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -65,6 +66,7 @@ def calibrate(
             "--budget",
             metavar="SECONDS",
             min=1.0,
+            callback=a_number,
             help="Take no longer than about this; what was not reached by then is left out.",
         ),
     ] = None,
@@ -78,9 +80,7 @@ def calibrate(
         ),
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")
-    ] = 0.0,
+    wait: WaitOption = 0.0,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
@@ -118,7 +118,7 @@ def calibrate(
     if not subjects:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
-    earlier = load_calibration(project.results, target.name) if add else None
+    earlier = load_calibration(project.results, target.name)  # one that cannot be read is found before anything is measured
     import msgspec
 
     options = CalibrationOptions(
@@ -132,7 +132,7 @@ def calibrate(
         timer=timer,
         budget_s=budget,
     )
-    if earlier is not None:
+    if add and earlier is not None:
         require_same_method(earlier, options, earlier.timer if timer == "auto" else timer)
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         for warning in (*target.warnings, *require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))):

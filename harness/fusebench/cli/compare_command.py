@@ -23,11 +23,14 @@ def compare(
     from ..report.comparison import comparison_document, print_comparison
     from ..stats.gating import judge_run
     from ..stats.rule import MarginRule
+    from ..stats.soundness import require_sound
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
     project = find_project()
     before, after = read_run(find_run(old, project)), read_run(find_run(new, project))
+    for record in (before, after):
+        require_sound(record)
     judgements = judge_run(after, before, MarginRule())
     if json:
         print_json(comparison_document(before, after, judgements))

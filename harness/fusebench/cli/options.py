@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def a_number(value: float | None) -> float | None:
+    """Callback of options that take a number: `nan` is neither below their least value nor above their greatest, and so would pass.
+
+    Raises:
+        typer.BadParameter: it is NaN.
+    """
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("found nan, expected a number")
+    return value
+
 
 SuiteOption = Annotated[
     list[str] | None,
@@ -45,5 +58,11 @@ EvidenceOption = Annotated[
 ]
 TimeoutOption = Annotated[
     float,
-    typer.Option("--kernel-timeout", metavar="SECONDS", min=1.0, help="A kernel without a sign of life for this long counts as hung."),
+    typer.Option(
+        "--kernel-timeout",
+        metavar="SECONDS",
+        min=1.0,
+        callback=a_number,
+        help="A kernel without a sign of life for this long counts as hung.",
+    ),
 ]

@@ -12,7 +12,18 @@ import typer
 from ..errors import FusebenchError
 from ..schema import CacheState, ExitCode
 from .evidence_work import Measured, providers_of_run
-from .options import CaseOption, DeviceOption, EvidenceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .options import (
+    CaseOption,
+    DeviceOption,
+    EvidenceOption,
+    JsonOption,
+    KernelOption,
+    KernelsOption,
+    OpOption,
+    SuiteOption,
+    TimeoutOption,
+    a_number,
+)
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -25,9 +36,18 @@ OutOption = Annotated[
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option("--budget", metavar="SECONDS", min=1.0, help="Stop measuring after this long; what is left is `undecided` (exit code 4)."),
+    typer.Option(
+        "--budget",
+        metavar="SECONDS",
+        min=1.0,
+        callback=a_number,
+        help="Stop measuring after this long; what is left is `undecided` (exit code 4).",
+    ),
 ]
-WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for a busy device to become idle.")]
+WaitOption = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0.0, callback=a_number, help="Wait this long for a busy device to become idle."),
+]
 CacheOption = Annotated[CacheState, typer.Option("--cache", help="Whether the cache is emptied, by reading, before every timed call.")]
 TimerOption = Annotated[
     str,
@@ -45,6 +65,7 @@ PrecisionOption = Annotated[
         metavar="SHARE",
         min=0.0005,
         max=1.0,
+        callback=a_number,
         help="Measure each case in 4, 8 or 12 processes, until every fused kernel's speedup is known to this share: 0.002 is +-0.2 %.",
         show_default=False,
     ),
@@ -63,7 +84,8 @@ ResumeOption = Annotated[
     ),
 ]
 MarginOption = Annotated[
-    float, typer.Option("--margin", min=0.001, max=1.0, help="Change against the stored baseline that counts: 0.03 is 3 %.")
+    float,
+    typer.Option("--margin", min=0.001, max=1.0, callback=a_number, help="Change against the stored baseline that counts: 0.03 is 3 %."),
 ]
 
 
@@ -109,7 +131,6 @@ def run(
     from ..runner.run_options import Options, default_plan
     from ..runner.session import Session
     from ..stats.rule import DEFAULT_MARGIN, MarginRule
-    from ..store.finding import runs_folder
     from ..timing.names import require_timer
     from .output import console, print_json, remark
     from .progress import make_reporter
@@ -137,7 +158,7 @@ def run(
         resumed=resumed,
     )
     rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
-    folder = out if out is not None else runs_folder(selection.project)
+    folder = _folder_for(out, selection.project, target.name)
 
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
@@ -163,6 +184,18 @@ def run(
         print_run(record, console())
         typer.echo(f"run: {written}")
     raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
+    """Where the run's folder goes, once it is known that what will be measured can be judged and kept."""
+    from ..runner.judging import require_judgeable
+    from ..store.files import require_writable
+    from ..store.finding import runs_folder
+
+    folder = out if out is not None else runs_folder(project)
+    require_writable(folder)
+    require_judgeable(project.results, device_name)
+    return folder
 
 
 def _stopped_run(text: str, project: Project) -> Resumed:

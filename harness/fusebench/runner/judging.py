@@ -12,13 +12,27 @@ from ..stats.soundness import require_sound
 from ..stats.whole_run import identical_line, judge_whole
 from ..stats.without_say import with_remark
 from ..store.baselines import load_baseline
-from ..store.calibration_note import with_calibration
+from ..store.calibration_note import load_note, with_calibration
 
 _EXIT_CODES = {
     VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
     VerdictKind.REGRESSION: ExitCode.REGRESSION,
     VerdictKind.UNDECIDED: ExitCode.UNDECIDED,
 }
+
+
+def require_judgeable(results_folder: Path, device_name: str) -> None:
+    """Raise what `judged` would raise over the stored baseline and calibration of a device model.
+
+    For before a run is made: what was measured could not be kept, since it is judged first.
+
+    Raises:
+        RunRecordError: one of them cannot be read, or holds what no measurement gives.
+    """
+    load_note(results_folder, device_name)
+    baseline = load_baseline(results_folder, device_name)
+    if baseline is not None:
+        require_sound(baseline, "baseline")
 
 
 def judged(run: Run, results_folder: Path, rule: MarginRule) -> Run:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, ExitCode, Verdict, VerdictKind, worst_exit_code
+from ..schema import FAILED_STATUSES, ExitCode, Role, Verdict, VerdictKind, worst_exit_code
 from ..stats.accuracy_change import with_accuracy
 from ..stats.confirmation import combined_p, conclude
 from ..stats.fdr import DEFAULT_RATE, select
@@ -24,9 +24,12 @@ def judged(kernels: Sequence[ComparedKernel], twins: Sequence[Twin], rate: float
 
 
 def exit_code(kernels: Sequence[ComparedKernel], earlier: ExitCode = ExitCode.PASS) -> ExitCode:
-    """5 where a kernel of this checkout failed, 1 for a regression, 4 for what is undecided or where nothing was compared at all."""
+    """5 where a kernel of this checkout failed, 1 for a regression, 4 for what is undecided or where nothing was compared at all.
+
+    Peers have no say: they are another library's to mend.
+    """
     codes = [earlier]
-    kinds = [one.verdict.kind for one in kernels]
+    kinds = [one.verdict.kind for one in kernels if one.role is not Role.PEER]
     if VerdictKind.ERROR in kinds:
         codes.append(ExitCode.KERNEL_FAILED)
     if VerdictKind.REGRESSION in kinds:

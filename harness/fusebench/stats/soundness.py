@@ -51,6 +51,11 @@ def _result(result: Result) -> list[str]:
     if timing is None:
         return [f"{where}: its status is measured and it has no time"]
     found = [*_estimate(timing.time_us, f"{where}: time_us"), *_estimate(timing.speedup, f"{where}: speedup")]
+    for name in ("busy_us", "gap_us", "host_us", "gb_per_s", "sol"):
+        figure = getattr(timing, name)
+        # A share of the speed of light is divided by, and no kernel that ran has one of 0.
+        if figure is not None and not (math.isfinite(figure) and figure >= 0 and (figure or name != "sol")):
+            found.append(f"{where}: {name} is {figure!r}; expected a finite number that is not negative, and for sol not 0")
     if timing.replicates < FEWEST_REPLICATES or timing.rounds < 1:
         seen = f"{timing.replicates} replicates of {timing.rounds} rounds"
         found.append(f"{where}: too few samples, {seen}; expected at least {FEWEST_REPLICATES} replicates")
@@ -64,12 +69,19 @@ def _estimate(estimate: Estimate | None, where: str) -> list[str]:
         return [f"{where} is {estimate.value!r}; expected a positive finite number"]
     if not estimate.low <= estimate.value <= estimate.high:
         return [f"{where} {estimate.value!r} lies outside of its interval [{estimate.low!r}, {estimate.high!r}]"]
+    if not 0 < estimate.level < 1:
+        return [f"{where}: its interval's level is {estimate.level!r}; expected a share between 0 and 1"]
     return []
 
 
 def _accuracy(accuracy: Accuracy | None, where: str) -> list[str]:
     if accuracy is None:
         return []
-    errors = (accuracy.rms_error, accuracy.max_error, accuracy.split_rms_error, accuracy.split_max_error)
-    # A failed check may hold NaN; one that passed never does.  `nan >= 0` is false.
-    return [] if all(error >= 0 for error in errors) else [f"{where}: its errors are {errors}; expected none that is negative or NaN"]
+    names = (
+        *("rms_error", "max_error", "split_rms_error", "split_max_error"),
+        *("channel_rms_error", "split_channel_rms_error", "relative_rms_error", "split_relative_rms_error"),
+    )
+    errors = {name: getattr(accuracy, name) for name in names}
+    # A failed check may hold NaN; one that passed never does.  An infinite error of the past would excuse every error of today.
+    bad = [f"{name} is {error!r}" for name, error in errors.items() if not (math.isfinite(error) and error >= 0)]
+    return [f"{where}: {', '.join(bad)}; expected errors that are finite and not negative"] if bad else []

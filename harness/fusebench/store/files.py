@@ -6,8 +6,10 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ..errors import UsageError
 
 
 @contextmanager
@@ -24,6 +26,27 @@ def folder_in_making(target: Path) -> Iterator[Path]:
         yield making
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def require_writable(folder: Path) -> None:
+    """See that a folder can be made in `folder`, and leave nothing behind: before a measurement, whose results would be lost otherwise.
+
+    Raises:
+        UsageError: it cannot be made, is a file, or takes no folder.
+    """
+    absent = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        with folder_in_making(folder / "probe"):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: nothing can be written there: {error.strerror or error}; expected a folder that takes a new one; "
+            "mend it, or name another with --out DIR"
+        ) from error
+    finally:
+        for one in absent:
+            with suppress(OSError):  # it was not made, or somebody else has put something into it
+                one.rmdir()
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -1,0 +1,30 @@
+"""Folders that are asked whether they take a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusebench.errors import UsageError
+from fusebench.store.files import require_writable
+
+
+def test_a_folder_that_can_be_made_is_not_left_behind(tmp_path: Path) -> None:
+    require_writable(tmp_path / "results" / "runs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    require_writable(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_what_cannot_hold_a_folder_is_named_with_what_to_do(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UsageError, match=r"nothing can be written there: .*; expected a folder .*--out DIR") as caught:
+        require_writable(tmp_path / place)
+    assert str(tmp_path / place) in str(caught.value)
+    assert (tmp_path / "file").read_text() == "kept"
