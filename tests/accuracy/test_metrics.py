@@ -120,6 +120,12 @@ def test_errors_of_few_rows_are_scaled_by_their_own_value_or_their_rows_median()
     assert many.channel_elements == 80
 
 
+def test_units_in_the_last_place_of_few_rows_are_scaled_as_their_errors_are() -> None:
+    reference = torch.tensor([[1.0, 1.0, 1.0, 4.0]], dtype=torch.float64)
+    assert compare(reference.float(), reference).ulp_relative_rms == pytest.approx(2.0**-23)
+    assert compare(reference.bfloat16(), reference).ulp_relative_rms == 0.0
+
+
 def test_relative_errors_of_rows_with_nan_and_inf_are_those_of_their_finite_values() -> None:
     reference = torch.tensor([[1.0, 2.0, math.inf, math.nan, 2.0]], dtype=torch.float64)
     found = compare(reference.float() + torch.tensor([[0.1, 0.0, 0.0, 0.0, 0.0]]), reference)

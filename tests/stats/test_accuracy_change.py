@@ -5,8 +5,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import Accuracy, Estimate, Verdict, VerdictKind
-from fusebench.stats.accuracy_change import accuracy_loss, with_accuracy
+from fusebench.schema import Accuracy, Estimate, OutputError, Verdict, VerdictKind
+from fusebench.stats.accuracy_change import accuracy_growth, accuracy_loss, with_accuracy
 
 FASTER = Verdict(kind=VerdictKind.IMPROVEMENT, reason="-9.0%: faster", change=Estimate(0.91, 0.90, 0.92))
 SAME = Verdict(kind=VerdictKind.PASS, reason="+0.0%", change=Estimate(1.0, 0.99, 1.01))
@@ -71,3 +71,36 @@ def test_a_faster_kernel_that_nobody_checked_is_not_an_improvement_yet(accuracy:
     assert "was not checked" in verdict.reason
     assert with_accuracy(SAME, None, accuracy) is SAME
     assert with_accuracy(FASTER, accuracy, None) is FASTER
+
+
+def outputs(accuracy: Accuracy, floor: float = 0.0, unit: str = "channel", **errors: tuple[float, float]) -> Accuracy:
+    """`accuracy` with these outputs: by name, the kernel's error and the split chain's."""
+    found = tuple(OutputError(name=name, unit=unit, rms=own, split_rms=split, floor=floor) for name, (own, split) in errors.items())
+    return msgspec.structs.replace(accuracy, outputs=found)
+
+
+def test_growth_is_that_of_the_output_that_grew_most_whichever_compares_worst(accuracy: Accuracy) -> None:
+    """q may lose a third of its accuracy while k, no better than the split chain before and after, compares worst."""
+    old = outputs(accuracy, q=(0.7e-3, 1.0e-3), k=(1.0e-3, 1.0e-3))
+    new = outputs(accuracy, q=(0.95e-3, 1.0e-3), k=(1.0e-3, 1.0e-3))
+    assert accuracy_growth(new, old) == pytest.approx(0.95 / 0.7)
+    assert accuracy_loss(new, old).startswith("accuracy: rms error of output 'q' is 1.36 x the baseline's; 1.1")
+    assert accuracy_growth(old, new) == 1.0
+
+
+def test_a_loss_that_the_split_chain_shares_is_seen(accuracy: Accuracy) -> None:
+    old, new = outputs(accuracy, y=(0.8e-3, 1.0e-3)), outputs(accuracy, y=(1.6e-3, 2.0e-3))
+    assert accuracy_growth(new, old) == pytest.approx(2.0)
+
+
+def test_what_the_contract_grants_a_float32_output_counts_as_no_error(accuracy: Accuracy) -> None:
+    old = outputs(accuracy, floor=1.2e-7, y=(0.3e-7, 0.4e-7))
+    assert accuracy_growth(outputs(accuracy, floor=1.2e-7, y=(0.9e-7, 0.4e-7)), old) == 1.0
+    assert accuracy_growth(outputs(accuracy, floor=1.2e-7, y=(2.4e-7, 0.4e-7)), old) == pytest.approx(2.0)
+
+
+def test_figures_in_other_units_and_older_records_are_compared_by_what_both_hold(accuracy: Accuracy) -> None:
+    channels, values = outputs(accuracy, y=(1.0e-3, 1.0e-3)), outputs(accuracy, unit="value", y=(5.0e-3, 1.0e-3))
+    assert accuracy_growth(values, channels) == 1.0
+    assert accuracy_growth(channels, accuracy) == 1.0
+    assert accuracy_growth(worse(channels, 1.3), accuracy) == pytest.approx(1.3)

@@ -154,16 +154,6 @@ def test_the_place_of_outlier_channels_is_not_growth_and_growth_within_channels_
     assert accuracy_growth(worse, accuracy) == pytest.approx(1.2)
 
 
-def test_where_rows_are_few_growth_is_that_of_errors_relative_to_each_value(synthetic: ModuleType) -> None:
-    plain = synthetic.make_run().results[0].accuracy
-    known = msgspec.structs.replace(plain, relative_rms_error=1.0e-3, split_relative_rms_error=2.0e-3)
-    other_draws = msgspec.structs.replace(known, rms_error=plain.rms_error * 1.3)
-    worse = msgspec.structs.replace(known, relative_rms_error=1.2e-3)
-    assert accuracy_growth(other_draws, known) == pytest.approx(1.0)
-    assert accuracy_growth(worse, known) == pytest.approx(1.2)
-    assert accuracy_growth(other_draws, plain) == pytest.approx(1.3), "a record from before has plain errors only"
-
-
 @pytest.mark.parametrize("status", [Status.WRONG, Status.COMPILE_ERROR, Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY])
 def test_a_kernel_that_fails_now_is_an_error(synthetic: ModuleType, status: Status) -> None:
     place = ("flux_1024", synthetic.FUSED)

@@ -16,8 +16,8 @@ from ..errors import KernelDeclarationError
 from ..registry.kernel import Kernel
 from ..registry.op import Buffers, Op
 from ..registry.torch_operator import interpreting
-from ..schema import Accuracy, Bitwise, Contract, Language
-from .contracts import BIAS_ELEMENTS, BIAS_ROWS
+from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
+from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
 from .draws import MAGNITUDES, MOST_DRAWS, Special, is_small, special_draws
 from .metrics import ErrorMetrics, merge
 from .one_draw import Drawing
@@ -196,14 +196,19 @@ class _Check:
             reason = self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
         return reason
 
-    def _scaled_errors(self, figure: Callable[[ErrorMetrics], float]) -> tuple[float, float]:
-        """`figure` of kernel and split chain over all draws, of the output where the kernel compares worst."""
-        pairs = []
+    def _outputs(self) -> tuple[OutputError, ...]:
+        """Every output's errors over all draws."""
+        found = []
         for name in self.names:
             kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
             split = merge(part for pool in self.pools.values() for part in pool.split[name])
-            pairs.append((figure(kernel), figure(split)))
-        return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0], default=(0.0, 0.0))
+            if kernel.channel_elements:
+                unit, rms, split_rms, ulp = "channel", kernel.channel_rms, split.channel_rms, kernel.ulp_channel_rms
+            else:
+                unit, rms, split_rms, ulp = "value", kernel.relative_rms, split.relative_rms, kernel.ulp_relative_rms
+            floor = FLOAT32_FLOOR_ULPS * ulp  # 0 for 16-bit outputs, whose units are not summed
+            found.append(OutputError(name=name, unit=unit, rms=_storable(rms), split_rms=_storable(split_rms), floor=_storable(floor)))
+        return tuple(found)
 
     def result(self, reason: str, *, tokens: int | None) -> Accuracy:
         judged = [(pool, name) for pool in self.pools.values() for name in self.names if pool.kernel[name]]
@@ -211,8 +216,9 @@ class _Check:
         if judged:
             pool, name = max(judged, key=lambda at: at[0].use_of_bound(at[1]))
             kernel, split = pool.merged(name)
-        own_channels, split_channels = self._scaled_errors(lambda errors: errors.channel_rms)
-        own_relative, split_relative = self._scaled_errors(lambda errors: errors.relative_rms)
+        outputs = self._outputs()
+        channels = [(one.rms, one.split_rms) for one in outputs if one.unit == "channel"]
+        own_channels, split_channels = max(channels, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0], default=(0.0, 0.0))
         return Accuracy(
             passed=not reason,
             contract=str(self.contract),
@@ -221,10 +227,9 @@ class _Check:
             mean_error=_storable(kernel.mean),
             split_rms_error=_storable(split.rms),
             split_max_error=_storable(split.max),
-            channel_rms_error=_storable(own_channels),
-            split_channel_rms_error=_storable(split_channels),
-            relative_rms_error=_storable(own_relative),
-            split_relative_rms_error=_storable(split_relative),
+            channel_rms_error=own_channels,
+            split_channel_rms_error=split_channels,
+            outputs=outputs,
             equal_to_split=self.equal_to_split / self.compared if self.compared else 0.0,
             within_loose_tolerance=self.loose and bool(self.compared),
             draws=self.draws,

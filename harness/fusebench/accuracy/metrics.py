@@ -53,6 +53,8 @@ class ErrorMetrics:
     relative_squares: float = 0.0
     """Sum of squares of error / (the reference value, or the median of its row where that is larger, both absolute): what outlier
     channels add does not grow with them."""
+    ulp_relative_squares: float = 0.0
+    """As `ulp_squares`, in these units."""
     inexact: int = 0
     """Elements with an error at all, of a nonzero reference value."""
     outward: float = 0.0
@@ -98,6 +100,10 @@ class ErrorMetrics:
     @property
     def relative_rms(self) -> float:
         return math.sqrt(self.relative_squares / self.relative_elements) if self.relative_elements else 0.0
+
+    @property
+    def ulp_relative_rms(self) -> float:
+        return math.sqrt(self.ulp_relative_squares / self.relative_elements) if self.relative_elements else 0.0
 
     @property
     def ulp_channel_rms(self) -> float:
@@ -212,6 +218,8 @@ def _compare_rows(
             found |= {"ulp_channel_squares": _sum_of_squares(ulp), "ulp_channel_max": _largest(ulp)}
     else:
         found |= {"relative_elements": found["elements"], "relative_squares": _sum_of_squares(_relative(error, reference))}
+        if ulp is not None:
+            found["ulp_relative_squares"] = _sum_of_squares(_relative(ulp, reference))
     signs = error.mul_(reference).sign_()
     per_row = signs.sum(1)
     found |= {"inexact": int(torch.count_nonzero(signs)), "outward": float(per_row.sum()), "outward_row_squares": _sum_of_squares(per_row)}

@@ -76,5 +76,10 @@ def _result(result: Result) -> dict[str, Any]:
     }
 
 
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: finite(value) if isinstance(value, float) else value for name, value in fields.items()}
+def _plain(value: Any) -> Any:
+    """`value` of plain types as JSON holds it: lists for tuples, null for what is not finite."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return finite(value) if isinstance(value, float) else value

@@ -24,7 +24,20 @@ from .records import (
     SuiteSummary,
     VisibleEffect,
 )
-from .results import FAILED_STATUSES, Accuracy, Attachment, CacheState, Estimate, Measurement, Result, Sample, Status, Verdict, VerdictKind
+from .results import (
+    FAILED_STATUSES,
+    Accuracy,
+    Attachment,
+    CacheState,
+    Estimate,
+    Measurement,
+    OutputError,
+    Result,
+    Sample,
+    Status,
+    Verdict,
+    VerdictKind,
+)
 
 __all__ = [
     "COMPARABLE_VERSIONS",
@@ -47,6 +60,7 @@ __all__ = [
     "KernelInfo",
     "Language",
     "Measurement",
+    "OutputError",
     "Result",
     "Role",
     "Run",

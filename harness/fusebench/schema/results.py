@@ -54,6 +54,20 @@ class CacheState(StrEnum):
     WARM = "warm"
 
 
+class OutputError(msgspec.Struct, frozen=True, kw_only=True):
+    """RMS error of one output over all draws, in units that do not depend on where the draws put their outlier channels."""
+
+    name: str
+    unit: str
+    """`channel`: each channel's own RMS.  `value`: each reference value, or its row's median where that is larger; for draws of so few rows
+    that channels are not known."""
+    rms: float
+    split_rms: float
+    """The split chain's, on the same inputs."""
+    floor: float = 0.0
+    """What counts as no error: the units in the last place that the contract grants a float32 output; 0 for 16-bit ones."""
+
+
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """How a kernel's outputs compare with the float64 reference; errors are absolute, in the output's unit.
 
@@ -69,13 +83,11 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     split_rms_error: float
     split_max_error: float
     channel_rms_error: float = 0.0
-    """RMS error in units of each channel's own RMS, over all draws: what growth is judged on, since it does not depend on where the
-    draws put their outlier channels.  0 where too few rows were drawn."""
+    """RMS error in units of each channel's own RMS, over all draws, of the output where the kernel compares worst with the split chain.  0
+    where too few rows were drawn."""
     split_channel_rms_error: float = 0.0
-    relative_rms_error: float = 0.0
-    """RMS error in units of each reference value, or of its row's median where that is larger, over all draws of fewer rows than channels
-    are known from: what growth is judged on there.  0 elsewhere, and in older records."""
-    split_relative_rms_error: float = 0.0
+    outputs: tuple[OutputError, ...] = ()
+    """Every output by itself: what growth is judged on.  Empty in older records."""
     equal_to_split: float
     """Share of output elements equal bit for bit to the split chain's."""
     within_loose_tolerance: bool

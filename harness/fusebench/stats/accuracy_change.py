@@ -25,21 +25,34 @@ reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to th
 
 
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
-    """RMS error of `new` over that of `old`, each relative to the split chain's on the same draws where that is known.
+    """RMS error of `new` over that of `old`, of the output where it has grown most.
 
-    The errors are those relative to each channel's RMS where both records have them, else, for draws of few rows, those relative to each
-    value: plain RMS errors follow the few outlier channels, whose places are drawn afresh each time (two runs of one kernel differed by
-    13 % on an H200, half of whose head is rotated, and by 18 % on six rows).  Older records of few rows have plain ones only.
+    Errors are in units of each channel's RMS, or of each value where rows are few (`OutputError`).  They are not taken relative to the
+    split chain's, so that a loss that both share is seen too: between two runs of some 600 kernels and cases on two H200s, in bfloat16,
+    they moved by 4 % at most.  In float32 they rest on the luck of a few sums, and what the contract grants counts as no error.
+
+    Older records hold one output only, on which the kernel compared worst, and may hold plain errors only, which follow the few outlier
+    channels (18 % between two runs on six rows).  Of these the errors are taken relative to the split chain's where both are known.
 
     1 where both are exact; infinite where only the old one was.
     """
+    return _worst_output(new, old)[0]
+
+
+def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str]:
+    """The growth, and of what it is."""
+    before = {(one.name, one.unit): one for one in old.outputs}
+    both = [(one, earlier) for one in new.outputs if (earlier := before.get((one.name, one.unit))) is not None]
+    if both:
+        found = [(_growth(max(one.rms, one.floor), max(earlier.rms, earlier.floor)), one.name) for one, earlier in both]
+        growth, name = max(found)
+        return growth, f"rms error of output {name!r}"
     figures = (
         [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)],
-        [(one.relative_rms_error, one.split_relative_rms_error) for one in (new, old)],
         [(one.rms_error, one.split_rms_error) for one in (new, old)],
     )
     pairs = next((found for found in figures if all(own > 0 for own, _ in found)), figures[-1])
-    return _relative_growth(*pairs)
+    return _relative_growth(*pairs), "rms error relative to the split chain's"
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
@@ -50,9 +63,9 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
     """
     elements = max(1, min(new.elements, old.elements))
     allowed = 1.0 + RMS_MARGIN + (0.0 if paired else DRAW_SCATTER / math.sqrt(elements))
-    growth = accuracy_growth(new, old)
+    growth, what = _worst_output(new, old)
     if growth > allowed:
-        return f"accuracy: rms error relative to the split chain's is {growth:.2f} x the baseline's; {allowed:.2f} x is allowed"
+        return f"accuracy: {what} is {growth:.2f} x the baseline's; {allowed:.2f} x is allowed"
     growth = _relative_growth((new.max_error, new.split_max_error), (old.max_error, old.split_max_error))
     if paired and growth > 1.0 + MAX_MARGIN:
         return (
