@@ -72,6 +72,16 @@ def test_a_yardstick_that_moved_is_named_and_the_others_are_not_accused(syntheti
     assert found["flux_1024", synthetic.BASELINE].verdict.kind is VerdictKind.IMPROVEMENT
 
 
+def test_a_kernel_that_slows_down_together_with_its_yardstick_kernel_has_not_passed(synthetic: ModuleType) -> None:
+    both = {("flux_1024", kernel): 1.08 for kernel in (synthetic.BASELINE, synthetic.FUSED)}
+    found = by_place(judge_run(synthetic.make_run(slow=both), synthetic.make_run(), RULE))
+    fused = found["flux_1024", synthetic.FUSED]
+    assert fused.verdict.kind is VerdictKind.UNDECIDED
+    assert fused.verdict.reason.startswith("relative to the copy +8.0%")
+    assert "slower, and the yardstick kernel with it" in fused.verdict.reason
+    assert found["flux_1024", synthetic.BASELINE].verdict.kind is VerdictKind.REGRESSION
+
+
 def test_without_any_yardstick_raw_times_need_the_same_fingerprint(synthetic: ModuleType) -> None:
     place = ("flux_1024", synthetic.BASELINE)
     old = synthetic.make_run(copy=False, kernels=[synthetic.BASELINE])

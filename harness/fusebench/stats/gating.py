@@ -211,12 +211,15 @@ class _Judge:
     def _ratio(self, versus_baseline: Estimate, versus_copy: Estimate | None, time_us: float, yardstick: str) -> _Finding:
         kind, reason = self.rule.judge(versus_baseline, time_us)
         reason = f"relative to {yardstick}: {reason}"
-        if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and versus_copy is not None:
-            # The yardstick kernel may itself have moved (another Triton, another driver): the copy then tells which one did.
+        if versus_copy is not None:
+            # The yardstick kernel may itself have moved (another Triton, another driver): the copy tells which one did, or that both did.
             second, _ = self.rule.judge(versus_copy, time_us)
-            if second is VerdictKind.PASS:
+            if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and second is VerdictKind.PASS:
                 moved = f"relative to the copy {describe_change(versus_copy)}: the yardstick kernel moved, not this one"
                 return VerdictKind.PASS, f"{moved} ({reason})", versus_copy, Comparison.RATIO
+            if kind is VerdictKind.PASS and second is VerdictKind.REGRESSION:
+                both = f"relative to the copy {describe_change(versus_copy)}: slower, and the yardstick kernel with it"
+                return VerdictKind.UNDECIDED, f"{both}; find what they share ({reason})", versus_copy, Comparison.RATIO
         return kind, reason, versus_baseline, Comparison.RATIO
 
     def _versus_baseline(self, new: Result, old: Result) -> Estimate | None:
