@@ -88,28 +88,31 @@ class Placement:
             own_values: by name of an arm that has Params of its own, its inputs.
         """
         values = {spec.name: own_values.get(spec.name, self._values) for spec in specs if spec.kernel is not None}
-        same = len({id(one) for one in values.values()}) <= 1
-        sizes: dict[tuple[str, torch.dtype], int] = {}
-        for one in values.values():
-            for key, value in one.items():
-                sizes[key, value.dtype] = max(sizes.get((key, value.dtype), 0), value.numel())
-        shared = {which: self._empty((size,), which[1]) for which, size in sizes.items() if same or which[1].is_floating_point}
-
-        def placed(key: str, value: torch.Tensor) -> torch.Tensor:
-            buffer = shared.get((key, value.dtype))
-            if buffer is None:
-                buffer = self._empty((value.numel(),), value.dtype)
-            return buffer[: value.numel()].view(value.shape).copy_(value)
-
+        shared = self._shared(list(values.values()))
         arms = []
         for spec in specs:
             if spec.kernel is None:
                 arms.append(self._copy() if spec.name == COPY else self._stream())
-                continue
-            own = values[spec.name]
-            params = self._params if spec.params is None else spec.params
-            arms.append(self._kernel(spec.name, spec.kernel, params, own, {key: placed(key, value) for key, value in own.items()}))
+            else:
+                own = values[spec.name]
+                placed = {key: self._placed(value, shared.get((key, value.dtype))) for key, value in own.items()}
+                arms.append(self._kernel(spec.name, spec.kernel, self._params if spec.params is None else spec.params, own, placed))
         return arms
+
+    def _shared(self, values: Sequence[Mapping[str, torch.Tensor]]) -> dict[tuple[str, torch.dtype], torch.Tensor]:
+        """By name and dtype, a buffer for the largest of `values`; without integers where these are not the same ones for all."""
+        same = all(one is values[0] for one in values)
+        sizes: dict[tuple[str, torch.dtype], int] = {}
+        for one in values:
+            for key, value in one.items():
+                sizes[key, value.dtype] = max(sizes.get((key, value.dtype), 0), value.numel())
+        return {which: self._empty((size,), which[1]) for which, size in sizes.items() if same or which[1].is_floating_point}
+
+    def _placed(self, value: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
+        """A copy of `value` in the beginning of `buffer`, or in a buffer of its own where that is None."""
+        if buffer is None:
+            buffer = self._empty((value.numel(),), value.dtype)
+        return buffer[: value.numel()].view(value.shape).copy_(value)
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         import torch
