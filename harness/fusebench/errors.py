@@ -1,7 +1,7 @@
 """Errors that a user can act on.
 
 Each class names one cause, carries the exit code of that cause, and its message says what was found, what was expected,
-where, and what to do next.  Anything else that escapes is a defect of fusebench itself.
+where, and what to do next.  Anything else that escapes is a fault of fusebench itself: exit code 70, with a traceback.
 """
 
 from __future__ import annotations

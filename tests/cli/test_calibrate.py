@@ -72,5 +72,21 @@ def test_a_stored_calibration_that_cannot_be_read_is_found_before_anything_is_me
     assert file.read_text() == '{"version": 1, "no'
 
 
+@pytest.mark.parametrize("place", ["results", "results/calibration"])
+def test_a_folder_that_takes_no_calibration_is_found_before_anything_is_measured(
+    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A link to a disk that is not there: it holds no calibration that could be read, and none can be written."""
+    asked: list[object] = []
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *task: asked.append(task))
+    link = toy_project / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(toy_project / "absent" / "disk")
+    result = fusebench("calibrate", "--device", "cpu", "--quick")
+    assert (result.exit_code, str(toy_project / "results" / "calibration") in result.stderr, asked) == (2, True, []), result.output
+    assert "--out" not in result.stderr, "calibrate has no such option"
+    assert not (toy_project / "absent").exists()
+
+
 def test_planted_slowdowns_lie_beyond_the_margin_that_passes() -> None:
     assert Plan().margin < min(calibrate_command.GPU_SLOWDOWNS)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,7 @@ import pytest
 from fusebench import __version__
 from fusebench.cli import main as main_module
 from fusebench.errors import DeviceUnfitError, FusebenchError, UsageError
+from fusebench.schema import EXIT_PRECEDENCE, ExitCode, worst_exit_code
 
 Run = Callable[..., Any]
 
@@ -37,17 +43,57 @@ def test_an_interrupt_is_a_word_and_exit_code_130(fusebench: Run, monkeypatch: p
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
-def test_a_defect_of_fusebench_is_not_worded_away(fusebench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_list_raise(monkeypatch, ZeroDivisionError("a bug"))
-    assert isinstance(fusebench("list", "ops").exception, ZeroDivisionError)
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("a bug"), EOFError("a bug"), BrokenPipeError(errno.EPIPE, "a bug"), RuntimeError("a bug"), MemoryError("a bug")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fault_of_fusebench_keeps_its_traceback_and_is_no_regression(
+    fusebench: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Of an EOFError and a broken pipe typer would make exit code 1 without a word."""
+    make_list_raise(monkeypatch, error)
+    result = fusebench("list", "ops")
+    assert (result.exit_code, result.stdout) == (ExitCode.FAULT, ""), result.output
+    lines = result.stderr.splitlines()
+    assert (lines[0], lines[-2]) == ("Traceback (most recent call last):", f"{type(error).__name__}: {error}")
+    assert lines[-1].startswith(f"error: this is a fault of fusebench {__version__} ")
+    assert "report it with the traceback" in lines[-1]
 
 
-def test_the_console_script_exits_with_the_commands_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_list_raise(monkeypatch, DeviceUnfitError("busy"))
+def test_a_fault_in_a_command_of_a_group_is_one_too(fusebench: Run, monkeypatch: pytest.MonkeyPatch, toy_project: Path) -> None:
+    monkeypatch.setattr("fusebench.store.baselines.list_baselines", lambda results: 1 / 0)
+    assert fusebench("baseline", "show").exit_code == ExitCode.FAULT
+
+
+@pytest.mark.parametrize(("error", "code"), [(DeviceUnfitError("busy"), 3), (ZeroDivisionError("a bug"), 70), (KeyboardInterrupt(), 130)])
+@pytest.mark.parametrize("start", [main_module.main, lambda: runpy.run_module("fusebench", run_name="__main__")], ids=["script", "module"])
+def test_the_process_exits_with_the_commands_code(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[[], object], error: BaseException, code: int
+) -> None:
+    make_list_raise(monkeypatch, error)
     monkeypatch.setattr("sys.argv", ["fusebench", "list", "ops"])
     with pytest.raises(SystemExit) as caught:
-        main_module.main()
-    assert caught.value.code == 3
+        start()
+    assert caught.value.code == code
+
+
+WITH_RICH = "import typer; from fusebench.cli.output import console; typer.echo = console().print"
+
+
+@pytest.mark.parametrize("prepared", ["", WITH_RICH], ids=["plain", "rich"])
+def test_a_reader_who_leaves_is_neither_a_regression_nor_a_fault(toy_project: Path, prepared: str) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", f"{prepared}\nfrom fusebench.cli.main import main; main()", "list", "ops"]
+    done = subprocess.run(command, cwd=toy_project, stdout=written, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(written)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_fault_outranks_every_verdict() -> None:
+    assert worst_exit_code(list(ExitCode)) is ExitCode.FAULT
+    assert sorted(EXIT_PRECEDENCE) == sorted(ExitCode)
 
 
 def test_version(fusebench: Run) -> None:
@@ -70,7 +116,10 @@ def test_help_is_plain_text(fusebench: Run, arguments: list[str]) -> None:
 
 
 def test_help_says_what_the_exit_codes_mean(fusebench: Run) -> None:
-    assert "3 device not fit" in " ".join(fusebench("--help").stdout.split())
+    text = " ".join(fusebench("--help").stdout.split())
+    for said in ("1 regression", "3 device not fit", "70 a fault of fusebench itself", "130 interrupted"):
+        assert said in text
+    assert "70 a fault of fusebench itself, which is no verdict" in " ".join(fusebench("gate", "--help").stdout.split())
 
 
 @pytest.mark.parametrize("arguments", [["lsit"], ["list", "--sute", "x"], ["--frobnicate"]])

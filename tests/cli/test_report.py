@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -33,3 +35,47 @@ def test_an_unknown_form_and_an_unwritable_file_are_refused(
     (project_folder / "file").touch()
     refused = fusebench("report", "r1", "--out", "file/report.md")
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
+
+
+FORMS = ("md", "html", "junit", "github", "pages")
+
+
+def plant(folder: Path, figure: Any, *place: str | int) -> None:
+    """Put `figure` at that place of the record in `folder`."""
+    record = folder / "run.json"
+    content = holder = json.loads(record.read_text())
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = figure
+    record.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        *(((figure, "cases", 0, "control_ratio", "value"), "control_ratio") for figure in (0, -1, "nan")),
+        ((0, "suites", 0, "baseline_us_per_step", "best_fused"), "baseline_us_per_step"),
+        (({}, "suites", 0, "covered_cases"), "covered_cases"),
+        (("nan", "results", 0, "measurement", "time_us", "value"), "time_us"),
+    ],
+)
+def test_a_record_that_no_measurement_gives_is_named_and_nothing_is_written(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], form: str, planted: tuple[Any, ...], named: str
+) -> None:
+    plant(keep(run_id="r1", cases=("flux_1024", "zimage_1024")), *planted)
+    refused = fusebench("report", "r1", "--format", form, "--out", "out")
+    assert (refused.exit_code, refused.stderr.startswith("error: run r1 cannot be shown: ")) == (2, True), refused.output
+    assert named in refused.stderr
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("form", ["md", "junit", "github"])
+@pytest.mark.parametrize("planted", [(1, "results", 0, "measurement", "replicates"), ([], "results")], ids=["one replicate", "no result"])
+def test_a_run_that_holds_too_little_to_be_judged_is_shown(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], form: str, planted: tuple[Any, ...]
+) -> None:
+    plant(keep(run_id="r1", cases=("flux_1024",)), *planted)
+    assert fusebench("gate", "r1", "--baseline", "r1").exit_code == 2
+    shown = fusebench("report", "r1", "--format", form)
+    assert shown.exit_code == 0, shown.output

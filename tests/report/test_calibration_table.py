@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from fusebench.report.calibration_table import calibration_document, calibration_report
 from fusebench.report.wording import DASH
+from fusebench.runner.calibration_summary import summary_of, summed_up
 from fusebench.schema import CacheState, CalibrationNote, Estimate, VerdictKind, VisibleEffect
-from fusebench.stats.calibration import Calibration, summarise
+from fusebench.stats.calibration import FEWEST_TRIALS, Calibration, summarise
 from fusebench.stats.planting import Place, PlantedTrial, Planting, Truth, as_trials
 from fusebench.stats.sequential import Plan
-from fusebench.store.calibrations import CalibrationRecord
+from fusebench.store.calibrations import CalibrationRecord, load_calibration
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
-def trials(launches: int, verdict: VerdictKind) -> list[PlantedTrial]:
-    """Of 5 us: one of equal kernels that passes, and one slowed down by 2 % that gets `verdict`."""
+def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[PlantedTrial]:
+    """Of 5 us, so many times: one of equal kernels that passes, and one slowed down by 2 % that gets `verdict`."""
     kinds = ((Place(0, f"calls_{launches}", "op/k@1", Planting.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
     return [
         PlantedTrial(place=place, time_us=5.0, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12, launches=launches)
-        for place, kind in kinds
+        for place, kind in kinds * times
     ]
 
 
@@ -62,14 +67,22 @@ def summary(record: CalibrationRecord) -> Calibration:
     return summarise(as_trials(record.trials, record.truths))
 
 
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of every row that begins with a class of durations: the table of classes, then that of sizes."""
+    lines = [line for line in text.splitlines() if line.startswith(("| under ", "| 3 to ", "| 10 to ", "| 50 us "))]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def test_the_tables_keep_calls_of_one_launch_and_of_several_apart(record: CalibrationRecord, summary: Calibration) -> None:
     text = calibration_report(record, summary)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| 3 to 10 us")]
-    by_class, by_size = rows[:2], rows[2:]
-    assert [(row[0], row[1], row[5]) for row in by_class] == [("3 to 10 us", "1", "2.00%"), ("3 to 10 us, several launches", "1", DASH)]
-    assert [(row[0], row[1], row[2][:6]) for row in by_size] == [
-        ("3 to 10 us", "2.00%", "1 of 1"),
-        ("3 to 10 us, several launches", "2.00%", "0 of 1"),
+    by_class, by_size = rows_of(text)[:2], rows_of(text)[2:]
+    assert [(row[0], row[1], *row[5:7]) for row in by_class] == [
+        ("3 to 10 us", "20", "2.00%", "1.90%"),
+        ("3 to 10 us, several launches", "20", "more than 2.00%", DASH),
+    ]
+    assert [(row[0], row[1], row[2][:8]) for row in by_size] == [
+        ("3 to 10 us", "2.00%", "20 of 20"),
+        ("3 to 10 us, several launches", "2.00%", "0 of 20 "),
     ]
     assert "in calls of one launch: 3 to 10 us: 2.00%; in calls of several launches: 3 to 10 us: 5.00%." in text
 
@@ -80,3 +93,30 @@ def test_the_document_says_which_classes_are_of_several_launches(record: Calibra
         (3.0, False, pytest.approx(0.02)),
         (3.0, True, None),
     ]
+
+
+def test_the_table_claims_as_little_from_few_trials_as_the_headline(record: CalibrationRecord) -> None:
+    few = summed_up(
+        msgspec.structs.replace(
+            record,
+            trials=(*trials(1, VerdictKind.REGRESSION, FEWEST_TRIALS - 1), *trials(2, VerdictKind.REGRESSION)),
+        )
+    )
+    text, document = calibration_report(few, summary_of(few)), calibration_document(few, summary_of(few), "file")
+    assert "in calls of one launch: 3 to 10 us: too few trials; in calls of several launches: 3 to 10 us: 2.00%." in text
+    rows = rows_of(text)
+    assert [row[5:7] for row in rows[:2]] == [["too few trials", "too few trials"], ["2.00%", "1.90%"]]
+    assert [row[2][:8] for row in rows[2:]] == ["19 of 19", "20 of 20"], "what was found is shown all the same"
+    assert [one["smallest_found"] for one in document["classes"]] == [None, pytest.approx(0.02)]
+
+
+def test_the_stored_calibration_says_the_same_in_headline_and_table() -> None:
+    record = load_calibration(RESULTS, "NVIDIA H200")
+    assert record is not None
+    assert summed_up(record) == record, "the stored note is what today's rules make of its trials"
+    text = calibration_report(record, summary_of(record))
+    rows = rows_of(text)[: len(record.note.effects)]
+    assert [row[5] for row in rows] == ["too few trials", "2.12%", "0.98%", *["too few trials"] * 3]
+    assert [row[6] == "too few trials" for row in rows] == [row[5] == "too few trials" for row in rows]
+    for row in rows:
+        assert f"{row[0].removesuffix(', several launches')}: {row[5]}" in text

@@ -20,12 +20,13 @@ from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.runner import calibrating
 from fusebench.runner.calibrating import Calibrating, Found
-from fusebench.runner.calibration_summary import FEWEST_TRIALS, combined, summary_of
+from fusebench.runner.calibration_summary import combined, summary_of
 from fusebench.runner.calibration_visit import CalibrationOptions
 from fusebench.runner.messages import Failure, Measured, MeasureTask
 from fusebench.runner.pilots import FIT
 from fusebench.runner.subjects import Subject
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status, VerdictKind
+from fusebench.stats.calibration import FEWEST_TRIALS
 from fusebench.stats.planting import Planting
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import load_note
@@ -428,7 +429,8 @@ def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any,
 def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: Any) -> None:
     environment = Calibrating(cpu, Path(), options(), reporter).environment
     few = combined(calibrate(cpu, reporter), options(), environment, None)
-    assert summary_of(few).classes[0].smallest_found is not None
+    (found,) = summary_of(few).classes[0].found.values()
+    assert 0 < found.count == found.total < FEWEST_TRIALS
     assert (few.note.effects[0].smallest, few.note.effects[0].largest_planted) == (None, None)
     # The same trials as often as it takes.
     repeated = msgspec.structs.replace(few, trials=few.trials * FEWEST_TRIALS)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from fusebench.schema import VerdictKind
-from fusebench.stats.calibration import Trial, rate, summarise, visible_effect
+from fusebench.stats.calibration import FEWEST_TRIALS, Trial, rate, summarise, visible_effect
 
 
 def trials(
@@ -87,6 +87,18 @@ def test_the_smallest_effect_is_the_smallest_above_which_all_are_found() -> None
     (blind,) = summarise(trials(12.0, 0.05, 94, 100)).classes
     assert blind.smallest_found is None
     assert math.isnan(blind.median_replicates)
+
+
+def test_sizes_of_few_trials_count_neither_for_nor_against() -> None:
+    few = FEWEST_TRIALS - 1
+    enough = [*trials(12.0, 0.0, 0, 20), *trials(12.0, 0.01, 10, 20), *trials(12.0, 0.02, 20, 20)]
+    (one,) = summarise([*trials(12.0, 0.005, few, few), *enough, *trials(12.0, 0.05, 0, few)]).classes
+    assert (one.smallest_found, one.largest_tried, one.visible) == (0.02, 0.02, pytest.approx(0.019))
+    assert list(one.found) == [0.005, 0.01, 0.02, 0.05]
+    (none,) = summarise([*trials(12.0, 0.0, 0, 20), *trials(12.0, 0.02, few, few)]).classes
+    assert (none.smallest_found, none.largest_tried, none.visible) == (None, None, None)
+    (unanchored,) = summarise([*trials(12.0, 0.0, 0, few), *trials(12.0, 0.02, 20, 20)]).classes
+    assert (unanchored.smallest_found, unanchored.visible) == (0.02, None)
 
 
 def test_the_visible_effect_is_where_the_curve_crosses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,8 +11,12 @@ import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.schema import Estimate, ExitCode, Run
-from fusebench.stats.soundness import faults, require_sound
+from fusebench.schema import Estimate, ExitCode, Run, Status
+from fusebench.stats.soundness import faults, impossible, require_showable, require_sound
+from fusebench.stats.weighted import BEST_FUSED
+from fusebench.store.run_folder import read_run
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def with_measurement(run: Run, **changes: Any) -> Run:
@@ -27,19 +32,55 @@ def with_accuracy(run: Run, **changes: Any) -> Run:
     return msgspec.structs.replace(run, results=[changed, *run.results[1:]])
 
 
+def with_suite(run: Run, name: str, figure: float | None) -> Run:
+    """`run` with that figure of its suite's best fused kernels changed, or taken away."""
+    (suite,) = run.suites
+    figures = {key: value for key, value in getattr(suite, name).items() if key != BEST_FUSED}
+    if figure is not None:
+        figures[BEST_FUSED] = figure
+    return msgspec.structs.replace(run, suites=[msgspec.structs.replace(suite, **{name: figures})])
+
+
+def with_control(run: Run, value: float) -> Run:
+    summary = msgspec.structs.replace(run.cases[0], control_ratio=Estimate(value, value, value))
+    return msgspec.structs.replace(run, cases=[summary, *run.cases[1:]])
+
+
 def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
     assert faults(synthetic.make_run()) == []
 
 
-@pytest.mark.parametrize(
+def test_the_stored_records_are_sound() -> None:
+    folders = sorted(file.parent for file in RESULTS.glob("*/nvidia_h200/**/run.json"))
+    assert len(folders) == 12, "the baseline and eleven repeated runs"
+    assert [folder.name for folder in folders if faults(read_run(folder))] == []
+
+
+IMPOSSIBLE = pytest.mark.parametrize(
     ("plant", "said"),
     [
+        *((lambda run, value=value: with_control(run, value), f"control_ratio is {value}") for value in (0.0, -1.0, math.nan)),
+        *(
+            (lambda run, name=name, value=value: with_suite(run, name, value), f"suite qknorm_rope: {name} of best_fused is {value!r}")
+            for name in ("weighted_speedup", "covered_weight", "baseline_us_per_step")
+            for value in (0.0, -1.0, math.nan, math.inf)
+        ),
+        (lambda run: with_suite(run, "saved_us_per_step", math.nan), "saved_us_per_step of best_fused is nan"),
+        *(
+            (lambda run, name=name: with_suite(run, name, None), f"best_fused has saved_us_per_step and no {name}")
+            for name in ("covered_cases", "covered_weight", "baseline_us_per_step")
+        ),
+        (
+            lambda run: msgspec.structs.replace(
+                run, results=[msgspec.structs.replace(run.results[0], status=Status.WRONG), *run.results[1:]]
+            ),
+            "its status is wrong and it has a time",
+        ),
         (lambda run: with_measurement(run, time_us=Estimate(math.nan, 1.0, 2.0)), "time_us is nan"),
         (lambda run: with_measurement(run, time_us=Estimate(-3.0, -4.0, -2.0)), "time_us is -3.0"),
         (lambda run: with_measurement(run, time_us=Estimate(math.inf, 1.0, math.inf)), "time_us is inf"),
         (lambda run: with_measurement(run, time_us=Estimate(3.0, 3.5, 4.0)), "outside of its interval"),
         (lambda run: with_measurement(run, speedup=Estimate(0.0, 0.0, 1.0)), "speedup is 0.0"),
-        (lambda run: with_measurement(run, replicates=1), "too few samples, 1 replicates"),
         (lambda run: with_measurement(run, time_us=Estimate(3.0, 2.5, 4.0, -1.0)), "its interval's level is -1.0"),
         (lambda run: with_measurement(run, speedup=Estimate(3.0, 2.5, 4.0, math.nan)), "its interval's level is nan"),
         (lambda run: with_measurement(run, sol=math.nan), "sol is nan"),
@@ -51,8 +92,6 @@ def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
         (lambda run: with_accuracy(run, rms_error=math.inf), "rms_error is inf"),
         (lambda run: with_accuracy(run, split_channel_rms_error=math.inf), "split_channel_rms_error is inf"),
         (lambda run: with_accuracy(run, channel_rms_error=math.nan), "channel_rms_error is nan"),
-        (lambda run: msgspec.structs.replace(run, cases=[]), "holds 0 cases"),
-        (lambda run: msgspec.structs.replace(run, results=[]), "0 results"),
         (lambda run: msgspec.structs.replace(run, cases=[*run.cases, run.cases[0]]), "is there 2 times"),
         (lambda run: msgspec.structs.replace(run, results=[*run.results, run.results[0]]), "is there 2 times"),
         (
@@ -67,11 +106,39 @@ def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
         ),
     ],
 )
-def test_every_fault_is_found_and_named(synthetic: ModuleType, plant: Any, said: str) -> None:
+TOO_LITTLE = pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda run: with_measurement(run, replicates=1), "too few samples, 1 replicates"),
+        (lambda run: msgspec.structs.replace(run, cases=[]), "holds 0 cases"),
+        (lambda run: msgspec.structs.replace(run, results=[]), "0 results"),
+    ],
+)
+
+
+@IMPOSSIBLE
+def test_what_no_measurement_gives_is_neither_judged_nor_shown(synthetic: ModuleType, plant: Any, said: str) -> None:
+    bad = plant(synthetic.make_run())
+    with pytest.raises(RunRecordError, match=r"^baseline r1 cannot be judged: ") as judged:
+        require_sound(bad, "baseline")
+    with pytest.raises(RunRecordError, match=r"^run r1 cannot be shown: ") as shown:
+        require_showable(bad)
+    assert (said in str(judged.value), said in str(shown.value)) == (True, True)
+    assert judged.value.exit_code is shown.value.exit_code is ExitCode.USAGE
+
+
+@TOO_LITTLE
+def test_what_is_too_little_to_judge_can_be_shown(synthetic: ModuleType, plant: Any, said: str) -> None:
     with pytest.raises(RunRecordError, match=r"^baseline r1 cannot be judged: ") as caught:
         require_sound(plant(synthetic.make_run()), "baseline")
     assert said in str(caught.value)
-    assert caught.value.exit_code is ExitCode.USAGE
+    assert impossible(plant(synthetic.make_run())) == []
+
+
+def test_suites_of_older_records_lack_the_figures_per_step(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    older = msgspec.structs.replace(run.suites[0], covered_weight={}, baseline_us_per_step={}, saved_us_per_step={})
+    assert faults(msgspec.structs.replace(run, suites=[older])) == []
 
 
 def test_what_is_not_known_is_no_fault(synthetic: ModuleType) -> None:

@@ -24,7 +24,9 @@ def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_what_cannot_hold_a_folder_is_named_with_what_to_do(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(UsageError, match=r"nothing can be written there: .*; expected a folder .*--out DIR") as caught:
-        require_writable(tmp_path / place)
+    with pytest.raises(UsageError, match=r"nothing can be written there: .*; expected a folder .*; mend it, or take another$") as caught:
+        require_writable(tmp_path / place, instead="take another")
     assert str(tmp_path / place) in str(caught.value)
+    with pytest.raises(UsageError, match=r"; mend it$"):
+        require_writable(tmp_path / place)
     assert (tmp_path / "file").read_text() == "kept"

@@ -156,7 +156,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         project_root=selection.project.root,
     )
     folder = out if out is not None else runs_folder(selection.project)
-    require_writable(folder)
+    require_writable(folder, instead="name another with --out DIR")
     calibration = load_note(selection.project.results, target.name)  # one that cannot be read is found before anything is measured
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))

@@ -104,7 +104,9 @@ def calibrate(
     from ..runner.run_options import default_plan
     from ..runner.subjects import CALIBRATION_KERNELS, built_in_subjects
     from ..stats.confirmation import PROCESSES
+    from ..store.calibration_note import calibration_file
     from ..store.calibrations import join_calibration, load_calibration
+    from ..store.files import require_writable
     from ..timing.names import require_timer
     from .output import print_json, remark
     from .progress import make_reporter
@@ -118,7 +120,9 @@ def calibrate(
     if not subjects:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
-    earlier = load_calibration(project.results, target.name)  # one that cannot be read is found before anything is measured
+    # A calibration that cannot be read, and a folder that takes none, are found before anything is measured.
+    earlier = load_calibration(project.results, target.name)
+    require_writable(calibration_file(project.results, target.name).parent)
     import msgspec
 
     options = CalibrationOptions(

@@ -41,7 +41,8 @@ def gate(
     A run that was limited to some suites, cases or kernels is judged by those of the baseline, and what it leaves out is named.
 
     Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
-    or no baseline; 5 a kernel failed.  Peers have no say in it, nor has the speed of what torch.compile made; what is said of them says so.
+    or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no verdict.  Peers have no say in it, nor has the speed of
+    what torch.compile made; what is said of them says so.
 
     With --evidence the kernels that regressed are compiled as they were and as they are, which takes seconds and needs Triton; without a
     regression it costs nothing.

@@ -2,7 +2,8 @@
 
 Command modules import only typer, errors and schema at their top, so importing them all keeps `fusebench --help` under 0.3 s;
 everything heavier is imported by the command that needs it.  A command ends by returning (exit code 0) or by
-`raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code.
+`raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code.  Any other
+exception is a fault of fusebench and ends with its traceback and an exit code of its own: Python's would be that of a regression.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from . import (
     run_command,
     static_command,
 )
+from .ending import exit_code_of
 
 EXIT_INTERRUPTED = 130
 """What a shell reports for a process that SIGINT ended: 128 + 2."""
@@ -47,13 +49,19 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        except Exception as error:
+            if hasattr(error, "exit_code"):  # typer's own: a usage error, or the end of a command
+                raise
+            # Here and not in `main`: of an EOFError and a closed pipe typer would make exit code 1.
+            raise typer.Exit(exit_code_of(error)) from error
 
 
 app = typer.Typer(
     name="fusebench",
     cls=_Commands,
     help="Benchmark and regression gate for fused GPU kernels.",
-    epilog="Exit codes: 0 pass, 1 regression, 2 usage, 3 device not fit to measure, 4 undecided, 5 a kernel failed.",
+    epilog="Exit codes: 0 pass, 1 regression, 2 usage, 3 device not fit to measure, 4 undecided, 5 a kernel failed, "
+    "70 a fault of fusebench itself, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # help is plain text: brackets in it mean themselves, and rich need not be imported

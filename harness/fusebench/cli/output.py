@@ -17,10 +17,10 @@ UNLIMITED_WIDTH = 10_000
 
 def console() -> Console:
     """A console on stdout that prints text as it stands: no markup, no emoji codes, no guessing at highlights."""
-    from rich.console import Console
+    from .piped_console import PipedConsole
 
     width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
-    return Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    return PipedConsole(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", right: Iterable[str] = ()) -> None:

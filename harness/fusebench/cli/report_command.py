@@ -42,7 +42,8 @@ def report(
     """Render a run's record; any run can be rendered anew at any time.
 
     A run that was made before its device was calibrated is shown with the device's stored calibration.  The record of a `fusebench ab` or
-    a `fusebench ncu`, by its path or id, is rendered as md.
+    a `fusebench ncu`, by its path or id, is rendered as md.  A run's record with figures that no measurement gives is refused, and they
+    are named.
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
@@ -76,10 +77,13 @@ def report(
 
 
 def _record(folder: Path, project: Project) -> Run:
+    from ..stats.soundness import require_showable
     from ..store.calibration_note import with_calibration
     from ..store.run_folder import read_run
 
-    return with_calibration(read_run(folder), project.results)
+    run = read_run(folder)
+    require_showable(run)
+    return with_calibration(run, project.results)
 
 
 def _comparison(folder: Path) -> str:

@@ -193,7 +193,7 @@ def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
     from ..store.finding import runs_folder
 
     folder = out if out is not None else runs_folder(project)
-    require_writable(folder)
+    require_writable(folder, instead="name another with --out DIR")
     require_judgeable(project.results, device_name)
     return folder
 

@@ -11,6 +11,7 @@ UNCALIBRATED = (
     "not calibrated on this {what}: how often a verdict is wrong here, and what it can see, is unknown; "
     "measure it with `fusebench calibrate`"
 )
+TOO_FEW = "too few trials"
 
 
 def calibration_line(run: Run) -> str:
@@ -33,6 +34,13 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
     return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{_seen(note.effects)}"
 
 
+def smallest_words(effect: VisibleEffect) -> str:
+    """`2.01%`, `more than 5.00%` where no slowdown that was planted often enough was found, or `too few trials` where none was."""
+    if effect.smallest is not None:
+        return f"{effect.smallest:.2%}"
+    return f"more than {effect.largest_planted:.2%}" if effect.largest_planted else TOO_FEW
+
+
 def _seen(effects: Sequence[VisibleEffect]) -> str:
     """What the comparisons could see.  Calls of one launch are named as such only beside calls of several: a timer that sees no launches,
     and older records, tell none apart."""
@@ -45,10 +53,4 @@ def _seen(effects: Sequence[VisibleEffect]) -> str:
 
 
 def _by_duration(effects: Sequence[VisibleEffect]) -> str:
-    return ", ".join(f"{durations(effect.low_us, effect.high_us)}: {_smallest(effect)}" for effect in effects)
-
-
-def _smallest(effect: VisibleEffect) -> str:
-    if effect.smallest is not None:
-        return f"{effect.smallest:.2%}"
-    return f"more than {effect.largest_planted:.2%}" if effect.largest_planted else "too few trials"
+    return ", ".join(f"{durations(effect.low_us, effect.high_us)}: {smallest_words(effect)}" for effect in effects)

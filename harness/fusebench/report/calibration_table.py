@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..runner.calibration_summary import claim_of
 from ..stats.calibration import Calibration, ClassSummary, Rate
 from ..stats.planting import Truth
 from ..store.calibrations import CalibrationRecord, CaseComponents
-from .calibrated import calibration_words
+from .calibrated import TOO_FEW, calibration_words, smallest_words
 from .document import finite
 from .markdown import markdown_table
 from .wording import DASH
@@ -84,8 +85,8 @@ def _class_row(one: ClassSummary) -> list[str]:
         _rate(one.false_regressions),
         _rate(one.false_improvements),
         _rate(one.undecided),
-        _share(one.smallest_found),
-        _share(one.visible),
+        smallest_words(claim_of(one)),
+        _visible(one),
         DASH if math.isnan(one.median_replicates) else f"{one.median_replicates:g}",
     ]
 
@@ -99,8 +100,10 @@ def _rate(rate: Rate) -> str:
     return f"{rate.count} of {rate.total} (up to {rate.high:.2%})" if rate.total else DASH
 
 
-def _share(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2%}"
+def _visible(one: ClassSummary) -> str:
+    if one.largest_tried is None:
+        return TOO_FEW
+    return DASH if one.visible is None else f"{one.visible:.2%}"
 
 
 def _truth_row(one: Truth) -> list[str]:

@@ -14,8 +14,6 @@ from .calibrating import Found
 from .calibration_visit import CalibrationOptions
 
 NOT_COUNTED = "not counted: "
-FEWEST_TRIALS = 20
-"""With fewer, all of a size could be found and 95 % not be what that shows: 19 of 20 is the first share that is 95 %."""
 
 
 def summary_of(record: CalibrationRecord) -> Calibration:
@@ -106,18 +104,17 @@ def _note(record: CalibrationRecord) -> CalibrationNote:
         comparisons=alarms.total,
         false_regressions=alarms.count,
         false_regression_high=alarms.high,
-        effects=tuple(_effect(one) for one in summary.classes),
+        effects=tuple(claim_of(one) for one in summary.classes),
     )
 
 
-def _effect(one: ClassSummary) -> VisibleEffect:
-    """What a class claims: only sizes that were tried often enough count, for and against."""
-    tried = [size for size, rate in one.found.items() if rate.total >= FEWEST_TRIALS]
+def claim_of(one: ClassSummary) -> VisibleEffect:
+    """What reports claim of a class."""
     return VisibleEffect(
         low_us=one.low_us,
         high_us=one.high_us,
         comparisons=one.false_regressions.total,
-        smallest=one.smallest_found if one.smallest_found in tried else None,
-        largest_planted=max(tried, default=None),
+        smallest=one.smallest_found,
+        largest_planted=one.largest_tried,
         several_launches=one.several_launches,
     )

@@ -14,9 +14,12 @@ class ExitCode(IntEnum):
     DEVICE_UNFIT = 3
     UNDECIDED = 4
     KERNEL_FAILED = 5
+    FAULT = 70
+    """fusebench itself failed, which is no verdict: EX_SOFTWARE of sysexits.h."""
 
 
 EXIT_PRECEDENCE = (
+    ExitCode.FAULT,
     ExitCode.USAGE,
     ExitCode.DEVICE_UNFIT,
     ExitCode.KERNEL_FAILED,

@@ -25,6 +25,9 @@ of longer kernels; from 50 us the memory system is busy throughout."""
 
 FOUND_SHARE = 0.95
 """Share of planted slowdowns that must be found for their size to count as visible."""
+FEWEST_TRIALS = 20
+"""Of a size, for it to be claimed or to speak against a claim.  With fewer, all could be found and 95 % not be what that shows: 19 of 20 is
+the first share that is 95 %."""
 
 
 def durations(low_us: float, high_us: float) -> str:
@@ -93,11 +96,14 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
     undecided: Rate
     """Equal kernels on which no verdict was reached."""
     found: dict[float, Rate]
-    """By planted slowdown, ascending: how often it was called a regression."""
+    """By planted slowdown, ascending: how often it was called a regression, of however few trials."""
     passed: dict[float, Rate]
     """By planted slowdown: how often it was passed."""
     smallest_found: float | None
-    """The smallest planted slowdown of which, and of every larger one, at least 95 % were found; None where there is none."""
+    """The smallest planted slowdown of which, and of every larger one, at least 95 % were found; None where there is none.  Only sizes of
+    at least `FEWEST_TRIALS` count, here and in what follows."""
+    largest_tried: float | None
+    """The largest planted slowdown, which is what a missing `smallest_found` exceeds; None where none was planted so often."""
     visible: float | None
     """Where the found share crosses 95 %, interpolated between planted slowdowns; None where it does not."""
     median_replicates: float
@@ -170,17 +176,21 @@ def _class(low: float, high: float, several: bool, trials: Sequence[Trial]) -> C
     equal = [trial for trial in trials if trial.planted == 0]
     planted = {size: [trial for trial in trials if trial.planted == size] for size in sorted({trial.planted for trial in trials} - {0.0})}
     found = {size: _rate(group, VerdictKind.REGRESSION) for size, group in planted.items()}
+    called_slower = _rate(equal, VerdictKind.REGRESSION)
+    curve = {size: one for size, one in {0.0: called_slower, **found}.items() if one.total >= FEWEST_TRIALS}
+    tried = {size: one for size, one in curve.items() if size > 0}
     return ClassSummary(
         low_us=low,
         high_us=high,
         several_launches=several,
-        false_regressions=_rate(equal, VerdictKind.REGRESSION),
+        false_regressions=called_slower,
         false_improvements=_rate(equal, VerdictKind.IMPROVEMENT),
         undecided=_rate(equal, VerdictKind.UNDECIDED),
         found=found,
         passed={size: _rate(group, VerdictKind.PASS) for size, group in planted.items()},
-        smallest_found=_smallest(found),
-        visible=visible_effect({0.0: _rate(equal, VerdictKind.REGRESSION), **found} if equal else found),
+        smallest_found=_smallest(tried),
+        largest_tried=max(tried, default=None),
+        visible=visible_effect(curve),
         median_replicates=float(median(trial.replicates for trial in equal)) if equal else math.nan,
         slowest_gpu_seconds=max((trial.gpu_seconds for trial in equal), default=math.nan),
     )

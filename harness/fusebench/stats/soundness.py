@@ -1,6 +1,7 @@
-"""Whether a record can be judged at all: figures that no measurement gives are a corrupted record, not a regression.
+"""Whether a record can be judged, or shown, at all: figures that no measurement gives are a corrupted record, not a regression.
 
-A NaN compares as neither slower nor faster, so that whatever follows from it is chance.
+A NaN compares as neither slower nor faster, so that whatever follows from it is chance; a report divides by some figures and takes
+logarithms of others.  What is merely too little to judge (no case, one replicate) can still be shown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from collections import Counter
 
 from ..errors import RunRecordError
-from ..schema import Accuracy, Estimate, Result, Run, Status
+from ..schema import Accuracy, Estimate, Measurement, Result, Run, Status, SuiteSummary
 
 FEWEST_REPLICATES = 2
 """One replicate gives no interval, and a gate without intervals calls noise a change."""
@@ -22,16 +23,23 @@ def require_sound(run: Run, what: str = "run") -> None:
 
     `what` says which record it is (`run`, `baseline`).  Looks at every figure once.
     """
-    found = faults(run)
-    if found:
-        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        raise RunRecordError(f"{what} {run.id} cannot be judged: {'; '.join(found[:SHOWN])}{more}. Measure again; nothing was changed")
+    _refuse(f"{what} {run.id} cannot be judged", faults(run))
+
+
+def require_showable(run: Run) -> None:
+    """Raise RunRecordError, naming the first of its `impossible` figures, where `run` holds any."""
+    _refuse(f"run {run.id} cannot be shown", impossible(run))
 
 
 def faults(run: Run) -> list[str]:
-    """What is wrong with the record, in its order; empty for a sound one."""
+    """What speaks against judging the record: what is impossible in it, then what is too little; empty for a sound one."""
     if not run.cases or not run.results:
         return [f"it holds {len(run.cases)} cases and {len(run.results)} results; expected at least one of each (an empty suite?)"]
+    return [*impossible(run), *(text for result in run.results for text in _too_few(result))]
+
+
+def impossible(run: Run) -> list[str]:
+    """What no measurement gives, in the record's order: figures that cannot be, and what is there twice or is missing beside another."""
     found = [f"case {key} is there {times} times" for key, times in Counter(one.case.key for one in run.cases).items() if times > 1]
     places = Counter((one.case_key, one.kernel) for one in run.results)
     found += [f"{kernel} on {key} is there {times} times" for (key, kernel), times in places.items() if times > 1]
@@ -40,26 +48,62 @@ def faults(run: Run) -> list[str]:
             found += _estimate(getattr(summary, name), f"case {summary.case.key}: {name}")
     for result in run.results:
         found += _result(result)
+    for suite in run.suites:
+        found += _suite(suite)
     return found
+
+
+def _refuse(what: str, found: list[str]) -> None:
+    if found:
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise RunRecordError(f"{what}: {'; '.join(found[:SHOWN])}{more}. Measure again; nothing was changed")
 
 
 def _result(result: Result) -> list[str]:
     where = f"{result.kernel} on {result.case_key}"
-    if result.status is not Status.MEASURED:
-        return _accuracy(result.accuracy, where) if result.status is Status.CHECKED else []
-    timing = result.measurement
-    if timing is None:
+    measured, timing = result.status is Status.MEASURED, result.measurement
+    if measured and timing is None:
         return [f"{where}: its status is measured and it has no time"]
+    if not measured and timing is not None:
+        return [f"{where}: its status is {result.status} and it has a time"]
+    found = _measurement(timing, where) if timing is not None else []
+    return [*found, *(_accuracy(result.accuracy, where) if measured or result.status is Status.CHECKED else [])]
+
+
+def _measurement(timing: Measurement, where: str) -> list[str]:
     found = [*_estimate(timing.time_us, f"{where}: time_us"), *_estimate(timing.speedup, f"{where}: speedup")]
     for name in ("busy_us", "gap_us", "host_us", "gb_per_s", "sol"):
         figure = getattr(timing, name)
         # A share of the speed of light is divided by, and no kernel that ran has one of 0.
         if figure is not None and not (math.isfinite(figure) and figure >= 0 and (figure or name != "sol")):
             found.append(f"{where}: {name} is {figure!r}; expected a finite number that is not negative, and for sol not 0")
-    if timing.replicates < FEWEST_REPLICATES or timing.rounds < 1:
-        seen = f"{timing.replicates} replicates of {timing.rounds} rounds"
-        found.append(f"{where}: too few samples, {seen}; expected at least {FEWEST_REPLICATES} replicates")
-    return [*found, *_accuracy(result.accuracy, where)]
+    return found
+
+
+def _too_few(result: Result) -> list[str]:
+    timing = result.measurement
+    if timing is None or (timing.replicates >= FEWEST_REPLICATES and timing.rounds >= 1):
+        return []
+    seen = f"{timing.replicates} replicates of {timing.rounds} rounds"
+    where = f"{result.kernel} on {result.case_key}"
+    return [f"{where}: too few samples, {seen}; expected at least {FEWEST_REPLICATES} replicates"]
+
+
+def _suite(suite: SuiteSummary) -> list[str]:
+    """Faults of the sums; those of older records lack all of the figures per step."""
+    where = f"suite {suite.name}"
+    found = [
+        f"{where}: {name} of {kernel} is {figure!r}; expected a positive finite number"
+        for name in ("weighted_speedup", "covered_weight", "baseline_us_per_step")
+        for kernel, figure in getattr(suite, name).items()
+        if not (math.isfinite(figure) and figure > 0)
+    ]
+    for kernel, figure in suite.saved_us_per_step.items():
+        if not math.isfinite(figure):
+            found.append(f"{where}: saved_us_per_step of {kernel} is {figure!r}; expected a finite number")
+        beside = ("covered_cases", "covered_weight", "baseline_us_per_step")
+        found += [f"{where}: {kernel} has saved_us_per_step and no {name}" for name in beside if kernel not in getattr(suite, name)]
+    return found
 
 
 def _estimate(estimate: Estimate | None, where: str) -> list[str]:

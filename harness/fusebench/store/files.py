@@ -28,8 +28,10 @@ def folder_in_making(target: Path) -> Iterator[Path]:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def require_writable(folder: Path) -> None:
+def require_writable(folder: Path, *, instead: str = "") -> None:
     """See that a folder can be made in `folder`, and leave nothing behind: before a measurement, whose results would be lost otherwise.
+
+    `instead` says what else than mending the folder helps (`name another with --out DIR`), where anything does.
 
     Raises:
         UsageError: it cannot be made, is a file, or takes no folder.
@@ -41,7 +43,7 @@ def require_writable(folder: Path) -> None:
     except OSError as error:
         raise UsageError(
             f"{folder}: nothing can be written there: {error.strerror or error}; expected a folder that takes a new one; "
-            "mend it, or name another with --out DIR"
+            f"mend it{', or ' if instead else ''}{instead}"
         ) from error
     finally:
         for one in absent:

@@ -1,0 +1,45 @@
+"""How a command ends that neither returned nor failed in words: by a fault of fusebench itself, or because nobody reads on."""
+
+from __future__ import annotations
+
+import os
+import select
+import traceback
+from contextlib import suppress
+
+import typer
+
+from .. import __version__
+from ..schema import ExitCode
+
+EXIT_UNREAD = 141
+"""What a shell reports for a process that SIGPIPE ended: 128 + 13."""
+
+
+def exit_code_of(error: Exception) -> int:
+    """Say on stderr what is known of `error`, which no command expected, and return the exit code that it deserves."""
+    if isinstance(error, BrokenPipeError) and _nobody_reads():
+        return EXIT_UNREAD
+    with suppress(OSError):  # a stderr that is gone must not change the exit code
+        traceback.print_exception(error)
+        typer.echo(
+            f"error: this is a fault of fusebench {__version__} and no verdict on any kernel: report it with the traceback above and the "
+            "command line. What this command measured may not be kept; what was stored before is whole.",
+            err=True,
+        )
+    return ExitCode.FAULT
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of stdout or stderr has left (`fusebench … | head`); what is still written there is then dropped."""
+    left = [descriptor for descriptor in (1, 2) if _is_unread(descriptor)]
+    for descriptor in left:
+        # The interpreter flushes once more as it exits, and would put its own exit code in the place of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return bool(left)
+
+
+def _is_unread(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
