@@ -172,18 +172,22 @@ def test_outside_of_a_repository_it_is_said_what_to_do(fusebench: Fusebench, toy
     assert "--base-kernels DIR" in outcome.stderr
 
 
-def test_ctrl_c_keeps_what_was_compared(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ZeroDivisionError("of our own making"), ExitCode.FAULT)])
+def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
     ask = WorkerProcess.ask
 
     def interrupted(self: WorkerProcess, task: CheckTask | MeasureTask, *rest: object) -> object:
         if task.case.name == "odd":
-            raise KeyboardInterrupt
+            raise error
         return ask(self, task, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(WorkerProcess, "ask", interrupted)
     outcome = fusebench("ab", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--base", "HEAD", "--kernel", "plain")
-    assert outcome.exit_code == 130
+    assert outcome.exit_code == code
     assert "what was compared is kept, marked incomplete" in outcome.stderr
     record = kept(project)
     assert not record.complete
+    assert any("a fault of fusebench: ZeroDivisionError" in warning for warning in record.warnings) == (code == ExitCode.FAULT)
     assert {one.case for one in record.kernels} == {"even"}

@@ -86,6 +86,38 @@ def test_a_timer_that_loses_records_is_exit_code_3_and_what_was_measured_is_kept
     assert f"marked incomplete, in {only_run(project)}" in outcome.stderr
 
 
+def test_a_fault_of_fusebench_keeps_what_was_measured(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+    def faulty(task: MeasureTask) -> Measured:
+        if task.case.name == "odd":
+            raise ZeroDivisionError("of our own making")
+        return measured(task, 2.0)
+
+    workers.timed = faulty
+    outcome = fusebench(*QUICK)
+    assert outcome.exit_code == ExitCode.FAULT
+    assert f"kept, marked incomplete, in {only_run(project)}" in outcome.stderr
+    run = read_run(only_run(project))
+    assert (run.complete, run.exit_code) == (False, ExitCode.FAULT)
+    assert "ended by a fault of fusebench: ZeroDivisionError: of our own making" in run.warnings
+    assert {result.case for result in run.results if result.status is Status.MEASURED} == {"even"}
+
+
+@pytest.mark.usefixtures("workers")
+def test_a_fault_in_judging_keeps_the_whole_run_without_verdicts(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise ZeroDivisionError("of our own making")
+
+    monkeypatch.setattr("fusebench.runner.judging.judged", faulty)
+    outcome = fusebench(*QUICK)
+    assert outcome.exit_code == ExitCode.FAULT
+    assert f"kept, without verdicts, in {only_run(project)}" in outcome.stderr
+    run = read_run(only_run(project))
+    assert (run.complete, run.exit_code) == (True, ExitCode.FAULT)
+    assert all(result.verdict is None for result in run.results)
+
+
 def test_a_run_that_was_interrupted_before_any_result_leaves_nothing(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
     (project / "kernels" / "scale" / "fast.py").unlink()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..errors import FusebenchError, UsageError
+from ..errors import UsageError
 from ..schema import CacheState, ExitCode
 from .evidence_work import Measured, providers_between
 from .options import (
@@ -170,19 +170,23 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         session = ComparingSession(sides, other, target, options, make_reporter())
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
-        interruption: KeyboardInterrupt | FusebenchError | None = None
+        interruption: KeyboardInterrupt | Exception | None = None
         with Workers(target, selection.collection.roots, kernel_timeout, base_roots=roots, ops=selection.ops, timer=timer) as workers:
             try:
                 session.run(selection.cases, workers)
-            except (KeyboardInterrupt, FusebenchError) as error:
-                interruption = error  # what was measured is kept before it goes on
+            except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it goes on
+                interruption = error
         record = msgspec.structs.replace(session.record(), calibration=calibration)
         if interruption is not None:
             _keep_partial(session, record, folder, interruption)
             raise interruption
         if evidence:
             locked.close()  # compiling needs no device: whoever waits for it need not; counters take it again
-            record = _explained(record, Measured(selection.collection, target, cache, kernel_timeout), roots)
+            try:
+                record = _explained(record, Measured(selection.collection, target, cache, kernel_timeout), roots)
+            except (KeyboardInterrupt, Exception) as error:
+                _keep_partial(session, record, folder, error)
+                raise
         written = _write(session, record, folder)
     if json:
         print_json(ab_document(record, written))
@@ -241,14 +245,16 @@ def _write(session: ComparingSession, record: Comparison, folder: Path) -> Path:
     return write_comparison(folder, record, session.samples, ab_markdown(record))
 
 
-def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, interruption: KeyboardInterrupt | FusebenchError) -> None:
-    """Write what an interrupted comparison has, marked incomplete; nothing where it has nothing."""
+def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, interruption: BaseException) -> None:
+    """Write what a comparison has that did not come to its end; nothing where it has nothing."""
     import msgspec
 
+    from .ending import what_ended
     from .output import remark
 
     if not session.begun:
         return
-    if isinstance(interruption, FusebenchError):
-        record = msgspec.structs.replace(record, exit_code=interruption.exit_code, warnings=[*record.warnings, str(interruption)])
-    remark("note", f"interrupted; what was compared is kept, marked incomplete, in {_write(session, record, folder)}")
+    if ended := what_ended(interruption):
+        record = msgspec.structs.replace(record, exit_code=ended[0], warnings=[*record.warnings, ended[1]])
+    how = "without evidence" if record.complete else "marked incomplete"
+    remark("note", f"interrupted; what was compared is kept, {how}, in {_write(session, record, folder)}")

@@ -10,6 +10,7 @@ from contextlib import suppress
 import typer
 
 from .. import __version__
+from ..errors import FusebenchError
 from ..schema import ExitCode
 
 EXIT_UNREAD = 141
@@ -24,10 +25,20 @@ def exit_code_of(error: Exception) -> int:
         traceback.print_exception(error)
         typer.echo(
             f"error: this is a fault of fusebench {__version__} and no verdict on any kernel: report it with the traceback above and the "
-            "command line. What this command measured may not be kept; what was stored before is whole.",
+            "command line. What this command had measured is kept where a line above says so; what was stored before is whole.",
             err=True,
         )
     return ExitCode.FAULT
+
+
+def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
+    """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C, which
+    says nothing of what was measured."""
+    if isinstance(error, FusebenchError):
+        return ExitCode(error.exit_code), str(error)
+    if isinstance(error, Exception):
+        return ExitCode.FAULT, f"ended by a fault of fusebench: {type(error).__name__}: {error}"
+    return None
 
 
 def _nobody_reads() -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import FusebenchError
 from ..schema import CacheState, ExitCode
 from .evidence_work import Measured, providers_of_run
 from .options import (
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
+    from ..stats.rule import MarginRule
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -127,7 +127,6 @@ def run(
     from ..report.document import run_document
     from ..report.table import print_run
     from ..runner.checking import Workers
-    from ..runner.judging import judged
     from ..runner.run_options import Options, default_plan
     from ..runner.session import Session
     from ..stats.rule import DEFAULT_MARGIN, MarginRule
@@ -165,18 +164,17 @@ def run(
         session = Session(selection.collection, target, selection.project.root, options, make_reporter())
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
-        interruption: KeyboardInterrupt | FusebenchError | None = None
+        interruption: KeyboardInterrupt | Exception | None = None
         with Workers(target, selection.collection.roots, kernel_timeout, ops=selection.ops, timer=timer) as workers:
             try:
                 session.run(selection.cases, workers)
-            except (KeyboardInterrupt, FusebenchError) as error:
-                interruption = error  # what was measured is kept before it goes on
+            except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it goes on
+                interruption = error
     if interruption is not None:
         _keep_partial(session, folder, interruption)
         raise interruption
-    record = judged(session.record(), selection.project.results, rule)
-    if evidence:
-        record = _explained(record, selection.project, Measured(selection.collection, target, cache, kernel_timeout))
+    measured = Measured(selection.collection, target, cache, kernel_timeout) if evidence else None
+    record = _concluded(session, folder, rule, selection.project, measured)
     written = _write(session, folder, record)
     if json:
         print_json(run_document(record, written))
@@ -207,6 +205,18 @@ def _stopped_run(text: str, project: Project) -> Resumed:
     return Resumed(read_run(folder), sample_values(folder))
 
 
+def _concluded(session: Session, folder: Path, rule: MarginRule, project: Project, measured: Measured | None) -> Run:
+    """The run with its verdicts and, where `measured` says of what, with evidence about regressions; kept without them if that fails."""
+    from ..runner.judging import judged
+
+    try:
+        record = judged(session.record(), project.results, rule)
+        return record if measured is None else _explained(record, project, measured)
+    except (KeyboardInterrupt, Exception) as error:
+        _keep_partial(session, folder, error)
+        raise
+
+
 def _explained(record: Run, project: Project, measured: Measured) -> Run:
     """`record`, judged, with evidence about its regressions against the stored baseline."""
     from ..runner.regression_evidence import any_regressed, explained_run
@@ -230,14 +240,16 @@ def _write(session: Session, folder: Path, record: Run) -> Path:
     return written
 
 
-def _keep_partial(session: Session, folder: Path, interruption: KeyboardInterrupt | FusebenchError) -> None:
-    """Write what an interrupted run has, marked incomplete; nothing where it has nothing."""
+def _keep_partial(session: Session, folder: Path, interruption: BaseException) -> None:
+    """Write what a run has that did not come to its verdicts; nothing where it has nothing."""
     import msgspec
 
+    from .ending import what_ended
     from .output import remark
 
     record = session.record()
-    if isinstance(interruption, FusebenchError):
-        record = msgspec.structs.replace(record, exit_code=interruption.exit_code, warnings=[*record.warnings, str(interruption)])
+    if ended := what_ended(interruption):
+        record = msgspec.structs.replace(record, exit_code=ended[0], warnings=[*record.warnings, ended[1]])
     if record.results:
-        remark("note", f"interrupted; what was measured is kept, marked incomplete, in {_write(session, folder, record)}")
+        how = "without verdicts" if record.complete else "marked incomplete"
+        remark("note", f"interrupted; what was measured is kept, {how}, in {_write(session, folder, record)}")
