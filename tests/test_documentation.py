@@ -118,6 +118,15 @@ def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
     assert said in (REPOSITORY / "docs" / "reading_results.md").read_text()
 
 
+def test_nothing_moved_in_the_repeated_runs() -> None:
+    """The one real history that there is: three boards, three commits, no change of these kernels."""
+    repeats = str(REPOSITORY / "results" / "repeats" / "nvidia_h200")
+    shown = CliRunner().invoke(app, ["history", repeats, "--figure", "speedup", "--margin", "0.005", "--gate"])
+    assert shown.exit_code == 0, shown.output
+    assert "11 runs on NVIDIA H200" in shown.output
+    assert "5 series; 0 changes to slower, 0 to faster" in shown.output
+
+
 def _spreads(runs: list[Run]) -> str:
     """How far the speedups of these runs are apart, in the case where they agree best and in the one where they agree least."""
     speedups: dict[str, list[float]] = {}
