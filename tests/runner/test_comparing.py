@@ -54,7 +54,7 @@ def test_a_finding_no_larger_than_the_noise_of_identical_code_is_undecided(bench
     bench.worker.factors = {A: 1.015, B: 1.035}
     comparison = bench.run(case)
     assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
-    assert "identical code of such durations differed by up to 3." in only(comparison).verdict.reason
+    assert "identical code of such calls differed by up to 3." in only(comparison).verdict.reason
     assert comparison.exit_code == ExitCode.UNDECIDED
 
 

@@ -81,7 +81,7 @@ def test_a_finding_no_larger_than_what_identical_code_showed_is_undecided(synthe
     judged = gate(synthetic, [synthetic.FUSED], slow={(CASE, synthetic.FUSED): 1.06, ("zimage_1024", other): twin})
     found = at(judged, synthetic.FUSED).verdict
     assert found.kind is kind
-    assert ("but identical code of such durations differed by up to 7.00% in this comparison" in found.reason) == (twin != 1.02)
+    assert ("but identical code of such calls differed by up to 7.00% in this comparison" in found.reason) == (twin != 1.02)
 
 
 def test_identical_code_of_other_durations_says_nothing(synthetic: ModuleType) -> None:
@@ -122,7 +122,7 @@ def test_what_identical_code_showed_is_summed_up_by_duration(synthetic: ModuleTy
     assert (long.comparisons, long.beyond, long.largest) == (10, 0, pytest.approx(0.0, abs=1e-9))
     assert identical_line(judged) == (
         "identical machine code differed by up to 6.00% (10 to 50 us: 10 comparisons, 1 beyond the margin), "
-        "0.00% (50 us and more: 10 comparisons)"
+        "0.00% (50 us and more, several launches: 10 comparisons)"
     )
     assert "no kernel's machine code is the baseline's" in identical_line(gate(synthetic, list(synthetic.KERNELS)))
 

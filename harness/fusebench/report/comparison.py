@@ -67,10 +67,11 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
 
 
 def spread_row(spread: Spread) -> dict[str, Any]:
-    """What identical code of one class of durations showed, as plain JSON values."""
+    """What identical code of one class of calls showed, as plain JSON values."""
     return {
         "low_us": spread.low_us,
         "high_us": finite(spread.high_us),
+        "several_launches": spread.several_launches,
         "comparisons": spread.comparisons,
         "largest": spread.largest,
         "beyond": spread.beyond,

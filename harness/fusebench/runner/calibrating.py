@@ -165,6 +165,6 @@ def _trial(one: Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
         verdict=kind,
         change=finding.change,
         replicates=len(one.compared.logs),
-        launches=one.launches,
+        launches=one.compared.launches,
         device_seconds=one.seconds,
     )

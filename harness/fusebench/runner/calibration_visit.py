@@ -68,7 +68,6 @@ class Pending(msgspec.Struct, kw_only=True):
     pass_number: int
     place: Place
     compared: Compared
-    launches: int
     seconds: float
     by_process: list[list[float]] = []
 
@@ -118,13 +117,11 @@ class Visiting:
             reply = self._ask(subject, part.arms, part.pairs, worker, looks=self.options.looks)
             if reply is None:
                 continue
-            launches = _launches(reply, part.pairs)
             pending += [
                 Pending(
                     pass_number=visit.pass_number,
                     place=self._place(subject, part.nominal[name]),
                     compared=compared,
-                    launches=launches[name],
                     seconds=reply.seconds / len(reply.compared),
                 )
                 for name, compared in reply.compared.items()
@@ -213,10 +210,3 @@ class Visiting:
     def _place(self, subject: Subject, nominal: float) -> Place:
         planting = subject.planting if nominal else Planting.IDENTICAL
         return Place(0, subject.case.key, subject.kernel, planting, nominal)
-
-
-def _launches(reply: Measured, pairs: Sequence[Pair]) -> dict[str, int]:
-    """By pair that was compared, the device activities of one call of its old arm, which are the same in every call; 0 where the timer
-    cannot see them."""
-    by_arm = {sample.arm: sample.kernels for sample in reply.samples}
-    return {pair.name: by_arm[pair.old] for pair in pairs if pair.name in reply.compared}

@@ -140,7 +140,8 @@ class CaseComparison:
         for name in names:
             compared = reply.compared.get(name)
             if compared is not None:
-                found.note(name, new_us=compared.new_us, old_us=compared.old_us, finding=compared.finding)
+                times = {"new_us": compared.new_us, "old_us": compared.old_us}
+                found.note(name, **times, finding=compared.finding, launches=compared.launches)
         twins = [twin_of(entry.case.key, reply.compared.get(name)) for name in names if identical(found.kernels[name])]
         control = control_twin(entry.case.key, names[0], reply.samples, plan, self._options.looks)
         found.twins += [twin for twin in (*twins, control) if twin is not None]

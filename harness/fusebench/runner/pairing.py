@@ -51,7 +51,14 @@ def twin_of(case_key: str, compared: Compared | None) -> Twin | None:
     """A comparison of identical code; None where it was not timed."""
     if compared is None:
         return None
-    return Twin(case=case_key, kernel=compared.name, time_us=compared.old_us, change=compared.finding.change, kind=compared.finding.kind)
+    return Twin(
+        case=case_key,
+        kernel=compared.name,
+        time_us=compared.old_us,
+        change=compared.finding.change,
+        kind=compared.finding.kind,
+        launches=compared.launches,
+    )
 
 
 def control_twin(case_key: str, kernel: str, samples: Sequence[Sample], plan: SamplingPlan, looks: Plan) -> Twin | None:
@@ -59,9 +66,11 @@ def control_twin(case_key: str, kernel: str, samples: Sequence[Sample], plan: Sa
     logs = pair_logs(samples, Pair(CONTROL, new=CONTROL, old=kernel), plan.trim)
     if not logs:
         return None
-    time_us = math.exp(replicate_logs([sample for sample in samples if sample.arm == kernel], plan.trim)[kernel]) / 1e3
+    own = [sample for sample in samples if sample.arm == kernel]
+    time_us = math.exp(replicate_logs(own, plan.trim)[kernel]) / 1e3
     finding = judge(logs, time_us, looks)
-    return Twin(case=case_key, kernel=f"{CONTROL} ({kernel})", time_us=time_us, change=finding.change, kind=finding.kind)
+    name = f"{CONTROL} ({kernel})"
+    return Twin(case=case_key, kernel=name, time_us=time_us, change=finding.change, kind=finding.kind, launches=own[0].kernels)
 
 
 def case_figures(entry: Contenders, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:

@@ -91,7 +91,7 @@ def _verdict(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None,
 def _speed(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None, rate: float) -> Verdict:
     assert one.finding is not None
     assert one.old_us is not None
-    verdict = against_noise(conclude(one.finding, one.confirmation), noise_near(twins, one.old_us))
+    verdict = against_noise(conclude(one.finding, one.confirmation), noise_near(twins, one.old_us, one.launches))
     if verdict.kind in CHANGES and adjusted is not None and adjusted > rate:
         reason = f"{verdict.reason}; among all comparisons of the run it is no finding (adjusted p {adjusted:.2g}, {rate:g} is allowed)"
         verdict = msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason)

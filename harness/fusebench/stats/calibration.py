@@ -52,6 +52,11 @@ def call_class(time_us: float, launches: int, limits_us: Sequence[float] = DURAT
     return makes_several(launches), duration_class(time_us, limits_us)
 
 
+def class_words(low_us: float, high_us: float, several: bool) -> str:
+    """`3 to 10 us` for calls of one launch, `3 to 10 us, several launches` for others."""
+    return durations(low_us, high_us) + (", several launches" if several else "")
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison whose answer is known."""
 
@@ -113,8 +118,8 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`3 to 10 us` for calls of one launch, `3 to 10 us, several launches` for others."""
-        return durations(self.low_us, self.high_us) + (", several launches" if self.several_launches else "")
+        """`class_words` of it."""
+        return class_words(self.low_us, self.high_us, self.several_launches)
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..schema import Run, VerdictKind
-from .calibration import duration_class
+from .calibration import call_class
 from .gating import Judgement, judge_run
 from .identical import Spread, Twin, against_noise, noise_by_class, spread_of
 from .rule import MarginRule
@@ -39,7 +39,7 @@ def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
     """Judge `run` by what it was asked for of `baseline`.
 
     A regression or improvement stands when its whole interval is beyond the margin, it is a finding among all comparisons of changed
-    code, and it is larger than what identical code of such durations showed between the same two records.
+    code, and it is larger than what identical code of such calls showed between the same two records.
     """
     part = selected_part(run, baseline)
     suites, cases = not_selected(baseline, part)
@@ -76,7 +76,12 @@ def twins_of(judgements: Iterable[Judgement], run: Run) -> list[Twin]:
         timing = results[one.suite, one.case, one.kernel].measurement
         assert timing is not None, "what has a change was timed"
         twin = Twin(
-            case=f"{one.suite}:{one.case}", kernel=one.kernel, time_us=timing.time_us.value, change=one.verdict.change, kind=one.alone
+            case=f"{one.suite}:{one.case}",
+            kernel=one.kernel,
+            time_us=timing.time_us.value,
+            change=one.verdict.change,
+            kind=one.alone,
+            launches=timing.kernels,
         )
         found.append(twin)
     return found
@@ -94,6 +99,6 @@ def held_to_noise(judgements: Iterable[Judgement], twins: Sequence[Twin], run: R
         key = (one.suite, one.case, one.kernel)
         claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and one.verdict.change is not None
         timing = new[key].measurement if claimed and not less_accurate(new[key], old[key]) else None
-        here = noise.get(duration_class(timing.time_us.value)) if timing is not None else None
+        here = noise.get(call_class(timing.time_us.value, timing.kernels)) if timing is not None else None
         held.append(one if here is None else msgspec.structs.replace(one, verdict=against_noise(one.verdict, here)))
     return held

@@ -77,6 +77,8 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """Why its times were not compared."""
     new_us: float | None = None
     old_us: float | None = None
+    launches: int = 0
+    """Of one call of the other side's kernel; 0 where it was not timed, where the timer sees none, and in older records."""
     finding: Finding | None = None
     """What the replicates of the first process say."""
     confirmation: Confirmation | None = None

@@ -54,6 +54,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     new_us: float
     """Geometric mean over these replicates of the arm's trimmed means, in microseconds."""
     old_us: float
+    launches: int
+    """Device activities of one call of the old arm, which are the same in every call; 0 where the timer cannot see them."""
     finding: Finding
     """`undecided` where the deadline or the last look came first."""
 
@@ -72,6 +74,7 @@ class Judge:
         self._pairs, self._looks, self._trim = tuple(pairs), looks, trim
         self._logs: dict[str, list[tuple[float, float]]] = {pair.name: [] for pair in pairs}
         self._findings: dict[str, Finding] = {}
+        self._launches: dict[str, int] = {}
         self._dropped: set[str] = set()
 
     @property
@@ -101,6 +104,7 @@ class Judge:
     def add(self, samples: Sequence[Sample]) -> None:
         """Take in one replicate."""
         logs = replicate_logs(samples, self._trim)
+        self._launches.update((sample.arm, sample.kernels) for sample in samples)
         for pair in self.open:
             self._logs[pair.name].append((logs[pair.new], logs[pair.old]))
             count = len(self._logs[pair.name])
@@ -126,6 +130,7 @@ class Judge:
             logs=tuple(new - old for new, old in taken),
             new_us=_mean_us([new for new, _ in taken]),
             old_us=_mean_us([old for _, old in taken]),
+            launches=self._launches[pair.old],
             finding=self._findings[pair.name] if self._settled(pair) else self._finding(pair),
         )
 
