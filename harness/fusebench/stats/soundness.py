@@ -121,10 +121,7 @@ def _estimate(estimate: Estimate | None, where: str) -> list[str]:
 def _accuracy(accuracy: Accuracy | None, where: str) -> list[str]:
     if accuracy is None:
         return []
-    names = (
-        *("rms_error", "max_error", "split_rms_error", "split_max_error"),
-        *("channel_rms_error", "split_channel_rms_error"),
-    )
+    names = ("rms_error", "max_error", "split_rms_error", "split_max_error", "channel_rms_error", "split_channel_rms_error")
     errors = {name: getattr(accuracy, name) for name in names}
     errors |= {f"rms of output {one.name!r}": one.rms for one in accuracy.outputs}
     errors |= {f"split_rms of output {one.name!r}": one.split_rms for one in accuracy.outputs}
