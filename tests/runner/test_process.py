@@ -288,3 +288,16 @@ def test_what_a_timer_cannot_capture_is_no_failure_of_the_kernel() -> None:
     error = NotCapturableError("arm 'scale/good@1' cannot be captured in a CUDA graph")
     assert worker_module._status_of(error) is Status.NOT_RUNNABLE
     assert worker_module._status_of(RuntimeError("planted")) is Status.CRASHED
+
+
+def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh process measures one case first, and forgetting would be what that costs most."""
+    forgotten: list[str] = []
+    monkeypatch.setattr(worker_module._Worker, "_forget_compiled_code", lambda self: forgotten.append(self.case_key))
+    monkeypatch.setattr(worker_module._Worker, "_check", lambda self, task: None)
+    calling = SimpleNamespace(value=b"")
+    worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
+    other = Case(suite="scale", name="odd", op="scale", params={"size": 4097})
+    for one in (case, case, other, case):
+        worker._answer(CheckTask(case=one, kernel="scale/good@1", seed=5))
+    assert forgotten == ["scale:even", "scale:odd"]

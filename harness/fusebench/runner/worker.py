@@ -106,14 +106,14 @@ class _Worker:
             self.connection.send(self._answer(task))
 
     def _answer(self, task: Task) -> Reply:
-        if task.case.key != self.case_key:
+        began = time.monotonic()
+        if self.case_key not in ("", task.case.key):  # before its first case a worker has compiled nothing
             self._forget_compiled_code()
-            self.case_key = task.case.key
+        self.case_key = task.case.key
         self._call(task.kernel if isinstance(task, CheckTask) else "")
         try:
             if isinstance(task, CheckTask):
                 return self._check(task)
-            began = time.monotonic()
             measured = self._measure(task)
             self._return_memory()
             around = time.monotonic() - began - measured.seconds
