@@ -191,3 +191,21 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
     assert not record.complete
     assert any("a fault of fusebench: ZeroDivisionError" in warning for warning in record.warnings) == (code == ExitCode.FAULT)
     assert {one.case for one in record.kernels} == {"even"}
+
+
+@pytest.mark.parametrize("where", ["fusebench.runner.comparing.judged", "fusebench.report.ab.ab_markdown"])
+def test_a_fault_in_judging_or_in_the_report_keeps_what_was_compared(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def faulty(*_: object) -> None:
+        raise ZeroDivisionError("of our own making")
+
+    monkeypatch.setattr(where, faulty)
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain")
+    assert outcome.exit_code == ExitCode.FAULT
+    (folder,) = (project / "results" / "runs").glob("*_ab")
+    record = read_comparison(folder)
+    assert record.complete
+    assert {one.kernel for one in record.kernels} == {"scale/plain@1"}
+    judged = where.endswith("ab_markdown")
+    assert {one.verdict.reason == "the comparison has not ended" for one in record.kernels} == {not judged}

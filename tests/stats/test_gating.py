@@ -79,7 +79,16 @@ def test_a_kernel_that_slows_down_together_with_its_yardstick_kernel_has_not_pas
     assert fused.verdict.kind is VerdictKind.UNDECIDED
     assert fused.verdict.reason.startswith("relative to the copy +8.0%")
     assert "slower, and the yardstick kernel with it" in fused.verdict.reason
+    assert fused.verdict.change is not None
+    assert fused.verdict.change.value == pytest.approx(1.0, abs=0.01), "what it is held against as noise is how far it moved by itself"
     assert found["flux_1024", synthetic.BASELINE].verdict.kind is VerdictKind.REGRESSION
+
+
+def test_a_kernel_that_slows_down_less_than_its_yardstick_kernel_has_not_improved(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", synthetic.BASELINE): 1.2, ("flux_1024", synthetic.FUSED): 1.1}
+    fused = by_place(judge_run(synthetic.make_run(slow=slow), synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED]
+    assert fused.verdict.kind is VerdictKind.UNDECIDED
+    assert "relative to the copy +10.0%" in fused.verdict.reason
 
 
 def test_without_any_yardstick_raw_times_need_the_same_fingerprint(synthetic: ModuleType) -> None:

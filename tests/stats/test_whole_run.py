@@ -92,6 +92,18 @@ def test_identical_code_of_other_durations_says_nothing(synthetic: ModuleType) -
     assert at(judged, f"{synthetic.OP}/split_torch@1", "zimage_1024").verdict.kind is VerdictKind.UNDECIDED
 
 
+def test_what_slows_all_unchanged_kernels_down_alike_neither_passes_nor_hides_what_changed(synthetic: ModuleType) -> None:
+    slow = {(case, kernel): 1.1 for case in synthetic.CASES for kernel in synthetic.KERNELS}
+    judged = gate(synthetic, [synthetic.FUSED], slow={**slow, (CASE, synthetic.FUSED): 1.1 * 1.08})
+    assert at(judged, synthetic.FUSED).verdict.kind is VerdictKind.REGRESSION
+    unchanged = at(judged, f"{synthetic.OP}/fused_triton@1").verdict
+    assert (unchanged.kind, unchanged.reason.startswith("identical machine code, so what changed is not the kernel")) == (
+        VerdictKind.UNDECIDED,
+        True,
+    )
+    assert max(spread.largest for spread in judged.identical if not spread.several_launches) < 0.02
+
+
 def test_a_loss_of_accuracy_is_no_matter_of_noise_nor_of_code(synthetic: ModuleType) -> None:
     """Code of equal instructions is handed tensors that Python made: their values are not in the digest."""
     noisy = {("zimage_1024", f"{synthetic.OP}/fused_triton@1"): 1.3}

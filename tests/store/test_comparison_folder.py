@@ -12,7 +12,7 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.identical import Twin
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_folder import read_comparison, write_comparison
+from fusebench.store.comparison_folder import read_comparison, write_comparison, write_report
 from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide, Standing
 from fusebench.store.finding import COMPARISON_FILE
 
@@ -38,20 +38,21 @@ def record() -> Comparison:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path / "runs", record(), [], "# report\n")
+    folder = write_comparison(tmp_path / "runs", record(), [])
+    write_report(folder, "# report\n")
     assert folder.name == "20260727T072547Z_abcd1234_ab"
     assert sorted(file.name for file in folder.iterdir()) == ["ab.json", "report.md", "samples.parquet"]
     assert read_comparison(folder) == record()
 
 
 def test_a_comparison_is_never_overwritten(tmp_path: Path) -> None:
-    write_comparison(tmp_path, record(), [], "")
+    write_comparison(tmp_path, record(), [])
     with pytest.raises(RunRecordError, match="exists already"):
-        write_comparison(tmp_path, record(), [], "")
+        write_comparison(tmp_path, record(), [])
 
 
 def test_a_newer_a_garbled_and_a_missing_record_are_refused(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path, record(), [], "")
+    folder = write_comparison(tmp_path, record(), [])
     file = folder / COMPARISON_FILE
     newer = json.loads(file.read_text()) | {"comparison_version": 99}
     file.write_text(json.dumps(newer))

@@ -176,7 +176,8 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
                 session.run(selection.cases, workers)
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it goes on
                 interruption = error
-        record = msgspec.structs.replace(session.record(), calibration=calibration)
+        record, interruption = _recorded(session, interruption)
+        record = msgspec.structs.replace(record, calibration=calibration)
         if interruption is not None:
             _keep_partial(session, record, folder, interruption)
             raise interruption
@@ -194,6 +195,16 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         print_ab(record, console())
         typer.echo(f"run: {written}")
     raise typer.Exit(ExitCode(record.exit_code))
+
+
+def _recorded(
+    session: ComparingSession, interruption: KeyboardInterrupt | Exception | None
+) -> tuple[Comparison, KeyboardInterrupt | Exception | None]:
+    """The record and what ended the comparison before its end, which may be the judging itself: the record is then without verdicts."""
+    try:
+        return session.record(), interruption
+    except Exception as error:  # noqa: BLE001  raised again when what was compared is kept
+        return session.record(judge=False), interruption or error
 
 
 def _with(settings: S, **given: float | None) -> S:
@@ -240,9 +251,11 @@ def _explained(record: Comparison, measured: Measured, other: Sequence[Path]) ->
 
 def _write(session: ComparingSession, record: Comparison, folder: Path) -> Path:
     from ..report.ab import ab_markdown
-    from ..store.comparison_folder import write_comparison
+    from ..store.comparison_folder import write_comparison, write_report
 
-    return write_comparison(folder, record, session.samples, ab_markdown(record))
+    written = write_comparison(folder, record, session.samples)
+    write_report(written, ab_markdown(record))
+    return written
 
 
 def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, interruption: BaseException) -> None:
@@ -256,5 +269,5 @@ def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, i
         return
     if ended := what_ended(interruption):
         record = msgspec.structs.replace(record, exit_code=ended[0], warnings=[*record.warnings, ended[1]])
-    how = "without evidence" if record.complete else "marked incomplete"
+    how = "without what was to follow" if record.complete else "marked incomplete"
     remark("note", f"interrupted; what was compared is kept, {how}, in {_write(session, record, folder)}")

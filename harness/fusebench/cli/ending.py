@@ -32,25 +32,27 @@ def exit_code_of(error: Exception) -> int:
 
 
 def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
-    """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C, which
-    says nothing of what was measured."""
+    """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C and a
+    reader that has left, which say nothing of what was measured."""
     if isinstance(error, FusebenchError):
         return ExitCode(error.exit_code), str(error)
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not (isinstance(error, BrokenPipeError) and _unread()):
         return ExitCode.FAULT, f"ended by a fault of fusebench: {type(error).__name__}: {error}"
     return None
 
 
 def _nobody_reads() -> bool:
     """Whether the reader of stdout or stderr has left (`fusebench … | head`); what is still written there is then dropped."""
-    left = [descriptor for descriptor in (1, 2) if _is_unread(descriptor)]
+    left = _unread()
     for descriptor in left:
         # The interpreter flushes once more as it exits, and would put its own exit code in the place of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     return bool(left)
 
 
-def _is_unread(descriptor: int) -> bool:
+def _unread() -> list[int]:
+    """Which of stdout and stderr are pipes whose reader has left."""
     poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return [descriptor for descriptor, event in poll.poll(0) if event & (select.POLLERR | select.POLLHUP)]

@@ -92,10 +92,10 @@ class ComparingSession:
         finally:
             self.reporter.end()
 
-    def record(self) -> Comparison:
-        """The comparison as it stands, judged by what it has."""
+    def record(self, *, judge: bool = True) -> Comparison:
+        """The comparison as it stands, judged by what it has, or with its verdicts pending."""
         state = {**self._environment.state, "during": self._monitor.summary(), "warm_up": self._warm_up}
-        kernels = judged(self._kernels, self._twins)
+        kernels = judged(self._kernels, self._twins) if judge else list(self._kernels)
         by_case = {case.case.key: case for case in self._cases}
         for case in self._cases:
             if case.same_as:

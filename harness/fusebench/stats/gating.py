@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -105,7 +106,13 @@ def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool 
     return worst_exit_code(codes or [ExitCode.UNDECIDED])
 
 
-_Finding = tuple[VerdictKind, str, Estimate | None, Comparison]
+class _Finding(NamedTuple):
+    kind: VerdictKind
+    reason: str
+    change: Estimate | None
+    comparison: Comparison
+    shared: bool = False
+    """Whether the kernel became slower than the copy, and its yardstick kernel with it or more."""
 
 
 class _Judge:
@@ -176,37 +183,42 @@ class _Judge:
         return case_differences(new.case, old.case)
 
     def _common(self, new: Result, old: Result) -> Judgement:
-        kind, reason, change, comparison = self._speed(new, old)
-        speed = Verdict(kind=kind, reason=reason, change=change)
+        found = self._speed(new, old)
+        change, comparison = found.change, found.comparison
+        speed = Verdict(kind=found.kind, reason=found.reason, change=change)
         same_code = new.code == old.code if new.code is not None and old.code is not None else None
         unchanged = same_code is True and change is not None
         if unchanged:
-            speed = verdict_on_unchanged(speed, self.circumstances)
+            # What slows all kernels down alike is no noise of this one: it asks for a cause as a regression does.
+            alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.shared else speed
+            speed = verdict_on_unchanged(alone, self.circumstances)
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)
         judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
         if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing
             verdict = msgspec.structs.replace(judgement.verdict, decides=new.speed_decides)
             judgement = msgspec.structs.replace(judgement, verdict=verdict)
-        return msgspec.structs.replace(judgement, same_code=same_code, alone=kind if unchanged else None)
+        return msgspec.structs.replace(judgement, same_code=same_code, alone=found.kind if unchanged else None)
 
     def _speed(self, new: Result, old: Result) -> _Finding:
         if new.measurement is None or old.measurement is None:
             if new.status is old.status and new.accuracy is not None and old.accuracy is not None:
-                return VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Comparison.NONE
-            return VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Comparison.NONE
+                return _Finding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Comparison.NONE)
+            return _Finding(
+                VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Comparison.NONE
+            )
         time_us = new.measurement.time_us.value
         versus_baseline, versus_copy = self._versus_baseline(new, old), self._versus_copy(new, old)
         if versus_baseline is not None:
             return self._ratio(versus_baseline, versus_copy, time_us, str(self.new_cases[new.case_key].baseline))
         if versus_copy is not None:
             kind, reason = self.rule.judge(versus_copy, time_us)
-            return kind, f"relative to the copy: {reason}", versus_copy, Comparison.RATIO
+            return _Finding(kind, f"relative to the copy: {reason}", versus_copy, Comparison.RATIO)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
-            return VerdictKind.INCOMPARABLE, why, None, Comparison.NONE
+            return _Finding(VerdictKind.INCOMPARABLE, why, None, Comparison.NONE)
         change = quotient(new.measurement.time_us, old.measurement.time_us)
         kind, reason = self.rule.judge(change, time_us)
-        return kind, f"raw time: {reason}", change, Comparison.RAW
+        return _Finding(kind, f"raw time: {reason}", change, Comparison.RAW)
 
     def _ratio(self, versus_baseline: Estimate, versus_copy: Estimate | None, time_us: float, yardstick: str) -> _Finding:
         kind, reason = self.rule.judge(versus_baseline, time_us)
@@ -216,11 +228,13 @@ class _Judge:
             second, _ = self.rule.judge(versus_copy, time_us)
             if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and second is VerdictKind.PASS:
                 moved = f"relative to the copy {describe_change(versus_copy)}: the yardstick kernel moved, not this one"
-                return VerdictKind.PASS, f"{moved} ({reason})", versus_copy, Comparison.RATIO
-            if kind is VerdictKind.PASS and second is VerdictKind.REGRESSION:
+                return _Finding(VerdictKind.PASS, f"{moved} ({reason})", versus_copy, Comparison.RATIO)
+            if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and second is VerdictKind.REGRESSION:
                 both = f"relative to the copy {describe_change(versus_copy)}: slower, and the yardstick kernel with it"
-                return VerdictKind.UNDECIDED, f"{both}; find what they share ({reason})", versus_copy, Comparison.RATIO
-        return kind, reason, versus_baseline, Comparison.RATIO
+                why = f"{both}; find what they share ({reason})"
+                # The change stays that from the yardstick kernel: it is what others are judged by, and held against as noise.
+                return _Finding(VerdictKind.UNDECIDED, why, versus_baseline, Comparison.RATIO, shared=True)
+        return _Finding(kind, reason, versus_baseline, Comparison.RATIO)
 
     def _versus_baseline(self, new: Result, old: Result) -> Estimate | None:
         new_case, old_case = self.new_cases[new.case_key], self.old_cases[old.case_key]

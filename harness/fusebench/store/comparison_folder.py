@@ -18,8 +18,8 @@ from .run_folder import SAMPLES_FILE, stamped_name, write_samples
 REPORT_FILE = "report.md"
 
 
-def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample], report: str) -> Path:
-    """Write the comparison as a new folder under `parent`, which is made when absent, and return it.
+def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample]) -> Path:
+    """Write the comparison as a new folder under `parent`, which is made when absent, and return it; its report comes by `write_report`.
 
     Raises:
         RunRecordError: the folder exists already, or cannot be moved into place.
@@ -28,8 +28,12 @@ def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sam
     with new_folder(folder, "comparison") as making:
         write_file(making / COMPARISON_FILE, encode_record(comparison))
         write_samples(making / SAMPLES_FILE, comparison.id, samples)
-        write_file(making / REPORT_FILE, report.encode())
     return folder
+
+
+def write_report(folder: Path, report: str) -> None:
+    """Write the Markdown report into a comparison's folder: a view, which a fault in making it must not take the record along with."""
+    write_file(folder / REPORT_FILE, report.encode())
 
 
 def read_comparison(folder: Path) -> Comparison:
