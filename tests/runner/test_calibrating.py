@@ -62,12 +62,14 @@ class FakeWorker:
         failing: str = "",
         warm: str = "",
         sees_launches: bool = True,
+        refuses_rows: bool = False,
         growth: Callable[[int], float] = half_of_the_work,
         before_asked: Callable[[MeasureTask], None] = lambda task: None,
     ) -> None:
         """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
         self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
         self.sees_launches, self.growth = sees_launches, growth
+        self.refuses_rows = refuses_rows
         self.random = random.Random(seed)
         self.tasks: list[MeasureTask] = []
 
@@ -84,6 +86,8 @@ class FakeWorker:
         self.tasks.append(task)
         if self.failing and self.failing in task.case.name:
             return Failure(status=Status.CRASHED, reason="planted")
+        if self.refuses_rows and any(arm.params is not None for arm in task.extra_arms):
+            return Failure(status=Status.CRASHED, reason="frames must divide tokens")
         judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
         lengths = Lengths(task.pairs, task.lengths) if task.lengths is not None else None
         ending = judge or lengths
@@ -381,6 +385,15 @@ def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_planted(cpu: D
     assert 1001 < most <= 1001 * (400 - 198) / 198
     assert not of(found, 0.02)
     assert any("2.0% slower is not planted" in warning for warning in found.warnings)
+
+
+def test_a_subject_that_refuses_more_rows_keeps_its_equal_arms(cpu: Device, reporter: Any) -> None:
+    found = calibrate(cpu, reporter, FakeWorker(refuses_rows=True), fresh={"refuses_rows": True})
+    rows = [trial for trial in found.trials if trial.place.case.startswith("calibration:rows")]
+    assert {trial.place.nominal for trial in rows} == {0.0}
+    assert len(rows) == 2 * 4
+    assert any("frames must divide tokens" in warning for warning in found.warnings)
+    assert any("is not planted by more elements: nothing larger could be measured" in warning for warning in found.warnings)
 
 
 def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:

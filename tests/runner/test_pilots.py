@@ -97,4 +97,4 @@ def test_what_is_not_told_from_nothing_plants_nothing() -> None:
     assert values == {0.002: 32}
     assert "the nearest, 32, is 0.25% slower, not within" in missing[0.001]
     assert fitting_values((0.01,), seen(_16=-0.02, _32=0.0)) == ({}, {0.01: "none of 2 values from 16 to 32 takes measurably longer"})
-    assert fitting_values((0.01,), {}) == ({}, {0.01: "nothing larger fits in the memory"})
+    assert fitting_values((0.01,), {}) == ({}, {0.01: "nothing larger could be measured"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +24,7 @@ from .cold_label import label_refused
 from .messages import Failure, Measured, MeasureTask
 from .pilots import Pilot, delays, fitting_values, tried_values
 from .reporter import Reporter
-from .subjects import Subject, comparing, pairs_at_once
+from .subjects import Comparing, Subject, comparing, pairs_at_once
 from .truths import TRUTH_LEVEL_TAIL, Truths, mean_us
 from .undisturbed import Worker, measure_undisturbed
 
@@ -88,13 +88,13 @@ class Visiting:
         measured."""
         slowdowns = self.options.slowdowns if subject.key else ()
         tried = tried_values(subject, slowdowns, self.device.memory_bytes)
-        wanted = comparing(subject, 1, dict.fromkeys(tried, 1), tried)
-        samples: list[Sample] = []
-        for part in wanted.batches(pairs_at_once(subject, tried.values(), self.device.memory_bytes)):
-            reply = self._ask(subject, part.arms, part.pairs, worker, replicates=PILOT_REPLICATES)
-            if reply is None:
-                return None
-            samples += reply.samples
+        wanted, samples = self._try(subject, tried, worker)
+        if samples is None and tried:
+            # An op may refuse some number of rows, or lack the memory for it: the subject's equal arms can be measured all the same.
+            tried = {}
+            wanted, samples = self._try(subject, tried, worker)
+        if samples is None:
+            return None
         equal, *raised = wanted.pairs
         trim = self.options.plan.trim
         time_us = mean_us(samples, trim)[equal.old]
@@ -106,6 +106,17 @@ class Visiting:
         for slowdown, reason in missing.items():
             self._warn(f"{subject.name}: {slowdown:.1%} slower is not planted by more {subject.key}: {reason}")
         return Pilot(time_us=time_us, values=values)
+
+    def _try(self, subject: Subject, tried: Mapping[float, int], worker: Worker) -> tuple[Comparing, list[Sample] | None]:
+        """One pair of equal arms and one of each value that is tried: what was compared, and its samples, or None where any failed."""
+        wanted = comparing(subject, 1, dict.fromkeys(tried, 1), tried)
+        samples: list[Sample] = []
+        for part in wanted.batches(pairs_at_once(subject, tried.values(), self.device.memory_bytes)):
+            reply = self._ask(subject, part.arms, part.pairs, worker, replicates=PILOT_REPLICATES)
+            if reply is None:
+                return wanted, None
+            samples += reply.samples
+        return wanted, samples
 
     def compare(self, visit: Visit, worker: Worker) -> list[Pending]:
         """The first stage: every pair measured until it is decided."""
@@ -133,7 +144,11 @@ class Visiting:
         claims = [one for one in pending if needs_confirmation(one.compared.finding)]
         # Long ones together: what is measured beside them ends with them.
         claims.sort(key=lambda one: placements_for(one.compared.finding))
-        groups = [claims[start : start + CONFIRMED_AT_ONCE] for start in range(0, len(claims), CONFIRMED_AT_ONCE)]
+        values = visit.pilot.values
+        # Beside the first group every planting and a pair of equal arms are measured by themselves.
+        room = pairs_at_once(visit.subject, values.values(), self.device.memory_bytes) - len(values) - 1
+        size = max(1, min(CONFIRMED_AT_ONCE, room))
+        groups = [claims[start : start + size] for start in range(0, len(claims), size)]
         if found is not None and not groups:
             groups = [[]]
         self.reporter.note(f"{len(claims)} findings, held against {len(fresh)} fresh processes")

@@ -64,7 +64,7 @@ def fitting_values(slowdowns: Sequence[float], seen: Mapping[int, Estimate]) -> 
     slower = {value: change.value - 1 for value, change in seen.items() if change.low > 1}
     tried = f"{len(seen)} values from {min(seen)} to {max(seen)}" if seen else ""
     if not slower:
-        reason = f"none of {tried} takes measurably longer" if seen else "nothing larger fits in the memory"
+        reason = f"none of {tried} takes measurably longer" if seen else "nothing larger could be measured"
         return {}, dict.fromkeys(slowdowns, reason)
     nearest = {wanted: min(slower, key=lambda value: _factor(slower[value], wanted)) for wanted in slowdowns}
     found: dict[float, int] = {}
