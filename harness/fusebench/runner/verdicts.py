@@ -10,7 +10,7 @@ from ..schema import FAILED_STATUSES, ExitCode, Role, Verdict, VerdictKind, wors
 from ..stats.accuracy_change import with_accuracy
 from ..stats.confirmation import combined_p, conclude
 from ..stats.fdr import DEFAULT_RATE, select
-from ..stats.identical import Twin, against_noise, noise_near, verdict_on_identical
+from ..stats.identical import NoiseByClass, Twin, against_noise, noise_by_class, noise_near, verdict_on_identical
 from ..store.comparison_record import ComparedKernel, Standing
 
 CHANGES = (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
@@ -19,8 +19,8 @@ PENDING = Verdict(kind=VerdictKind.UNDECIDED, reason="the comparison has not end
 
 def judged(kernels: Sequence[ComparedKernel], twins: Sequence[Twin], rate: float = DEFAULT_RATE) -> list[ComparedKernel]:
     """`kernels` with their final verdicts, in their order."""
-    adjusted = _adjusted(kernels, rate)
-    return [_judged(one, twins, adjusted.get(place), rate) for place, one in enumerate(kernels)]
+    adjusted, noise = _adjusted(kernels, rate), noise_by_class(twins)
+    return [_judged(one, noise, adjusted.get(place), rate) for place, one in enumerate(kernels)]
 
 
 def exit_code(kernels: Sequence[ComparedKernel], earlier: ExitCode = ExitCode.PASS) -> ExitCode:
@@ -62,11 +62,11 @@ def _adjusted(kernels: Sequence[ComparedKernel], rate: float) -> dict[int, float
     return found
 
 
-def _judged(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None, rate: float) -> ComparedKernel:
-    return msgspec.structs.replace(one, verdict=_verdict(one, twins, adjusted, rate), adjusted_p=adjusted)
+def _judged(one: ComparedKernel, noise: NoiseByClass, adjusted: float | None, rate: float) -> ComparedKernel:
+    return msgspec.structs.replace(one, verdict=_verdict(one, noise, adjusted, rate), adjusted_p=adjusted)
 
 
-def _verdict(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None, rate: float) -> Verdict:
+def _verdict(one: ComparedKernel, noise: NoiseByClass, adjusted: float | None, rate: float) -> Verdict:
     if one.new_status in FAILED_STATUSES:
         return Verdict(kind=VerdictKind.ERROR, reason=one.reason)
     if one.standing is not Standing.BOTH or one.old_status in FAILED_STATUSES:
@@ -78,7 +78,7 @@ def _verdict(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None,
     if one.same_code:
         speed = verdict_on_identical(change)
     elif one.finding is not None:
-        speed = _speed(one, twins, adjusted, rate)
+        speed = _speed(one, noise, adjusted, rate)
     elif one.verdict != PENDING:
         speed = one.verdict
     elif one.new_accuracy is not None and one.old_accuracy is not None and one.reason:
@@ -88,10 +88,10 @@ def _verdict(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None,
     return with_accuracy(speed, one.new_accuracy, one.old_accuracy, paired=True)
 
 
-def _speed(one: ComparedKernel, twins: Sequence[Twin], adjusted: float | None, rate: float) -> Verdict:
+def _speed(one: ComparedKernel, noise: NoiseByClass, adjusted: float | None, rate: float) -> Verdict:
     assert one.finding is not None
     assert one.old_us is not None
-    verdict = against_noise(conclude(one.finding, one.confirmation), noise_near(twins, one.old_us, one.launches))
+    verdict = against_noise(conclude(one.finding, one.confirmation), noise_near(noise, one.old_us, one.launches))
     if verdict.kind in CHANGES and adjusted is not None and adjusted > rate:
         reason = f"{verdict.reason}; among all comparisons of the run it is no finding (adjusted p {adjusted:.2g}, {rate:g} is allowed)"
         verdict = msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason)

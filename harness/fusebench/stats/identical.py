@@ -61,6 +61,10 @@ class Noise(msgspec.Struct, frozen=True):
         return math.expm1(self.sizes[-1]) if self.sizes else 0.0
 
 
+NoiseByClass = Mapping[tuple[bool, int], Noise]
+"""By `call_class`."""
+
+
 def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
     """Whether two calls launch the same instructions, from the digest of machine code of every function that each launches.
 
@@ -98,13 +102,8 @@ def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:
     return verdict_on_identical(speed.change)
 
 
-def noise_near(twins: Iterable[Twin], time_us: float, launches: int) -> Noise:
-    """The noise among calls of the class of one that takes `time_us` microseconds and makes so many launches (`call_class`)."""
-    return noise_by_class(twins).get(call_class(time_us, launches), Noise(()))
-
-
-def noise_by_class(twins: Iterable[Twin]) -> dict[tuple[bool, int], Noise]:
-    """The same by class of calls (see `call_class`), for many kernels at once; without the classes that nothing fell in.
+def noise_by_class(twins: Iterable[Twin]) -> NoiseByClass:
+    """The noise by class of calls (see `call_class`); without the classes that nothing fell in.
 
     Calls of several launches have classes of their own: between two nightlies, split chains of 50 us and more differed by up to 4.6 % and
     kernels of one launch by up to 0.9 %, which must not hide behind them.
@@ -113,6 +112,11 @@ def noise_by_class(twins: Iterable[Twin]) -> dict[tuple[bool, int], Noise]:
     for twin in twins:
         sizes[call_class(twin.time_us, twin.launches)].append(abs(math.log(twin.change.value)))
     return {which: Noise(tuple(sorted(found))) for which, found in sizes.items()}
+
+
+def noise_near(noise: NoiseByClass, time_us: float, launches: int) -> Noise:
+    """That of `noise_by_class` among calls like one that takes `time_us` microseconds and makes so many launches; empty without any."""
+    return noise.get(call_class(time_us, launches), Noise(()))
 
 
 def spread_of(twins: Sequence[Twin]) -> list[Spread]:

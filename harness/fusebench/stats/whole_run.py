@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..schema import Run, VerdictKind
-from .calibration import call_class
 from .gating import Judgement, judge_run
-from .identical import Spread, Twin, against_noise, noise_by_class, spread_of
+from .identical import Spread, Twin, against_noise, noise_by_class, noise_near, spread_of
 from .rule import MarginRule
 from .selected_part import not_selected, selected_part
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
@@ -99,6 +98,6 @@ def held_to_noise(judgements: Iterable[Judgement], twins: Sequence[Twin], run: R
         key = (one.suite, one.case, one.kernel)
         claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and one.verdict.change is not None
         timing = new[key].measurement if claimed and not less_accurate(new[key], old[key]) else None
-        here = noise.get(call_class(timing.time_us.value, timing.kernels)) if timing is not None else None
-        held.append(one if here is None else msgspec.structs.replace(one, verdict=against_noise(one.verdict, here)))
+        near = noise_near(noise, timing.time_us.value, timing.kernels) if timing is not None else None
+        held.append(one if near is None else msgspec.structs.replace(one, verdict=against_noise(one.verdict, near)))
     return held
