@@ -1,13 +1,11 @@
-"""Calibration over workers that no process stands behind: times follow from parameters, plus noise of known size."""
+"""A whole calibration: what it finds and claims, what it leaves out, how it ends early, and the record that more is added to."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import random
+import runpy
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,159 +13,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.cli.calibrate_command import CPU_SLOWDOWNS, GPU_SLOWDOWNS
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.runner import calibrating
 from fusebench.runner.calibrating import Calibrating, Found
 from fusebench.runner.calibration_summary import combined, summary_of
-from fusebench.runner.calibration_visit import CalibrationOptions
-from fusebench.runner.messages import Failure, Measured, MeasureTask
-from fusebench.runner.pilots import FIT
-from fusebench.runner.subjects import Subject
-from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status, VerdictKind
+from fusebench.runner.messages import MeasureTask
+from fusebench.schema import CacheState, SamplingPlan, VerdictKind
 from fusebench.stats.calibration import FEWEST_TRIALS
 from fusebench.stats.planting import Planting
-from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
-from fusebench.timing.coldness import Coldness
-from fusebench.timing.lengths import Lengths
-from fusebench.timing.pairs import Judge
 
-ROUNDS = 4
-ELEMENTS = 1001
-"""Odd, so that they are raised one by one."""
-
-
-def half_of_the_work(elements: int) -> float:
-    """Share of the time of `ELEMENTS` where half of it goes with them."""
-    return 1 + 0.5 * (elements / ELEMENTS - 1)
-
-
-def in_waves(elements: int) -> float:
-    """A quarter of the time goes with the elements, and each wave of 150 beyond the seven of `ELEMENTS` adds 1 %."""
-    return 1 + 0.25 * (elements / ELEMENTS - 1) + 0.01 * (math.ceil(elements / 150) - 7)
-
-
-class FakeWorker:
-    """Answers a task as a device would on which a call takes 12 us for 1001 elements, and where waiting is a launch of its own."""
-
-    def __init__(
-        self,
-        scatter: float = 0.004,
-        shift: float = 0.0,
-        *,
-        seed: int = 1,
-        failing: str = "",
-        warm: str = "",
-        sees_launches: bool = True,
-        refuses_rows: bool = False,
-        growth: Callable[[int], float] = half_of_the_work,
-        before_asked: Callable[[MeasureTask], None] = lambda task: None,
-    ) -> None:
-        """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
-        self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
-        self.sees_launches, self.growth = sees_launches, growth
-        self.refuses_rows = refuses_rows
-        self.random = random.Random(seed)
-        self.tasks: list[MeasureTask] = []
-
-    def time_ns(self, params: dict[str, Any]) -> float:
-        return 12_000 * self.growth(params["elements"]) + params.get("delay_ns", 0)
-
-    def launches(self, params: dict[str, Any]) -> int:
-        if not self.sees_launches:
-            return 0
-        return 2 if params.get("delay_ns", 0) > 0 else 1
-
-    def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
-        self.before_asked(task)
-        self.tasks.append(task)
-        if self.failing and self.failing in task.case.name:
-            return Failure(status=Status.CRASHED, reason="planted")
-        if self.refuses_rows and any(arm.params is not None for arm in task.extra_arms):
-            return Failure(status=Status.CRASHED, reason="frames must divide tokens")
-        judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
-        lengths = Lengths(task.pairs, task.lengths) if task.lengths is not None else None
-        ending = judge or lengths
-        samples: list[Sample] = []
-        for replicate in range(ending.replicates if ending else task.plan.replicates):
-            idle = lengths.idle_arms() if lengths is not None else set()
-            taken = [sample for sample in self.replicate(task, replicate) if sample.arm not in idle]
-            samples += taken
-            if lengths is not None:
-                lengths.add(taken)
-            if judge is not None:
-                judge.add(taken)
-                if not judge.open:
-                    break
-        return Measured(
-            samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
-            retried_replicates=0, compared=judge.compared() if judge else {},
-            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.extra_arms},
-            coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
-        )  # fmt: skip
-
-    def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
-        samples = []
-        for position, arm in enumerate(task.extra_arms):
-            luck = self.random.gauss(0.0, self.scatter) + (self.shift if arm.name.endswith(": new") else 0.0)
-            params = arm.params or task.case.params
-            time = self.time_ns(params) * math.exp(luck)
-            samples += [
-                Sample(
-                    case=task.case.key, arm=arm.name, replicate=number, round=each, position=position, kernels=self.launches(params),
-                    span_ns=(span := round(time * math.exp(self.random.gauss(0.0, 0.002)))), busy_ns=span,
-                )
-                for each in range(ROUNDS)
-            ]  # fmt: skip
-        return samples
-
-
-class FakeWorkers:
-    """`native`, and as many fresh workers as are asked for, made with the same `fresh` and seeds of their own."""
-
-    def __init__(self, native: FakeWorker, **fresh: Any) -> None:
-        self.native, self._fresh = native, fresh
-        self.started: list[FakeWorker] = []
-
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[FakeWorker]]:
-        self.started = [FakeWorker(seed=100 + number, **self._fresh) for number in range(count)]
-        yield self.started
-
-
-def subject(planting: Planting = Planting.ROWS) -> Subject:
-    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Planting.ROWS else 2000}
-    case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
-    key = "elements" if planting is Planting.ROWS else "delay_ns"
-    return Subject(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
-
-
-def options(**changes: Any) -> CalibrationOptions:
-    fields: dict[str, Any] = {
-        "plan": SamplingPlan(replicates=12, rounds=ROUNDS, cache=CacheState.WARM, trim=0.1),
-        "looks": Plan(),
-        "slowdowns": (0.002, 0.02),
-        "passes": 2,
-        "identical": 4,
-    }
-    return CalibrationOptions(**(fields | changes))
-
-
-def calibrate(
-    cpu: Device, reporter: Any, native: FakeWorker | None = None, *, fresh: dict[str, Any] | None = None, **changes: Any
-) -> Found:
-    workers = FakeWorkers(native or FakeWorker(), **(fresh or {}))
-    session = Calibrating(cpu, Path(), options(**changes), reporter)
-    found = session.run([subject(Planting.ROWS), subject(Planting.DELAY)], workers)  # type: ignore[arg-type]
-    assert len(workers.started) == 5, "five fresh processes serve all findings"
-    return found
-
-
-def of(found: Found, nominal: float) -> list[Any]:
-    return [one for one in found.trials if one.place.nominal == nominal]
+_bench = runpy.run_path(str(Path(__file__).with_name("calibration_bench.py")))
+FakeWorker, FakeWorkers, calibrate, of, options, subject = (
+    _bench[name] for name in ("FakeWorker", "FakeWorkers", "calibrate", "of", "options", "subject")
+)
 
 
 def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) -> None:
@@ -192,74 +53,6 @@ def test_a_timer_that_sees_no_launches_tells_no_calls_apart(cpu: Device, reporte
     assert {one.launches for one in found.trials} == {0}
     record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
     assert [(one.several_launches, one.comparisons) for one in record.note.effects] == [(False, 16)]
-
-
-def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:
-    found = calibrate(cpu, reporter)
-    assert {truth.place.planting for truth in found.truths} == {Planting.ROWS, Planting.DELAY}
-    for truth in found.truths:
-        assert truth.change.low <= 1 + truth.place.nominal * 1.35
-        assert truth.change.value - 1 == pytest.approx(truth.place.nominal, abs=0.004)
-        assert truth.replicates == 5 * 12
-
-
-def planted_of(worker: FakeWorker, found: Found) -> dict[float, float]:
-    """By slowdown that was meant and planted by rows, what it truly is by the worker's own reckoning."""
-    (task, *_) = [task for task in worker.tasks if task.looks is not None and task.case.params["delay_ns"] == 0]
-    usual = worker.time_ns(task.case.params)
-    slowdowns = [worker.time_ns(arm.params) / usual - 1 for arm in task.extra_arms if arm.params is not None]
-    nominals = dict.fromkeys(one.place.nominal for one in found.trials if one.place.planting is Planting.ROWS)
-    return dict(zip(nominals, slowdowns, strict=True))
-
-
-def test_rows_plant_what_is_meant_where_time_goes_in_waves(cpu: Device, reporter: Any) -> None:
-    """5 % more rows cross into a wave and take 2.2 % longer: in proportion to that, 0.5, 1 and 2 % would come out as about half."""
-    native = FakeWorker(scatter=0.001, growth=in_waves)
-    found = calibrate(cpu, reporter, native, fresh={"growth": in_waves}, slowdowns=GPU_SLOWDOWNS, passes=1)
-    planted = planted_of(native, found)
-    assert list(planted) == list(GPU_SLOWDOWNS)
-    assert found.warnings == ()
-    for wanted, slowdown in planted.items():
-        assert wanted / FIT <= slowdown <= wanted * FIT
-
-
-def test_a_wave_that_leaps_over_slowdowns_leaves_them_out_and_says_so(cpu: Device, reporter: Any) -> None:
-    def one_wave(elements: int) -> float:
-        return 1.0 if elements <= 1056 else 1.05
-
-    native = FakeWorker(scatter=0.001, growth=one_wave)
-    found = calibrate(cpu, reporter, native, fresh={"growth": one_wave}, slowdowns=GPU_SLOWDOWNS, passes=1)
-    assert planted_of(native, found) == {0.05: pytest.approx(0.05)}
-    assert [truth.place.nominal for truth in found.truths if truth.place.planting is Planting.ROWS] == [0.05]
-    assert len(found.warnings) == 3
-    for warning, wanted in zip(found.warnings, ("0.5%", "1.0%", "2.0%"), strict=True):
-        assert f"on calibration:rows_1001 (rows): {wanted} slower is not planted by more elements: of 10 values from 1006" in warning
-
-
-def test_rows_in_proportion_to_time_plant_exactly_what_is_meant(cpu: Device, reporter: Any) -> None:
-    def in_proportion(elements: int) -> float:
-        return elements / ELEMENTS
-
-    native = FakeWorker(scatter=0.001, growth=in_proportion)
-    found = calibrate(cpu, reporter, native, fresh={"growth": in_proportion}, slowdowns=GPU_SLOWDOWNS, passes=1)
-    assert planted_of(native, found) == {wanted: pytest.approx(wanted, abs=0.0005) for wanted in GPU_SLOWDOWNS}
-
-
-def test_the_slowdowns_of_a_cpu_are_reached(cpu: Device, reporter: Any) -> None:
-    native = FakeWorker(scatter=0.03)
-    found = calibrate(cpu, reporter, native, slowdowns=CPU_SLOWDOWNS, passes=1)
-    assert planted_of(native, found) == {wanted: pytest.approx(wanted, abs=0.001) for wanted in CPU_SLOWDOWNS}
-
-
-def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Device, reporter: Any) -> None:
-    native = FakeWorker(growth=lambda elements: 1.0)
-    found = Calibrating(cpu, Path(), options(), reporter).run([subject()], FakeWorkers(native))  # type: ignore[arg-type]
-    assert {one.place.nominal for one in found.trials} == {0.0}
-    assert (len(found.trials), found.truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
-    assert [warning.partition(": ")[2].partition(" is not planted")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
-    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
-    assert [(one.comparisons, one.smallest, one.largest_planted) for one in record.note.effects] == [(8, None, None)]
-    assert set(found.warnings) <= set(record.warnings)
 
 
 def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
@@ -374,26 +167,6 @@ def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter:
     assert [len(task.pairs) for task in native.tasks if task.looks is None] == [3, 3, 3], "the pilot likewise: equal arms and eight raised"
     assert len(of(found, 0.0)) == 4
     assert len(of(found, 0.02)) == 2
-
-
-def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_planted(cpu: Device, reporter: Any) -> None:
-    small = msgspec.structs.replace(cpu, memory_bytes=1000)
-    native = FakeWorker()
-    large = msgspec.structs.replace(subject(), bytes=198)
-    found = Calibrating(small, Path(), options(passes=1), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
-    most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.extra_arms)
-    assert 1001 < most <= 1001 * (400 - 198) / 198
-    assert not of(found, 0.02)
-    assert any("2.0% slower is not planted" in warning for warning in found.warnings)
-
-
-def test_a_subject_that_refuses_more_rows_keeps_its_equal_arms(cpu: Device, reporter: Any) -> None:
-    found = calibrate(cpu, reporter, FakeWorker(refuses_rows=True), fresh={"refuses_rows": True})
-    rows = [trial for trial in found.trials if trial.place.case.startswith("calibration:rows")]
-    assert {trial.place.nominal for trial in rows} == {0.0}
-    assert len(rows) == 2 * 4
-    assert any("frames must divide tokens" in warning for warning in found.warnings)
-    assert any("is not planted by more elements: nothing larger could be measured" in warning for warning in found.warnings)
 
 
 def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:

@@ -1,0 +1,159 @@
+"""Calibration over workers that no process stands behind: times follow from parameters, plus noise of known size.
+
+For the tests of calibrations, which load this file by its path.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fusebench.device import Device
+from fusebench.runner.calibrating import Calibrating, Found
+from fusebench.runner.calibration_visit import CalibrationOptions
+from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.subjects import Subject
+from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
+from fusebench.stats.planting import Planting
+from fusebench.stats.sequential import Plan
+from fusebench.timing.coldness import Coldness
+from fusebench.timing.lengths import Lengths
+from fusebench.timing.pairs import Judge
+
+ROUNDS = 4
+ELEMENTS = 1001
+"""Odd, so that they are raised one by one."""
+
+
+def half_of_the_work(elements: int) -> float:
+    """Share of the time of `ELEMENTS` where half of it goes with them."""
+    return 1 + 0.5 * (elements / ELEMENTS - 1)
+
+
+def in_waves(elements: int) -> float:
+    """A quarter of the time goes with the elements, and each wave of 150 beyond the seven of `ELEMENTS` adds 1 %."""
+    return 1 + 0.25 * (elements / ELEMENTS - 1) + 0.01 * (math.ceil(elements / 150) - 7)
+
+
+class FakeWorker:
+    """Answers a task as a device would on which a call takes 12 us for 1001 elements, and where waiting is a launch of its own."""
+
+    def __init__(
+        self,
+        scatter: float = 0.004,
+        shift: float = 0.0,
+        *,
+        seed: int = 1,
+        failing: str = "",
+        warm: str = "",
+        sees_launches: bool = True,
+        refuses_rows: bool = False,
+        growth: Callable[[int], float] = half_of_the_work,
+        before_asked: Callable[[MeasureTask], None] = lambda task: None,
+    ) -> None:
+        """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
+        self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
+        self.sees_launches, self.growth = sees_launches, growth
+        self.refuses_rows = refuses_rows
+        self.random = random.Random(seed)
+        self.tasks: list[MeasureTask] = []
+
+    def time_ns(self, params: dict[str, Any]) -> float:
+        return 12_000 * self.growth(params["elements"]) + params.get("delay_ns", 0)
+
+    def launches(self, params: dict[str, Any]) -> int:
+        if not self.sees_launches:
+            return 0
+        return 2 if params.get("delay_ns", 0) > 0 else 1
+
+    def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
+        self.before_asked(task)
+        self.tasks.append(task)
+        if self.failing and self.failing in task.case.name:
+            return Failure(status=Status.CRASHED, reason="planted")
+        if self.refuses_rows and any(arm.params is not None for arm in task.extra_arms):
+            return Failure(status=Status.CRASHED, reason="frames must divide tokens")
+        judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
+        lengths = Lengths(task.pairs, task.lengths) if task.lengths is not None else None
+        ending = judge or lengths
+        samples: list[Sample] = []
+        for replicate in range(ending.replicates if ending else task.plan.replicates):
+            idle = lengths.idle_arms() if lengths is not None else set()
+            taken = [sample for sample in self.replicate(task, replicate) if sample.arm not in idle]
+            samples += taken
+            if lengths is not None:
+                lengths.add(taken)
+            if judge is not None:
+                judge.add(taken)
+                if not judge.open:
+                    break
+        return Measured(
+            samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
+            retried_replicates=0, compared=judge.compared() if judge else {},
+            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.extra_arms},
+            coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
+        )  # fmt: skip
+
+    def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
+        samples = []
+        for position, arm in enumerate(task.extra_arms):
+            luck = self.random.gauss(0.0, self.scatter) + (self.shift if arm.name.endswith(": new") else 0.0)
+            params = arm.params or task.case.params
+            time = self.time_ns(params) * math.exp(luck)
+            samples += [
+                Sample(
+                    case=task.case.key, arm=arm.name, replicate=number, round=each, position=position, kernels=self.launches(params),
+                    span_ns=(span := round(time * math.exp(self.random.gauss(0.0, 0.002)))), busy_ns=span,
+                )
+                for each in range(ROUNDS)
+            ]  # fmt: skip
+        return samples
+
+
+class FakeWorkers:
+    """`native`, and as many fresh workers as are asked for, made with the same `fresh` and seeds of their own."""
+
+    def __init__(self, native: FakeWorker, **fresh: Any) -> None:
+        self.native, self._fresh = native, fresh
+        self.started: list[FakeWorker] = []
+
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[FakeWorker]]:
+        self.started = [FakeWorker(seed=100 + number, **self._fresh) for number in range(count)]
+        yield self.started
+
+
+def subject(planting: Planting = Planting.ROWS) -> Subject:
+    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Planting.ROWS else 2000}
+    case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
+    key = "elements" if planting is Planting.ROWS else "delay_ns"
+    return Subject(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
+
+
+def options(**changes: Any) -> CalibrationOptions:
+    fields: dict[str, Any] = {
+        "plan": SamplingPlan(replicates=12, rounds=ROUNDS, cache=CacheState.WARM, trim=0.1),
+        "looks": Plan(),
+        "slowdowns": (0.002, 0.02),
+        "passes": 2,
+        "identical": 4,
+    }
+    return CalibrationOptions(**(fields | changes))
+
+
+def calibrate(
+    cpu: Device, reporter: Any, native: FakeWorker | None = None, *, fresh: dict[str, Any] | None = None, **changes: Any
+) -> Found:
+    workers = FakeWorkers(native or FakeWorker(), **(fresh or {}))
+    session = Calibrating(cpu, Path(), options(**changes), reporter)
+    found = session.run([subject(Planting.ROWS), subject(Planting.DELAY)], workers)  # type: ignore[arg-type]
+    assert len(workers.started) == 5, "five fresh processes serve all findings"
+    return found
+
+
+def of(found: Found, nominal: float) -> list[Any]:
+    return [one for one in found.trials if one.place.nominal == nominal]
