@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def turn_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests with the marker `gpu` share the GPU with one another, those that are also marked `alone` with none.
+
+    Processes that share a GPU take turns, so that times mean nothing: among a dozen test processes, timing tests failed now and then.
+    """
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = Path(tempfile.gettempdir())
+    with (folder / "fusebench-tests-queue.lock").open("w") as queue, (folder / "fusebench-tests-gpu.lock").open("w") as gpu:
+        # Whoever wants the GPU alone keeps its place in the queue until the others have left; they pass through.
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(gpu, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(autouse=True)

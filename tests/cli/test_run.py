@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.precision import LOOKS
 from fusebench.schema import CacheState, ExitCode, Status
 from fusebench.store.run_folder import read_run
 
@@ -45,7 +46,7 @@ def test_options_reach_the_measurement(fusebench: Fusebench, workers: FakeWorker
     outcome = fusebench("run", "--op", "scale", "--device", "cpu", *options)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     task, *others = workers.measurements
-    assert len(others) == 3, "a precision asks four processes at least"
+    assert len(others) == LOOKS[0] - 1, "a precision asks so many processes at least"
     assert {one.plan for one in others} == {task.plan}
     assert (task.plan.replicates, task.plan.rounds, task.plan.cache, task.plan.precision) == (3, 7, CacheState.WARM, 0.01)
     assert (task.timer, task.case.key, task.baseline) == ("host", "scale:even", "scale/split@1")

@@ -98,6 +98,10 @@ class FakeWorker:
             coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
         )  # fmt: skip
 
+    def until_ready(self) -> None: ...
+
+    def dismiss(self) -> None: ...
+
     def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
         samples = []
         for position, arm in enumerate(task.extra_arms):

@@ -142,6 +142,8 @@ class FakeWorkers(Workers):
             def ask(self, task: MeasureTask, on_progress: Any) -> Any:
                 return worker.ask_fresh(task, self.number)  # type: ignore[attr-defined]
 
+            def until_ready(self) -> None: ...
+
             def dismiss(self) -> None: ...
 
         yield [Fresh(number + 1) for number in range(count)]

@@ -73,6 +73,8 @@ class FakeWorker:
             return self.replies.pop(0)(task) if self.replies else measured(task)
         return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
 
+    def until_ready(self) -> None: ...
+
     def stop(self) -> None: ...
 
     def dismiss(self) -> None:

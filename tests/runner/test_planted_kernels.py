@@ -31,6 +31,7 @@ def test_a_vector_is_negated_whatever_the_delay(planted: Collection, kernel: str
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize(("kernel", "launches"), [(PLANTED_KERNEL, 2), (SPINNING_KERNEL, 1)])
 def test_a_longer_delay_takes_longer_by_as_much(planted: Collection, kernel: str, launches: int) -> None:
     import torch

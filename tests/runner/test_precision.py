@@ -15,7 +15,7 @@ import pytest
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner import precision as precision_module
 from fusebench.runner.crew import Crew
-from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.messages import CheckTask, Failure, Measured, MeasureTask
 from fusebench.runner.precision import LOOKS, imprecise, measure_in_processes
 from fusebench.runner.spending import START, Ledger
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
@@ -54,9 +54,9 @@ def run(bench: Bench, *cases: Case, **options: Any) -> Run:
     return bench.run(cases, **({"plan": PRECISE, "kernel": "good"} | options))
 
 
-@pytest.mark.parametrize(("shift", "processes"), [(0.0, 4), (0.003, 8), (0.03, 12)])
+@pytest.mark.parametrize(("shift", "processes"), [(0.0, 8), (0.005, 12), (0.0065, 16), (0.03, 20)])
 def test_processes_are_added_until_the_speedup_is_known(bench: Bench, case: Case, shift: float, processes: int) -> None:
-    """Shifts of 0 and 0.3 % in turn scatter by 0.17 %: t(3) makes that 0.28 % from four processes, t(7) 0.13 % from eight."""
+    """Shifts of 0 and 0.5 % in turn scatter by 0.27 %: t(7) makes that 0.22 % from eight processes, t(11) 0.17 % from twelve."""
     alternating(bench, shift)
     timing = by_kernel(run(bench, case))[GOOD].measurement
     assert timing is not None
@@ -75,23 +75,23 @@ def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> N
 def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
     alternating(bench, 0.03)
     (warning,) = run(bench, case).warnings
-    assert warning.startswith(f"case scale:even: the speedup of {GOOD} is known to 0.9")
-    assert warning.endswith("%, not to 0.20%, after 24 replicates in 12 processes")
+    assert warning.startswith(f"case scale:even: the speedup of {GOOD} is known to 0.7")
+    assert warning.endswith("%, not to 0.20%, after 40 replicates in 20 processes")
 
 
 def test_samples_carry_their_process_whose_replicates_are_numbered_from_0(bench: Bench, case: Case) -> None:
     session = bench.session(plan=PRECISE, kernel="good")
     session.run([case], bench.workers)
     found = {(sample.process, sample.replicate) for sample in session.samples}
-    assert found == {(process, replicate) for process in range(4) for replicate in range(2)}
+    assert found == {(process, replicate) for process in range(LOOKS[0]) for replicate in range(2)}
 
 
 def test_each_process_is_asked_for_the_same_with_a_seed_of_its_own_and_the_first_ones_timer(bench: Bench, case: Case) -> None:
     run(bench, case)
     first, *others = [task for worker in (bench.worker, *bench.workers.started) for task in worker.tasks if isinstance(task, MeasureTask)]
-    assert len({task.seed for task in (first, *others)}) == 4
+    assert len({task.seed for task in (first, *others)}) == LOOKS[0]
     assert (first.timer, {task.timer for task in others}) == ("auto", {"host"})
-    assert [msgspec.structs.replace(task, seed=first.seed, timer="auto") for task in others] == [first] * 3
+    assert [msgspec.structs.replace(task, seed=first.seed, timer="auto") for task in others] == [first] * (LOOKS[0] - 1)
 
 
 def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -> None:
@@ -105,7 +105,7 @@ def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -
 
     with Crew(bench.workers, Ledger()) as crew:
         measure_in_processes(task, crew, ask=ask, enough=lambda replies: True, warn=pytest.fail)
-    assert asked == [(GOOD, SPLIT), (), (), ()]
+    assert asked == [(GOOD, SPLIT)] + [()] * (LOOKS[0] - 1)
 
 
 def test_processes_start_together_when_first_needed_stay_for_the_next_cases_and_end_with_the_run(bench: Bench, cases: list[Case]) -> None:
@@ -113,19 +113,28 @@ def test_processes_start_together_when_first_needed_stay_for_the_next_cases_and_
 
     def note(worker: FakeWorker, number: int) -> None:
         worker.before_each = lambda: alive.append((worker.tasks[-1].case.name, bench.workers.alive))
-        worker.replies = [shifted(0.0), shifted(0.003 * (number % 2)), shifted(0.0)]
+        worker.replies = [shifted(0.0), shifted(0.005 * (number % 2)), shifted(0.0)]
 
     bench.worker.replies = [shifted(0.0)] * 3
     bench.workers.prepare = note
     spending = run(bench, *cases).spending
-    assert [how_many for case, how_many in alive if case == "first"] == [3] * 3
-    assert [how_many for case, how_many in alive if case == "second"] == [3] * 3 + [7] * 4
-    assert [how_many for case, how_many in alive if case == "third"] == [7] * 3, "no more than are needed are asked"
+    assert [how_many for case, how_many in alive if case == "first"] == [7] * 7
+    assert [how_many for case, how_many in alive if case == "second"] == [7] * 7 + [11] * 4
+    assert [how_many for case, how_many in alive if case == "third"] == [11] * 7, "no more than are needed are asked"
     assert bench.workers.alive == 0
-    assert [worker.dismissed for worker in bench.workers.started] == [True] * 7
+    assert [worker.dismissed for worker in bench.workers.started] == [True] * 11
     assert spending is not None
     assert START in spending.phases_s
-    assert spending.phases_s["timed rounds"] == 3.0 * (4 + 8 + 4)
+    assert spending.phases_s["timed rounds"] == 3.0 * (8 + 12 + 8)
+
+
+def test_processes_begin_to_start_beside_the_checks_and_stand_still_before_the_first_measures(bench: Bench, case: Case) -> None:
+    seen: list[tuple[bool, int, int]] = []
+    ready: list[int] = []
+    bench.workers.prepare = lambda worker, number: setattr(worker, "until_ready", lambda: ready.append(number))
+    bench.worker.before_each = lambda: seen.append((isinstance(bench.worker.tasks[-1], CheckTask), bench.workers.alive, len(ready)))
+    run(bench, case)
+    assert seen == [(True, 7, 0), (True, 7, 0), (False, 7, 7)]
 
 
 def test_a_kernel_that_fails_in_a_later_process_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:
@@ -172,8 +181,8 @@ def test_a_disturbed_process_measures_again_and_not_the_others(bench: Bench, cas
     bench.monitor.touched = [[], ["somebody"]]
     timing = by_kernel(run(bench, case))[GOOD].measurement
     assert timing is not None
-    assert timing.processes == 4
-    assert [len(worker.timed) for worker in (bench.worker, *bench.workers.started)] == [1, 2, 1, 1]
+    assert timing.processes == 8
+    assert [len(worker.timed) for worker in (bench.worker, *bench.workers.started)] == [1, 2, 1, 1, 1, 1, 1, 1]
 
 
 @pytest.fixture
@@ -195,15 +204,15 @@ def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_no_process_is_begun_after_the_budget(bench: Bench, case: Case, clock: SimpleNamespace) -> None:
-    clock.start = 1.0
+    clock.start = 0.5
     record = run(bench, case, budget_s=30.0)
     timing = by_kernel(record)[GOOD].measurement
     assert timing is not None
     assert timing.processes == 3
     (warning,) = record.warnings
-    assert warning == "case scale:even: the budget ended after process 3 of 4 to 12"
+    assert warning == "case scale:even: the budget ended after process 3 of 8 to 20"
     seconds = [task.seconds for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
-    assert seconds == pytest.approx([17.0, 7.0], abs=0.5), "each is given what is left"
+    assert seconds == pytest.approx([16.5, 6.5], abs=0.1), "each is given what is left"
 
 
 def test_a_budget_that_ends_while_processes_start_leaves_the_first_and_what_it_lacks_is_said(
@@ -215,7 +224,7 @@ def test_a_budget_that_ends_while_processes_start_leaves_the_first_and_what_it_l
     assert timing is not None
     assert (timing.processes, timing.replicates) == (1, 2)
     assert record.warnings == [
-        "case scale:even: the budget ended after process 1 of 4 to 12",
+        "case scale:even: the budget ended after process 1 of 8 to 20",
         f"case scale:even: the speedup of {GOOD} is not known to 0.20%: its interval is one process' alone, and what differs between "
         "processes is not in it",
     ]
@@ -234,7 +243,7 @@ def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: C
     record = run(bench, case)
     assert record.warnings == [
         "case scale:even: the budget ended before all 2 replicates",
-        "case scale:even: 4 replicates were repeated because the timer lost records",
+        "case scale:even: 8 replicates were repeated because the timer lost records",
     ]
     assert record.environment.state["warm_up"]["scale:even in process 4"] == {"seconds": 3}
 
@@ -242,7 +251,7 @@ def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: C
 def test_the_reporter_hears_which_process_measures(bench: Bench, case: Case) -> None:
     run(bench, case)
     said = [entry[1] for entry in bench.reporter.said if entry[0] == "step" and entry[1].startswith("measure")]
-    assert said == [f"measure in process {number} of at most {LOOKS[-1]}" for number in (1, 2, 3, 4)]
+    assert said == [f"measure in process {number} of at most {LOOKS[-1]}" for number in range(1, LOOKS[0] + 1)]
 
 
 def result(kernel: str, role: Role, half: float, processes: int = 4) -> Result:

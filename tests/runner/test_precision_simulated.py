@@ -107,10 +107,10 @@ def simulation(bench: Bench, collection: Collection, case: Case) -> Simulation:
 
 
 def test_intervals_over_processes_hold_the_truth_where_those_of_one_process_do_not(simulation: Simulation) -> None:
-    """Looks cost a little: 92.5 % of many simulated intervals hold it, and of 600 that are 89 to 96 % in all but one trial in 1000."""
+    """Looks cost a little: 94 % of many simulated intervals hold it, and of 600 that are 91 to 97 % in all but one trial in 1000."""
     found = simulation.runs(600, PRECISE, FUSED[:1])
-    assert 0.89 < covered(found) < 0.96
-    assert mean(spreads(found)) < 0.0037
+    assert 0.905 < covered(found) < 0.97
+    assert mean(spreads(found)) < 0.0031
     alone = simulation.runs(600, LONG, FUSED[:1])
     assert mean(half_width(one) <= 0.002 for one in alone) > 0.9, "one process claims the precision"
     assert covered(alone) < 0.6, "and is wrong about it every other time"

@@ -301,3 +301,23 @@ def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root:
     for one in (case, case, other, case):
         worker._answer(CheckTask(case=one, kernel="scale/good@1", seed=5))
     assert forgotten == ["scale:even", "scale:odd"]
+
+
+def test_only_a_worker_that_compiled_something_forgets(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU forgetting imports the compiler, which the profiler had imported a part of: that cost every fresh process 4 s."""
+    import torch
+
+    forgotten: list[bool] = []
+    reset = torch.compiler.reset
+    monkeypatch.setattr(torch.compiler, "reset", lambda: (forgotten.append(True), reset()))
+    calling = SimpleNamespace(value=b"")
+    worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
+    worker.frames_compiled = worker_module._frames_compiled()  # other tests of this process may have compiled
+    worker._forget_compiled_code()
+    assert forgotten == []
+    twice = torch.compile(lambda x: x + x, backend="eager")
+    for calls in (1, 2):
+        assert twice(torch.ones(calls)).sum() == 2 * calls
+        worker._forget_compiled_code()
+        worker._forget_compiled_code()
+        assert len(forgotten) == calls, "once for what was compiled since"

@@ -11,6 +11,7 @@ import pytest
 
 from fusebench.errors import UsageError
 from fusebench.runner.messages import MeasureTask
+from fusebench.runner.precision import LOOKS
 from fusebench.runner.resuming import Resumed
 from fusebench.schema import Case, Run, Sample
 
@@ -79,8 +80,10 @@ def test_a_run_with_a_precision_goes_on_with_the_case_that_it_was_stopped_in(ben
     run = session.record()
     assert run.complete
     assert by_kernel(run, "first") == by_kernel(stopped.record(), "first")
-    assert {result.measurement.processes for result in run.results if result.measurement is not None} == {4}
-    assert {(sample.case, sample.process) for sample in session.samples} == {(case.key, number) for case in cases for number in range(4)}
+    assert {result.measurement.processes for result in run.results if result.measurement is not None} == {LOOKS[0]}
+    assert {(sample.case, sample.process) for sample in session.samples} == {
+        (case.key, number) for case in cases for number in range(LOOKS[0])
+    }
     assert [task.case.name for task in bench.workers.started[-1].tasks] == ["second", "third"]
     with pytest.raises(UsageError, match="sampling plan"):
         bench.run(cases, kernel="good", resumed=Resumed(stopped.record(), stopped.samples))

@@ -61,6 +61,7 @@ def cuda() -> Any:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_eviction_of_this_gpu_works(cuda: Any) -> None:
     seen = observe_coldness(CuptiTimer(), make_evictor(cuda), cuda)
     assert seen.emptied_us > 1.2 * seen.touched_us
@@ -68,6 +69,7 @@ def test_the_eviction_of_this_gpu_works(cuda: Any) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_run_without_eviction_is_not_called_cold(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
     op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")

@@ -95,6 +95,7 @@ def test_refuses_no_replay() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_replays_agree_with_the_activity_records() -> None:
     """Without the constant of 2.8 us that a pair of events adds to each call."""
     from statistics import median
@@ -114,6 +115,7 @@ def test_replays_agree_with_the_activity_records() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_call_that_waits_for_the_gpu_is_refused() -> None:
     import torch
 
@@ -125,6 +127,7 @@ def test_a_call_that_waits_for_the_gpu_is_refused() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_case_is_measured_end_to_end_by_replays() -> None:
     """Inputs restored and cache emptied inside of the graphs, and no head start for a host that launches nothing.
 

@@ -22,7 +22,7 @@ from fusebench.timing.cupti import CuptiTimer, attribute
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, arm_specs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 KERNELS = Path(__file__).parents[2] / "kernels"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 SIZES = (1 << 22, 3 << 22)
 """Elements, float32 in place: 33 and 100 MB moved."""

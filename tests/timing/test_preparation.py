@@ -58,6 +58,7 @@ def test_a_warm_call_gets_the_whole_head_start(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
     """A chain of short launches, cold: without a head start the device waits for the host within it, which is the planted defect."""
     from statistics import median

@@ -27,8 +27,10 @@ from ..stats.sequential import Finding
 from ..store.calibrations import CaseComponents
 from .calibration_visit import CalibrationOptions, Pending, Visit, Visiting
 from .checking import Workers
+from .crew import Crew
 from .pilots import Pilot
 from .reporter import Reporter
+from .spending import Ledger
 from .subjects import Subject
 from .truths import Truths
 from .undisturbed import Worker
@@ -103,7 +105,8 @@ class Calibrating:
         planned = [Visit(number, place, subjects[place], pilots[place]) for number in range(self.options.passes) for place in pilots]
         budget_s = self.options.budget_s
         longest = 0.0
-        with workers.fresh(self.options.processes) as fresh:
+        with Crew(workers, Ledger()) as crew:
+            fresh = crew.fresh(self.options.processes)
             for done, visit in enumerate(planned):
                 started = time.monotonic()
                 if budget_s is not None and started + longest - began > budget_s:

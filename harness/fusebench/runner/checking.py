@@ -69,15 +69,13 @@ class Workers:
     def fresh(self, count: int) -> Iterator[list[WorkerProcess]]:
         """`count` native workers with processes of their own, which end with the context.
 
-        They are started together, since each takes seconds to import torch and the kernels and to start the profiler, and handed out when
-        all stand still: what one of them measures, no other one's start disturbs.
+        They have begun to start, together, since each takes seconds to import torch and the kernels and to start the profiler.  Whoever
+        measures waits until all stand still (`until_ready`): what one of them measures, no other one's start disturbs.
         """
         with ExitStack() as stack:
             workers = [stack.enter_context(self._worker(timer=self._timer)) for _ in range(count)]
             for worker in workers:
                 worker.start()
-            for worker in workers:
-                worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
             try:
                 yield workers
             finally:

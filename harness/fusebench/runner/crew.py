@@ -1,4 +1,4 @@
-"""The worker processes that measure: the native one, and fresh ones that are started when first needed."""
+"""The worker processes that measure: the native one, and fresh ones that are started when they are needed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,15 @@ class Crew:
         """The one that checks, and measures first."""
         return self.workers.native
 
-    def fresh(self, count: int) -> Sequence[WorkerProcess]:
-        """`count` fresh ones; those that are missing are started together."""
+    def begin(self, count: int) -> None:
+        """Begin to start what is missing of `count` fresh ones, together, beside work that need not be undisturbed."""
         if count > len(self._fresh):
-            with self._ledger.timed(START):
-                self._fresh += self._stack.enter_context(self.workers.fresh(count - len(self._fresh)))
+            self._fresh += self._stack.enter_context(self.workers.fresh(count - len(self._fresh)))
+
+    def fresh(self, count: int) -> Sequence[WorkerProcess]:
+        """`count` fresh ones, handed out when every one that was begun stands still."""
+        with self._ledger.timed(START):
+            self.begin(count)
+            for worker in self._fresh:
+                worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
         return self._fresh[:count]

@@ -19,7 +19,7 @@ from .checking import check_all
 from .contenders import Contenders
 from .crew import Crew
 from .messages import Failure, Measured, MeasureTask, Progress
-from .precision import imprecise, measure_in_processes
+from .precision import begin_ahead, imprecise, measure_in_processes
 from .process import WorkerProcess
 from .reporter import Reporter
 from .spending import CHECK, Ledger
@@ -70,6 +70,7 @@ class CaseMeasurement:
         """
         began = time.monotonic()
         self._add(self._entry.declined)
+        begin_ahead(self._crew, self._plan, seconds)
         with self._ledger.timed(CHECK):
             checked = check_all(
                 self._crew.workers,

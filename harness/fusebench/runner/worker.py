@@ -85,6 +85,7 @@ class _Worker:
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
         self.case_key = ""
+        self.frames_compiled = 0
         if setup.timer and self.device.type == "cuda":
             self._start_timer()
 
@@ -129,11 +130,15 @@ class _Worker:
         self.calling.value = name.encode()[: NAME_BYTES - 1]
 
     def _forget_compiled_code(self) -> None:
-        """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that."""
-        if "torch._dynamo" in sys.modules:  # importing it takes more than a second, and without it nothing was compiled
+        """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that.
+
+        Only where something was compiled since: on a GPU, forgetting imports the whole compiler, which takes a fresh process 4 s.
+        """
+        if (compiled := _frames_compiled()) != self.frames_compiled:
             import torch
 
             torch.compiler.reset()
+            self.frames_compiled = compiled
 
     def _return_memory(self) -> None:
         """What this worker does not need, another one may: five fresh processes measure the same case in turn on one device."""
@@ -143,6 +148,8 @@ class _Worker:
             import torch
 
             gc.collect()
+            if gc.get_freeze_count() == 0:
+                gc.freeze()  # modules, for the most part: to walk them again after every measurement takes 0.2 s each time
             torch.cuda.empty_cache()
 
     def _progress(self, text: str, done: int = 0, total: int = 0, kernel: str = "") -> None:
@@ -267,6 +274,13 @@ class _Worker:
         top_mhz = monitor.read(self.setup.gpu_uuid).max_sm_mhz
         seen = wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work, top_mhz=top_mhz)
         return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
+
+
+def _frames_compiled() -> int:
+    """How many functions torch.compile has compiled in this process."""
+    # The profiler imports the package too, so that it is there says nothing.
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["frames"]["total"])
 
 
 def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
