@@ -303,21 +303,50 @@ def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root:
     assert forgotten == ["scale:even", "scale:odd"]
 
 
-def test_only_a_worker_that_compiled_something_forgets(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class ForgetfulWorker:
+    """A worker, and how often it had torch forget what was compiled."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        self.forgot = 0
+        reset = torch.compiler.reset
+
+        def counted() -> None:
+            self.forgot += 1
+            reset()
+
+        reset()  # of what other tests compiled in this process
+        monkeypatch.setattr(torch.compiler, "reset", counted)
+        calling = SimpleNamespace(value=b"")
+        self.worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
+
+    def next_case(self) -> None:
+        self.worker._forget_compiled_code()
+
+
+@pytest.fixture
+def forgetful(root: Path, monkeypatch: pytest.MonkeyPatch) -> ForgetfulWorker:
+    return ForgetfulWorker(root, monkeypatch)
+
+
+def test_a_worker_that_compiled_nothing_has_nothing_to_forget(forgetful: ForgetfulWorker) -> None:
     """On a GPU forgetting imports the compiler, which the profiler had imported a part of: that cost every fresh process 4 s."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]):
+        forgetful.next_case()
+    assert forgetful.forgot == 0
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_function_is_compiled_for_more_cases_than_torch_keeps(forgetful: ForgetfulWorker, fullgraph: bool) -> None:
+    """A full graph is what kernels ask for, and what torch's counters of frames leave out; past the limit of eight it raises."""
     import torch
 
-    forgotten: list[bool] = []
-    reset = torch.compiler.reset
-    monkeypatch.setattr(torch.compiler, "reset", lambda: (forgotten.append(True), reset()))
-    calling = SimpleNamespace(value=b"")
-    worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
-    worker.frames_compiled = worker_module._frames_compiled()  # other tests of this process may have compiled
-    worker._forget_compiled_code()
-    assert forgotten == []
-    twice = torch.compile(lambda x: x + x, backend="eager")
-    for calls in (1, 2):
-        assert twice(torch.ones(calls)).sum() == 2 * calls
-        worker._forget_compiled_code()
-        worker._forget_compiled_code()
-        assert len(forgotten) == calls, "once for what was compiled since"
+    twice = torch.compile(lambda x: x + x, backend="eager", dynamic=False, fullgraph=fullgraph)
+    for size in range(1, 12):
+        assert twice(torch.ones(size)).sum() == 2 * size
+        forgetful.next_case()
+        forgetful.next_case()
+        assert forgetful.forgot == size, "once for each case that compiled"

@@ -85,7 +85,6 @@ class _Worker:
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
         self.case_key = ""
-        self.frames_compiled = 0
         if setup.timer and self.device.type == "cuda":
             self._start_timer()
 
@@ -132,13 +131,12 @@ class _Worker:
     def _forget_compiled_code(self) -> None:
         """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that.
 
-        Only where something was compiled since: on a GPU, forgetting imports the whole compiler, which takes a fresh process 4 s.
+        Only where there is some: on a GPU, forgetting imports the whole compiler, which takes a fresh process 4 s.
         """
-        if (compiled := _frames_compiled()) != self.frames_compiled:
+        if _compiled_anything():
             import torch
 
             torch.compiler.reset()
-            self.frames_compiled = compiled
 
     def _return_memory(self) -> None:
         """What this worker does not need, another one may: five fresh processes measure the same case in turn on one device."""
@@ -276,11 +274,12 @@ class _Worker:
         return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
 
 
-def _frames_compiled() -> int:
-    """How many functions torch.compile has compiled in this process."""
-    # The profiler imports the package too, so that it is there says nothing.
-    utils = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else int(utils.counters["frames"]["total"])
+def _compiled_anything() -> bool:
+    """Whether torch.compile was given code in this process since it last forgot it all."""
+    # The profiler imports the package too, so that it is there says nothing.  And torch's counters of frames leave out what is compiled
+    # with `fullgraph`; the list is what `torch.compiler.reset` goes by.
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    return convert_frame is not None and len(convert_frame.input_codes.seen) > 0
 
 
 def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
