@@ -13,10 +13,10 @@ from fusebench.timing.cuda_graph import REPLAYS, CudaGraphTimer
 
 
 class FakeGpu:
-    """Every launch costs what it says; events add a constant, and the first launch after a pause another."""
+    """Every launch costs what it says; events add a constant, and the first replay of a graph uploads it."""
 
-    def __init__(self, constant_ns: float = 2800.0) -> None:
-        self.constant_ns = constant_ns
+    def __init__(self, constant_ns: float = 2800.0, upload_ns: float = 0.0) -> None:
+        self.constant_ns, self.upload_ns = constant_ns, upload_ns
         self.now = 0.0
         self.captures = 0
         self._recording: list[float] | None = None
@@ -34,8 +34,10 @@ class FakeGpu:
         finally:
             self._recording = None
 
+        uploads = [self.upload_ns]
+
         def replay() -> None:
-            self.now += total
+            self.now += total + (uploads.pop() if uploads else 0.0)
 
         return replay
 
@@ -55,6 +57,13 @@ def test_neither_the_constant_nor_the_preparation_is_counted(constant: float) ->
     arms = [arm(gpu, "short", 1500.0), arm(gpu, "long", 14_000.0)]
     timings = CudaGraphTimer(gpu=gpu).time_calls(arms * 2, lambda one: gpu.launch(60_000.0))
     assert timings == [CallTiming(1500, 1500, 0), CallTiming(14_000, 14_000, 0)] * 2
+
+
+def test_what_the_first_replay_of_a_graph_costs_is_not_counted() -> None:
+    """Seen on an H200: a first call of -84 us, which ended the measurement."""
+    gpu = FakeGpu(upload_ns=300_000.0)
+    (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "short", 1500.0)], lambda one: gpu.launch(60_000.0))
+    assert timing.span_ns == 1500
 
 
 def test_what_was_captured_with_the_call_is_in_the_preparation_alone_too() -> None:

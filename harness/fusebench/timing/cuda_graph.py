@@ -72,13 +72,16 @@ class CudaGraphTimer:
             arm.call()
 
         try:
-            return self._gpu.capture(whole), self._gpu.capture(lambda: prepare(arm))
+            graphs = self._gpu.capture(whole), self._gpu.capture(lambda: prepare(arm))
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise NotCapturableError(
                 f"arm {arm.name!r} cannot be captured in a CUDA graph ({lines[0] if lines else type(error).__name__}): it waits for the "
                 "device, allocates outside of torch or copies from pageable memory; take --timer cupti or cuda_events"
             ) from error
+        for replay in graphs:
+            replay()  # the first launch of a graph uploads it too, which the shorter of two runs alone would hold: calls of negative length
+        return graphs
 
     def _replay_ns(self, replay: Replay) -> float:
         """Device time of one replay, from the difference between n and 2n."""
