@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fusebench.device import environment_of, resolve_device
+from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, program_version, tool
 from fusebench.schema import Environment
 
 
@@ -33,9 +34,20 @@ def test_a_gpu_fingerprint_names_device_driver_and_versions(fake_gpu, tmp_path) 
     assert (found.device, found.device_name, found.driver, found.cuda) == ("cuda", "NVIDIA H200", "580.159.03", "13.0")
     assert found.torch
     assert found.triton
+    assert found.ptxas == program_version(tool("ptxas"))
     assert found.state["at_start"]["sm_mhz"] == 345
     assert found.state["unreadable"]["power_w"] == "Not Supported"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Environment) == found
+
+
+def test_the_assembler_is_recorded_on_a_gpu_or_why_not(fake_gpu, tmp_path, monkeypatch) -> None:
+    monitor = fake_gpu()
+    device = resolve_device("cuda", monitor, environ={})
+    monkeypatch.setenv(ASSEMBLER_VARIABLE, str(tmp_path / "gone"))
+    found = environment_of(device, tmp_path, monitor)
+    assert found.ptxas == ""
+    assert "gone --version failed" in found.state["unreadable"]["ptxas"]
+    assert environment_of(resolve_device("cpu"), tmp_path).ptxas == "", "a CPU assembles nothing"
 
 
 def test_the_commit_and_its_dirtiness_are_recorded(checkout) -> None:

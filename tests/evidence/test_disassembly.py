@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fusebench.device.triton_programs import tool
 from fusebench.evidence.disassembly import DisassemblyError, count, disassemble, parse
-from fusebench.evidence.tools import tool
 
 SM_80 = """
         /*0000*/               @P0 BRA 0xad0 ;

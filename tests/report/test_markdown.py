@@ -23,6 +23,12 @@ def test_the_shape_that_kernel_pull_requests_use(synthetic: ModuleType) -> None:
     assert "12 replicates x 40 rounds" in text
 
 
+def test_the_assembler_stands_beside_triton_where_it_is_known(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    known = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, ptxas="12.8.93"))
+    assert "| torch, triton | 2.11.0, 3.6.0 (ptxas 12.8.93) |" in markdown_report(known)
+
+
 @pytest.mark.parametrize(("counts", "said"), [((4,), "4 processes"), ((8, 4, 12), "4 to 12 processes")])
 def test_cases_measured_in_several_processes_are_said_to_be(synthetic: ModuleType, counts: tuple[int, ...], said: str) -> None:
     run = synthetic.make_run()

@@ -16,7 +16,7 @@ from fusebench.runner.checking import Workers
 from fusebench.runner.contenders import contenders, result_for
 from fusebench.runner.crew import Crew
 from fusebench.runner.measured_case import CaseMeasurement
-from fusebench.runner.messages import Measured, MeasureTask, WorkerSetup
+from fusebench.runner.messages import Checked, CheckTask, Measured, MeasureTask, WorkerSetup
 from fusebench.runner.process import WorkerProcess
 from fusebench.runner.repeats import Outcome
 from fusebench.runner.resuming import Resumed
@@ -147,6 +147,24 @@ def test_a_baseline_from_before_code_was_kept_is_read(tmp_path: Path, synthetic:
     promote(folder, tmp_path)
     stored = load_baseline(tmp_path, run.environment.device_name)
     assert stored == run
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_code_does_not_depend_on_what_was_compiled_before() -> None:
+    """torch's Inductor used to hand the Triton kernels that were compiled after it to another assembler."""
+    params = {"batch": 1, "tokens": 384, "heads": 24, "head_dim": 128, "rope_dim": 128, "layout": "interleaved", "dtype": "bfloat16"}
+    case = Case(suite="s", name="c", op="qknorm_rope", params=params)
+    kernels = ("qknorm_rope/split_triton@1", "qknorm_rope/fused_triton@2")
+    asked = MeasureTask(case=case, kernels=kernels, baseline=kernels[0], plan=PLAN, timer="auto", seed=1, digested=kernels)
+    found = []
+    for first in ("compiled@1", "fused_triton@2"):
+        with WorkerProcess(WorkerSetup(roots=(REPOSITORY / "kernels",), device="cuda:0"), silence_s=300.0) as worker:
+            assert isinstance(worker.ask(CheckTask(case=case, kernel=f"qknorm_rope/{first}", seed=1)), Checked)
+            reply = worker.ask(asked)
+            assert isinstance(reply, Measured), reply
+            found.append(reply.code)
+    assert set(found[0]) == set(kernels)
+    assert found[0] == found[1]
 
 
 @pytest.mark.gpu

@@ -14,6 +14,7 @@ import msgspec
 
 from ..device import Device
 from ..device.nsight import NsightProbe, denies_permission, permission_remedy
+from ..device.triton_programs import assembler_environment
 from ..errors import DeviceUnfitError, FusebenchError, UsageError
 from ..schema import CacheState, Case, ExitCode
 from .command import capture_command, import_command, query_command
@@ -230,7 +231,7 @@ def _how(ended: Ended) -> str:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    environment = dict(os.environ)
+    environment = {**os.environ, **assembler_environment()}
     if settings.visible_device:
         environment["CUDA_VISIBLE_DEVICES"] = settings.visible_device
     return environment

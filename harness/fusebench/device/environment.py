@@ -16,6 +16,7 @@ from . import nvml as nvml_backend
 from .packages import distribution_version, torch_build
 from .readings import GpuMonitor, GpuReading
 from .select import Device, cpu_model
+from .triton_programs import ToolError, assembler, program_version
 
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
@@ -30,12 +31,14 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
     unreadable: dict[str, str] = {}
     state: dict[str, Any] = {}
     driver = cuda = None
+    ptxas = ""
     if device.kind == "cuda":
         monitor = monitor if monitor is not None else nvml_backend.open_monitor()
         driver, cuda = monitor.driver_version(), monitor.cuda_driver_version()
         reading = monitor.read(device.uuid)
         state["at_start"] = context_of(reading)
         unreadable.update(reading.unreadable)
+        ptxas = _assembler_version(unreadable)
         unreadable.update({name: "NVML does not tell it" for name, value in (("driver", driver), ("cuda", cuda)) if value is None})
     commit, dirty = git_state(project_root, unreadable)
     if unreadable:
@@ -49,6 +52,7 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         python=platform.python_version(),
         torch=torch.version if (torch := torch_build()) else "",
         triton=distribution_version("triton"),
+        ptxas=ptxas,
         platform=platform.platform(),
         cpu=cpu_model(),
         cpu_count=os.cpu_count() or 0,
@@ -57,6 +61,14 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         git_dirty=dirty,
         state=state,
     )
+
+
+def _assembler_version(unreadable: dict[str, str]) -> str:
+    try:
+        return program_version(path) if (path := assembler()) is not None else ""
+    except ToolError as error:
+        unreadable["ptxas"] = str(error)
+        return ""
 
 
 def context_of(reading: GpuReading) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..device.triton_programs import tool
 from ..errors import FusebenchError
 from ..schema import Language, Role
 from .compiling import Compiled, compile_for
@@ -26,7 +27,6 @@ from .messages import Assembled, Broken, Done, Message, NotCompiled, Progress, R
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus
 from .selecting import matches_id
 from .targets import TARGETS, Target
-from .tools import tool
 
 if TYPE_CHECKING:
     from ..registry import Collection, Kernel

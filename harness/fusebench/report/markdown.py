@@ -91,10 +91,11 @@ def environment_table(run: Run | CounterRun) -> list[str]:
     """What the figures depend on besides the code, as a table."""
     environment = run.environment
     commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")
+    triton = environment.triton + (f" (ptxas {environment.ptxas})" if environment.ptxas else "")
     facts = (
         ("device", environment.device_name),
         ("driver, CUDA", ", ".join(part for part in (environment.driver, environment.cuda) if part)),
-        ("torch, triton", ", ".join(part for part in (environment.torch, environment.triton) if part)),
+        ("torch, triton", ", ".join(part for part in (environment.torch, triton) if part)),
         ("python", environment.python),
         ("platform", environment.platform),
         ("CPU", f"{environment.cpu} x {environment.cpu_count}" if environment.cpu and environment.cpu_count else environment.cpu),

@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from ..device.triton_programs import assembler_environment
 from ..schema import Status
 from .messages import Failure, Progress, Reply, Task, WorkerSetup
 from .worker import NAME_BYTES, READY, read_name, worker_main
@@ -132,7 +133,7 @@ class WorkerProcess:
             self._ready = False
             arguments = (theirs, self._setup, self._calling)
             process = context.Process(target=worker_main, args=arguments, name="fusebench-worker", daemon=True)
-            with _environment(TRITON_INTERPRET="1" if self._setup.interpret else None):
+            with _environment({"TRITON_INTERPRET": "1" if self._setup.interpret else None, **assembler_environment()}):
                 if self._interrupted:
                     raise InterruptedError("the worker process was told to end")
                 process.start()
@@ -192,7 +193,7 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def _environment(**changes: str | None) -> Iterator[None]:
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
     """Environment variables changed (None: absent) while a child process is started."""
     with _starting:
         before = {name: os.environ.get(name) for name in changes}
@@ -203,7 +204,7 @@ def _environment(**changes: str | None) -> Iterator[None]:
             _apply(before)
 
 
-def _apply(values: dict[str, str | None]) -> None:
+def _apply(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)

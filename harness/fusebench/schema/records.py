@@ -72,6 +72,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     torch: str = ""
     triton: str = ""
+    ptxas: str = ""
+    """Version of the assembler of Triton's kernels, on a GPU; empty where it could not be told, and in records from before it was kept."""
     platform: str
     cpu: str = ""
     cpu_count: int = 0

@@ -34,7 +34,7 @@ def fingerprint_differences(run: Recorded, baseline: Recorded) -> list[str]:
 
     The Python version and the processor on a CPU only: a GPU's time does not depend on them, nor on which board of the model it is.
     """
-    names = ["driver", "cuda", "torch", "triton"]
+    names = ["driver", "cuda", "torch", "triton", "ptxas"]
     if run.environment.device == "cpu":
         names += ["python", "cpu", "cpu_count"]
     pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)

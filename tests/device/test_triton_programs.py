@@ -1,0 +1,73 @@
+"""The assembler of Triton's kernels: found, told its version, and the same in every process that runs kernels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fusebench.device import triton_programs
+from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, ToolError, assembler, assembler_environment, program_version, tool
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A ptxas of another version."""
+    path = tmp_path / "ptxas"
+    path.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_assembler_is_tritons_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ASSEMBLER_VARIABLE, raising=False)
+    path = assembler()
+    assert path == tool("ptxas")
+    assert assembler_environment() == {ASSEMBLER_VARIABLE: str(path)}
+    assert program_version(tool("ptxas")).count(".") == 2
+
+
+def test_an_assembler_that_the_user_names_stays(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    monkeypatch.setenv(ASSEMBLER_VARIABLE, str(program))
+    assert assembler() == program
+    assert program_version(program) == "13.0.88"
+
+
+def test_without_triton_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ASSEMBLER_VARIABLE, raising=False)
+    monkeypatch.setattr(triton_programs.importlib.util, "find_spec", lambda name: None)
+    assert assembler() is None
+    assert assembler_environment() == {}
+
+
+def test_inductor_leaves_the_assembler_of_such_a_process_alone(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    """The planted defect: a torch that bundles a ptxas, as those for CUDA 13 do, in a process without the variable."""
+    from torch._inductor.runtime import compile_tasks
+
+    bundling = program.parent / "torch" / "_inductor" / "runtime" / "compile_tasks.py"
+    for folder in (bundling.parents[1], bundling.parents[2]):  # torch 2.11 looks into torch/bin, 2.13 into torch/_inductor/bin
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "ptxas").symlink_to(program)
+    monkeypatch.setattr(compile_tasks, "__file__", str(bundling))
+    set_path = compile_tasks._set_triton_ptxas_path.__wrapped__
+    monkeypatch.delenv(ASSEMBLER_VARIABLE, raising=False)
+    own = assembler_environment()
+    set_path()
+    assert "bin" in os.environ[ASSEMBLER_VARIABLE]
+    assert os.environ[ASSEMBLER_VARIABLE] != own[ASSEMBLER_VARIABLE], "what used to happen to the kernels compiled next"
+    monkeypatch.setenv(ASSEMBLER_VARIABLE, own[ASSEMBLER_VARIABLE])
+    set_path()
+    assert os.environ[ASSEMBLER_VARIABLE] == own[ASSEMBLER_VARIABLE]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("exit 1", "--version failed"), ("echo nothing of the kind", "expected a version such as V12.9.86, found 'nothing of the kind'")],
+)
+def test_an_assembler_that_tells_no_version_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "ptxas"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    with pytest.raises(ToolError, match=said):
+        program_version(path)
