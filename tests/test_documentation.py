@@ -104,26 +104,27 @@ def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
     from fusebench.store.run_folder import read_run
 
     runs = [read_run(folder) for folder in sorted((REPOSITORY / "results" / "repeats" / "nvidia_h200").iterdir())]
-    finer = [run for run in runs if run.plan.precision == 0.002]
-    others = [run for run in runs if run not in finer]
-    assert (len(finer), len(others)) == (5, 6)
-    assert {run.plan.precision for run in others} == {0.003}
-    assert [len({run.environment.device_uuid for run in some}) for some in (finer, others, runs)] == [1, 2, 3]
-    seconds = sorted(run.spending.total_s for run in runs if run.spending is not None)
+    earlier, latest = runs[:-7], runs[-7:]
+    assert len(earlier) == 16
+    assert [len({run.environment.device_uuid for run in some}) for some in (earlier, latest, runs)] == [4, 1, 5]
+    assert {run.plan.precision for run in latest} == {0.002}
+    timings = [result.measurement for run in latest for result in run.results if result.measurement is not None]
+    assert min(timing.processes for timing in timings) == 8
+    seconds = sorted(run.spending.total_s for run in latest if run.spending is not None)
     said = (
-        f"five runs with `--precision 0.002` agreed within {_spreads(finer)} on the published QK-norm cases; with six more on two other "
-        f"H200s (`--precision 0.003`) all eleven agreed within {_spreads(runs)} (`results/repeats/`). "
-        f"A run took {seconds[0]:.0f} to {seconds[-1]:.0f} s"
+        f"seven runs with `--precision 0.002` agreed within {_spreads(latest)} on the published QK-norm cases, in {seconds[0]:.0f} to "
+        f"{seconds[-1]:.0f} s each; sixteen earlier ones on four other H200s, with a first look at four processes, agreed within "
+        f"{_spreads(earlier)}"
     )
     assert said in (REPOSITORY / "docs" / "reading_results.md").read_text()
 
 
 def test_nothing_moved_in_the_repeated_runs() -> None:
-    """The one real history that there is: three boards, three commits, no change of these kernels."""
+    """The one real history that there is: five boards, five commits, no change of these kernels."""
     repeats = str(REPOSITORY / "results" / "repeats" / "nvidia_h200")
     shown = CliRunner().invoke(app, ["history", repeats, "--figure", "speedup", "--margin", "0.005", "--gate"])
     assert shown.exit_code == 0, shown.output
-    assert "11 runs on NVIDIA H200" in shown.output
+    assert "23 runs on NVIDIA H200" in shown.output
     assert "5 series; 0 changes to slower, 0 to faster" in shown.output
 
 
