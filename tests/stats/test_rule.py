@@ -36,6 +36,16 @@ def test_a_change_of_a_few_clock_ticks_is_no_regression() -> None:
     assert MarginRule(0.03, floor_us=0.1).judge(slower, 30.0)[0] is VerdictKind.REGRESSION
 
 
+def test_calls_of_several_launches_get_twice_the_margin() -> None:
+    rule = MarginRule(0.02, floor_us=0.15)
+    assert [rule.margin_at(30.0, launches) for launches in (0, 1, 2, 5)] == [0.02, 0.02, 0.04, 0.04]
+    assert rule.margin_at(3.0, 2) == pytest.approx(0.1)
+    slower = Estimate(1.03, 1.025, 1.035)
+    assert rule.judge(slower, 30.0)[0] is VerdictKind.REGRESSION
+    found, reason = rule.judge(slower, 30.0, 2)
+    assert (found, "4.0% margin" in reason) == (VerdictKind.PASS, True)
+
+
 def test_identical_kernels_are_rarely_accused_and_planted_slowdowns_are_found() -> None:
     generator = random.Random(11)
     rule = MarginRule()
@@ -51,7 +61,8 @@ def test_identical_kernels_are_rarely_accused_and_planted_slowdowns_are_found() 
     assert alike.count(VerdictKind.PASS) >= 495
     assert [verdict(1.05) for _ in range(200)].count(VerdictKind.REGRESSION) >= 198
     assert [verdict(1 / 1.05) for _ in range(200)].count(VerdictKind.IMPROVEMENT) >= 198
-    assert VerdictKind.REGRESSION not in {verdict(1.02) for _ in range(200)}
+    assert [verdict(1.04) for _ in range(200)].count(VerdictKind.REGRESSION) >= 198
+    assert VerdictKind.REGRESSION not in {verdict(1.01) for _ in range(200)}
 
 
 @pytest.mark.parametrize(("margin", "floor"), [(0.0, 0.1), (-0.1, 0.1), (0.03, -1.0), (math.nan, 0.1)])

@@ -12,10 +12,10 @@ from fusebench.stats.rule import MarginRule
 from fusebench.stats.suite_rate import held_to_rate
 
 RULE = MarginRule()
-HALF = 0.012
-"""Half-width of each interval; the quotient's is sqrt(2) of it, 1.7 %."""
+HALF = 0.008
+"""Half-width of each interval; that of a kernel relative to the stream, new over old, is twice as wide: 1.6 %."""
 
-BORDERLINE = 1.053
+BORDERLINE = 1.0415
 """Beyond the margin by 2.9 standard errors: p = 0.8 %."""
 
 

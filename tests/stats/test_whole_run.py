@@ -53,7 +53,7 @@ def test_another_gpu_of_the_model_is_a_suspect(synthetic: ModuleType) -> None:
     assert "board: GPU-00000000 -> GPU-1" in at(judged, synthetic.FUSED).verdict.reason
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.03, 1 / 1.03])
+@pytest.mark.parametrize("factor", [1.0, 1.02, 1 / 1.02])
 def test_identical_code_inside_the_margin_or_across_it_passes(synthetic: ModuleType, factor: float) -> None:
     judged = gate(synthetic, [], slow={(CASE, synthetic.FUSED): factor})
     found = at(judged, synthetic.FUSED).verdict
@@ -101,7 +101,8 @@ def test_what_slows_all_unchanged_kernels_down_alike_neither_passes_nor_hides_wh
         VerdictKind.UNDECIDED,
         True,
     )
-    assert max(spread.largest for spread in judged.identical if not spread.several_launches) < 0.02
+    twins = max(spread.largest for spread in judged.identical if not spread.several_launches)
+    assert twins == pytest.approx(0.1, abs=0.01), "a changed kernel must be slower than the unchanged ones became"
 
 
 def test_a_loss_of_accuracy_is_no_matter_of_noise_nor_of_code(synthetic: ModuleType) -> None:

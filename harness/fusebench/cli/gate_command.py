@@ -8,6 +8,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run, worst_exit_code
+from ..stats.rule import DEFAULT_MARGIN, MarginRule
 from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
 
@@ -28,7 +29,10 @@ def gate(
         str | None,
         typer.Option("--baseline", metavar="RUN", help="Judge against this run instead of the stored baseline of the run's device model."),
     ] = None,
-    margin: Annotated[float, typer.Option("--margin", help="Share by which a kernel may be slower; 0.03 is 3 %.")] = 0.03,
+    margin: Annotated[
+        float,
+        typer.Option("--margin", help="Share by which a kernel may be slower, twice that for calls of several launches: 0.02 is 2 %."),
+    ] = DEFAULT_MARGIN,
     allow_incomparable: Annotated[
         bool,
         typer.Option("--allow-incomparable", help="Do not count what cannot be compared, or is missing from the run, as undecided."),
@@ -52,7 +56,6 @@ def gate(
     from ..report.calibrated import calibration_line
     from ..report.comparison import judgement_row, spread_row
     from ..stats.gating import gate_exit_code
-    from ..stats.rule import MarginRule
     from ..stats.soundness import require_sound
     from ..stats.whole_run import judge_whole
     from ..store.calibration_note import with_calibration
@@ -60,7 +63,7 @@ def gate(
     from ..store.run_folder import read_run
 
     if not 0 < margin < 1:
-        raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example 0.03 for 3 %")
+        raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
     project = find_project()
     judged = with_calibration(read_run(find_run(run, project)), project.results)
     require_sound(judged)

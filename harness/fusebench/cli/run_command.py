@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schema import CacheState, ExitCode
+from ..stats.rule import DEFAULT_MARGIN, MarginRule
 from .evidence_work import Measured, providers_of_run
 from .options import (
     CaseOption,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
-    from ..stats.rule import MarginRule
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -85,7 +85,13 @@ ResumeOption = Annotated[
 ]
 MarginOption = Annotated[
     float,
-    typer.Option("--margin", min=0.001, max=1.0, callback=a_number, help="Change against the stored baseline that counts: 0.03 is 3 %."),
+    typer.Option(
+        "--margin",
+        min=0.001,
+        max=1.0,
+        callback=a_number,
+        help="Change against the stored baseline that counts, twice that for calls of several launches: 0.02 is 2 %.",
+    ),
 ]
 
 
@@ -106,7 +112,7 @@ def run(
     rounds: RoundsOption = None,
     precision: PrecisionOption = None,
     resume: ResumeOption = None,
-    margin: MarginOption = 0.03,
+    margin: MarginOption = DEFAULT_MARGIN,
     evidence: EvidenceOption = True,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
@@ -129,7 +135,6 @@ def run(
     from ..runner.checking import Workers
     from ..runner.run_options import Options, default_plan
     from ..runner.session import Session
-    from ..stats.rule import DEFAULT_MARGIN, MarginRule
     from ..timing.names import require_timer
     from .output import console, print_json, remark
     from .progress import make_reporter
@@ -156,7 +161,7 @@ def run(
         case=case,
         resumed=resumed,
     )
-    rule = MarginRule(margin) if margin != DEFAULT_MARGIN else MarginRule()
+    rule = MarginRule(margin)
     folder = _folder_for(out, selection.project, target.name)
 
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):

@@ -13,7 +13,7 @@ import msgspec
 from ..schema import Result, Run, VerdictKind
 from .accuracy_change import accuracy_loss
 from .fdr import DEFAULT_RATE, Dependence, p_slower_of, select
-from .gating import Judgement
+from .gating import Judgement, launches_of
 from .rule import MarginRule
 
 
@@ -45,8 +45,7 @@ def held_to_rate(
         if judgement.verdict.change is None or judgement.same_code or key not in new or key not in old:
             continue
         p_value = _p_slower(judgement, new[key], old[key], rule)
-        timing = new[key].measurement
-        margin = rule.margin_at(timing.time_us.value) if timing is not None else None
+        margin = _margin(new[key], old[key], rule)
         held[place] = msgspec.structs.replace(judgement, verdict=msgspec.structs.replace(judgement.verdict, p_value=p_value, margin=margin))
         if judgement.verdict.decides:
             tested.append(place)
@@ -70,7 +69,16 @@ def _p_slower(judgement: Judgement, new: Result, old: Result, rule: MarginRule) 
     if new.measurement is None or old.measurement is None:
         return 1.0
     degrees = min(new.measurement.replicates, old.measurement.replicates) - 1
-    return p_slower_of(change, rule.margin_at(new.measurement.time_us.value), degrees)
+    margin = _margin(new, old, rule)
+    assert margin is not None, "both were timed"
+    return p_slower_of(change, margin, degrees)
+
+
+def _margin(new: Result, old: Result, rule: MarginRule) -> float | None:
+    """That in force for the kernel on its case; None where either side was not timed."""
+    if new.measurement is None or old.measurement is None:
+        return None
+    return rule.margin_at(new.measurement.time_us.value, launches_of(new.measurement, old.measurement))
 
 
 def less_accurate(new: Result, old: Result) -> bool:
