@@ -8,8 +8,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import CacheState, Estimate, ExitCode, Role, Run, SamplingPlan, Status, Verdict, VerdictKind
-from fusebench.stats.accuracy_change import accuracy_growth
+from fusebench.schema import CacheState, Estimate, ExitCode, OutputError, Role, Run, SamplingPlan, Status, Verdict, VerdictKind
+from fusebench.stats.accuracy_change import accuracy_growth, accuracy_loss
 from fusebench.stats.gating import Comparison, Judgement, Standing, gate_exit_code, judge_run
 from fusebench.stats.rule import MarginRule
 
@@ -185,6 +185,16 @@ def test_few_elements_widen_the_accuracy_margin(synthetic: ModuleType) -> None:
     new = small(synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED], errors={place: 1.2}))
     old = small(synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.FUSED]))
     assert judge_run(new, old, RULE)[0].verdict.kind is VerdictKind.PASS
+
+
+def test_plain_errors_of_few_rows_scatter_more_than_those_of_each_output(synthetic: ModuleType) -> None:
+    old = msgspec.structs.replace(synthetic.make_run().results[0].accuracy, elements=400_000, channel_rms_error=0.0, outputs=())
+    new = msgspec.structs.replace(old, rms_error=old.rms_error * 1.2)
+    assert accuracy_loss(new, old) == ""
+    assert "1.40 x the baseline's; 1.29 x is allowed" in accuracy_loss(msgspec.structs.replace(old, rms_error=old.rms_error * 1.4), old)
+    outputs = [(OutputError(name="y", unit="value", rms=rms, split_rms=0.002, floor=0.0),) for rms in (0.0012, 0.001)]
+    sides = [msgspec.structs.replace(one, outputs=found) for one, found in zip((new, old), outputs, strict=True)]
+    assert "output 'y' is 1.20 x the baseline's; 1.12 x is allowed" in accuracy_loss(*sides)
 
 
 def test_errors_are_compared_relative_to_the_split_chain_of_the_same_draws(synthetic: ModuleType) -> None:

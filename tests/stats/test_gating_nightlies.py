@@ -18,6 +18,7 @@ from fusebench.stats.calibration import call_class
 from fusebench.stats.gating import Comparison, Judgement, judge_run, launches_of
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.selected_part import selected_part
+from fusebench.stats.whole_run import judge_whole
 from fusebench.store.run_folder import read_run
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -113,3 +114,13 @@ def test_the_stream_scatters_less_than_the_split_chain_as_a_yardstick() -> None:
         assert statistics.stdev(stream[duration]) < 0.8 * statistics.stdev(split[duration])
     assert abs(statistics.mean(stream[FROM_3])) < 0.005
     assert statistics.mean(split[FROM_3]) > 0.01, "split chains became faster, so that every kernel read slower"
+
+
+@pytest.mark.parametrize("pair", list(combinations(range(3), 2)))
+def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, int]) -> None:
+    """With machine code and accuracy, as `fusebench gate` judges; what torch.compile chose anew is told, and has no say."""
+    old, new = (nightlies()[number] for number in pair)
+    judgements = judge_whole(new, old, RULE).judgements
+    assert sum(one.verdict.kind is VerdictKind.PASS for one in judgements) > 0.75 * len(judgements)
+    assert [one for one in judgements if one.verdict.kind is VerdictKind.REGRESSION and one.verdict.decides] == []
+    assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"

@@ -23,6 +23,10 @@ DRAW_SCATTER = 10.0
 """The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
 reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
 
+PLAIN_SCATTER = 120.0
+"""The same of plain errors, which older records hold for cases of few rows: they follow a few outlier channels, whose number does not grow
+with that of the elements.  Between three nightlies, 5 of 161 unchanged kernels and cases grew by 15 to 18 % at 4e5 elements."""
+
 
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     """RMS error of `new` over that of `old`, of the output where it has grown most.
@@ -39,20 +43,19 @@ def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     return _worst_output(new, old)[0]
 
 
-def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str]:
-    """The growth, and of what it is."""
+def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, float]:
+    """The growth, of what it is, and how that scatters between draws (as `DRAW_SCATTER`)."""
     before = {(one.name, one.unit): one for one in old.outputs}
     both = [(one, earlier) for one in new.outputs if (earlier := before.get((one.name, one.unit))) is not None]
     if both:
         found = [(_growth(max(one.rms, one.floor), max(earlier.rms, earlier.floor)), one.name) for one, earlier in both]
         growth, name = max(found)
-        return growth, f"rms error of output {name!r}"
-    figures = (
-        [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)],
-        [(one.rms_error, one.split_rms_error) for one in (new, old)],
-    )
-    pairs = next((found for found in figures if all(own > 0 for own, _ in found)), figures[-1])
-    return _relative_growth(*pairs), "rms error relative to the split chain's"
+        return growth, f"rms error of output {name!r}", DRAW_SCATTER
+    what = "rms error relative to the split chain's"
+    channels = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
+    if all(own > 0 for own, _ in channels):
+        return _relative_growth(*channels), what, DRAW_SCATTER
+    return _relative_growth(*((one.rms_error, one.split_rms_error) for one in (new, old))), what, PLAIN_SCATTER
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
@@ -62,8 +65,8 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
     certain, since an equal seed draws other inputs under another torch.
     """
     elements = max(1, min(new.elements, old.elements))
-    allowed = 1.0 + RMS_MARGIN + (0.0 if paired else DRAW_SCATTER / math.sqrt(elements))
-    growth, what = _worst_output(new, old)
+    growth, what, scatter = _worst_output(new, old)
+    allowed = 1.0 + RMS_MARGIN + (0.0 if paired else scatter / math.sqrt(elements))
     if growth > allowed:
         return f"accuracy: {what} is {growth:.2f} x the baseline's; {allowed:.2f} x is allowed"
     growth = _relative_growth((new.max_error, new.split_max_error), (old.max_error, old.split_max_error))
