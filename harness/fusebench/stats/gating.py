@@ -247,18 +247,20 @@ def launches_of(new: Measurement, old: Measurement) -> int:
 
 def _ratio(yardsticks: Sequence[tuple[str, Estimate]], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]) -> _Finding:
     """The finding relative to the first yardstick, unless the second shows that it was the first that moved."""
-    (first, change), *others = yardsticks
+    first, change = yardsticks[0]
     kind, reason = judge(change)
     reason = f"relative to {first}: {reason}"
-    for name, versus in others[:1]:
-        second, _ = judge(versus)
-        if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and second is VerdictKind.PASS:
+    if len(yardsticks) > 1:
+        second, versus = yardsticks[1]
+        by_second = judge(versus)[0]
+        if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and by_second is VerdictKind.PASS:
             # Another torch or another driver: the first yardstick is code, too.
-            moved = f"relative to {name} {describe_change(versus)}: {first} moved, not this kernel"
+            moved = f"relative to {second} {describe_change(versus)}: {first} moved, not this kernel"
             return _Finding(VerdictKind.PASS, f"{moved} ({reason})", versus, Comparison.RATIO)
-        slower = VerdictKind.REGRESSION
-        if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and second is slower and judge(raw)[0] is slower:
-            both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first} with it"
+        # The second scatters more than the first, so that it alone accuses nobody.
+        slower = by_second is VerdictKind.REGRESSION and judge(raw)[0] is VerdictKind.REGRESSION
+        if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and slower:
+            both = f"relative to {second} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first} with it"
             why = f"{both}; find what they share ({reason})"
             # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
             return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
