@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fusebench.schema import Role, Run, VerdictKind
+from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.stats.calibration import call_class
 from fusebench.stats.gating import Comparison, Judgement, judge_run, launches_of
 from fusebench.stats.rule import MarginRule
@@ -124,3 +124,32 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
     assert sum(one.verdict.kind is VerdictKind.PASS for one in judgements) > 0.75 * len(judgements)
     assert [one for one in judgements if one.verdict.kind is VerdictKind.REGRESSION and one.verdict.decides] == []
     assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"
+
+
+def slowed(run: Run, share: float) -> Run:
+    """The run with every fused kernel slower by this share, in all its replicates alike."""
+
+    def slower(result: Result) -> Result:
+        timing = result.measurement
+        if timing is None or result.role is not Role.FUSED:
+            return result
+        time = Estimate(*(bound * (1 + share) for bound in (timing.time_us.value, timing.time_us.low, timing.time_us.high)))
+        return msgspec.structs.replace(result, measurement=msgspec.structs.replace(timing, time_us=time))
+
+    return msgspec.structs.replace(run, results=[slower(result) for result in run.results])
+
+
+@pytest.mark.parametrize(("share", "duration"), [(0.03, FROM_50), (0.04, FROM_10), (0.1, FROM_3)])
+def test_slowdowns_planted_in_real_nightlies_are_found(share: float, duration: int) -> None:
+    """Each by itself, before the rate of false findings, which asks less of many."""
+    found = []
+    for old, new in combinations(nightlies(), 2):
+        timings = {(one.suite, one.case, one.kernel): one.measurement for one in new.results}
+        for one in judge_run(slowed(without_code(new), share), selected_part(without_code(new), without_code(old)), RULE):
+            timing = timings.get((one.suite, one.case, one.kernel))
+            if one.role is not Role.FUSED or one.verdict.change is None or timing is None:
+                continue
+            if call_class(timing.time_us.value, timing.kernels) == (False, duration):
+                found.append(one.verdict.kind is VerdictKind.REGRESSION)
+    assert len(found) > 300
+    assert statistics.mean(found) > (0.97 if duration >= FROM_10 else 0.9)
