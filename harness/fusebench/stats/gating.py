@@ -4,9 +4,8 @@ Strongest first: the ratio to a yardstick timed in the same rounds, in which clo
 under an equal fingerprint; else none.  Nothing is dropped: what only one of the two runs holds is reported as missing or new.
 
 The yardstick is the stream, a single elementwise launch over the case's bytes, because it scatters least and is nobody's kernel under
-test.  Between three nightlies on three H200s, unchanged kernels of one launch moved relative to the stream by 1.2 % (standard deviation)
-from 3 to 10 us, 0.5 % from 10 and 0.2 % from 50 us; relative to the copy by 2.0, 0.8 and 0.35 %; relative to the split chain, whose
-several launches scatter, by 1.8, 0.7 and 0.25 %, and by 1.2 to 2.5 % all in one direction below 10 us.
+test: the streams of all cases of its duration together (`stats.drift`), or, where they are too few, the case's own.  What was measured of
+that stands in docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from ..schema import (
 )
 from .accuracy_change import with_accuracy
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
+from .drift import drift_of, stream_drifts
 from .identical import verdict_on_unchanged
 from .paired import quotient
 from .rule import Rule, describe_change
@@ -128,6 +128,7 @@ class _Judge:
         self.old_cases = {summary.case.key: summary for summary in baseline.cases}
         self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
         self.old_suites = tuple(summary.name for summary in baseline.suites)
+        self.drifts = stream_drifts(run, baseline)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
         self.circumstances = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
@@ -225,17 +226,20 @@ class _Judge:
         return lambda change: self.rule.judge(change, new.time_us.value, launches_of(new, old))
 
     def _yardsticks(self, new: Result, old: Result) -> list[tuple[str, Estimate]]:
-        """The kernel's time relative to each yardstick that both runs timed, new over old, the most trusted first: the stream, the copy,
-        the case's baseline kernel."""
+        """The kernel's time relative to each yardstick that both runs timed, new over old, the most trusted first: the streams of all cases
+        of that duration, the case's own, the copy.  The case's baseline kernel, a kernel under test, is one where there is no choice."""
         assert new.measurement is not None
         assert old.measurement is not None
         now, then = self.new_cases[new.case_key], self.old_cases[old.case_key]
         found = []
+        if (drift := drift_of(now, self.drifts)) is not None:
+            raw = quotient(new.measurement.time_us, old.measurement.time_us)
+            found.append((f"the streams of {drift.cases} cases", quotient(raw, drift.factor)))
         for name, new_us, old_us in (("the stream", now.stream_us, then.stream_us), ("the copy", now.copy_us, then.copy_us)):
             if new_us is not None and old_us is not None:
                 found.append((name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us))))
         speedups = old.measurement.speedup, new.measurement.speedup
-        if now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
+        if len(found) < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
             found.append((str(now.baseline), quotient(speedups[0], speedups[1])))
         return found
 
@@ -246,24 +250,25 @@ def launches_of(new: Measurement, old: Measurement) -> int:
 
 
 def _ratio(yardsticks: Sequence[tuple[str, Estimate]], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]) -> _Finding:
-    """The finding relative to the first yardstick, unless the second shows that it was the first that moved."""
-    first, change = yardsticks[0]
+    """The finding relative to the first yardstick, unless another one shows that what moved is not the kernel."""
+    (first, change), *others = yardsticks
     kind, reason = judge(change)
     reason = f"relative to {first}: {reason}"
-    if len(yardsticks) > 1:
-        second, versus = yardsticks[1]
-        by_second = judge(versus)[0]
-        if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and by_second is VerdictKind.PASS:
-            # Another torch or another driver: the first yardstick is code, too.
-            moved = f"relative to {second} {describe_change(versus)}: {first} moved, not this kernel"
-            return _Finding(VerdictKind.PASS, f"{moved} ({reason})", versus, Comparison.RATIO)
-        # The second scatters more than the first, so that it alone accuses nobody.
-        slower = by_second is VerdictKind.REGRESSION and judge(raw)[0] is VerdictKind.REGRESSION
-        if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and slower:
-            both = f"relative to {second} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first} with it"
-            why = f"{both}; find what they share ({reason})"
-            # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
-            return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
+    verdicts = [(name, versus, judge(versus)[0]) for name, versus in others]
+    if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT):
+        # Another torch may have changed the stream, and something may have disturbed this case's rounds and no others.
+        for name, versus, verdict in verdicts:
+            if verdict is VerdictKind.PASS:
+                why = f"relative to {name} {describe_change(versus)}: unchanged, so what moved is not this kernel ({reason})"
+                return _Finding(VerdictKind.PASS, why, versus, Comparison.RATIO)
+    if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw)[0] is VerdictKind.REGRESSION:
+        # The others scatter more than the first: they are asked only where raw times moved as well.
+        for name, versus, verdict in verdicts:
+            if verdict is VerdictKind.REGRESSION:
+                both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first} with it"
+                why = f"{both}; find what they share ({reason})"
+                # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
+                return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
     return _Finding(kind, reason, change, Comparison.RATIO)
 
 

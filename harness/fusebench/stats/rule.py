@@ -8,18 +8,16 @@ from ..schema import Estimate, VerdictKind
 
 DEFAULT_MARGIN = 0.02
 """Changes within 2 % pass.  Between three nightlies of 12 placements on three H200s, 95 % intervals of unchanged kernels of one launch were
-+-0.8 % from 10 us and +-0.35 % from 50 us (medians): 97 % of 372 comparisons and all of 317 lay within 2 %.  Of 1198 comparisons of all
-durations none lay beyond on the slow side, and one on the fast side."""
++-0.9 % from 3 us, +-0.6 % from 10 and +-0.25 % from 50 us (medians): 82 % of 336 comparisons, 99 % of 372 and all of 317 lay within 2 %, and
+two beyond."""
 
-DEFAULT_FLOOR_US = 0.15
-"""Changes below 0.15 us pass whatever their share: about five ticks of CUPTI's 32 ns clock on the same GPU.  That is 3 % of 5 us, where two
-thirds of the comparisons above passed and the others stayed undecided."""
-
+DEFAULT_FLOOR_US = 0.1
+"""Changes below 0.1 us pass whatever their share: about three ticks of CUPTI's 32 ns clock on the same GPU."""
 
 SEVERAL_LAUNCHES = 2.0
 """Margin and floor of calls of several launches are this many times as wide: the time between launches scatters with the host and the
-driver.  Of 836 comparisons of such calls, unchanged, between the same nightlies, 2 % and 0.15 us would have called 33 faster or slower, the
-double 3."""
+driver.  Of 836 comparisons of such calls, unchanged, between the same nightlies, 2 % and 0.1 us would have called 53 faster or slower, the
+double 9."""
 
 
 class Rule(Protocol):
