@@ -105,8 +105,8 @@ def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:
 def noise_by_class(twins: Iterable[Twin]) -> NoiseByClass:
     """The noise by class of calls (see `call_class`); without the classes that nothing fell in.
 
-    Calls of several launches have classes of their own: between two nightlies, split chains of 50 us and more differed by up to 4.6 % and
-    kernels of one launch by up to 0.9 %, which must not hide behind them.
+    Calls of several launches have classes of their own: between two nightlies, split chains of 50 us and more differed by up to 4.4 % and
+    kernels of one launch by up to 0.6 %, which must not hide behind them.
     """
     sizes: dict[tuple[bool, int], list[float]] = defaultdict(list)
     for twin in twins:
