@@ -8,8 +8,8 @@ from ..schema import Estimate, VerdictKind
 
 DEFAULT_MARGIN = 0.02
 """Changes within 2 % pass.  Between three nightlies of 12 placements on three H200s, 95 % intervals of unchanged kernels of one launch were
-+-0.9 % from 3 us, +-0.6 % from 10 and +-0.25 % from 50 us (medians): 82 % of 336 comparisons, 99 % of 372 and all of 317 lay within 2 %, and
-two beyond."""
++-0.9 % from 3 us, +-0.6 % from 10 and +-0.25 % from 50 us (medians): 82 % of 336 comparisons, 99 % of 372 and all of 317 lay within 2 %,
+and two beyond."""
 
 DEFAULT_FLOOR_US = 0.1
 """Changes below 0.1 us pass whatever their share: about three ticks of CUPTI's 32 ns clock on the same GPU."""
