@@ -72,6 +72,16 @@ def test_too_few_cases_other_work_and_repeats_make_no_drift(make: Any) -> None:
     repeated = [msgspec.structs.replace(one, same_as="elsewhere") if one.case.name in CASES[:2] else one for one in make().cases]
     assert stream_drifts(msgspec.structs.replace(make(), cases=repeated), make()) == {}
     assert stream_drifts(make(copy=False), make()) == {}
+    warm = [msgspec.structs.replace(one, not_cold="it moved 9 TB/s") if one.case.name == CASES[0] else one for one in make().cases]
+    for sides in ((msgspec.structs.replace(make(), cases=warm), make()), (make(), msgspec.structs.replace(make(), cases=warm))):
+        assert stream_drifts(*sides) == {}, "a stream that was not cold says nothing of cold ones"
+
+
+def test_of_the_fewest_cases_one_stream_that_scatters_does_not_widen_every_verdict(make: Any) -> None:
+    """Of eight streams the interval reaches to the smallest and the largest, and unchanged kernels stayed undecided."""
+    few = CASES[:FEWEST_CASES]
+    run = moved(make(cases=few), {few[0]: 1.05, few[1]: 0.95})
+    assert {one.verdict.kind for one in judge_run(run, make(cases=few), MarginRule())} == {VerdictKind.PASS}
 
 
 def test_a_stream_that_scatters_in_one_case_accuses_and_praises_nobody(make: Any) -> None:
