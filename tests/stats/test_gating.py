@@ -141,6 +141,18 @@ def test_without_the_stream_the_copy_is_the_yardstick_and_without_both_the_basel
     assert found.comparison is Comparison.RATIO
 
 
+@pytest.mark.parametrize("factor", [1.1, 1 / 1.1])
+def test_a_kernel_under_test_does_not_clear_another_that_became_slower_with_it(synthetic: ModuleType, factor: float) -> None:
+    """In records with one yardstick only.  What slows both kernels down (a helper that they share) is no matter of the copy."""
+    both = {("flux_1024", kernel): factor for kernel in (synthetic.BASELINE, synthetic.FUSED)}
+    sides = [with_yardsticks(run, stream=None) for run in (synthetic.make_run(slow=both), synthetic.make_run())]
+    found = by_place(judge_run(*sides, RULE))["flux_1024", synthetic.FUSED].verdict
+    assert found.kind is (VerdictKind.UNDECIDED if factor > 1 else VerdictKind.PASS)
+    assert found.reason.startswith(f"relative to {synthetic.BASELINE} ")
+    assert "0.0% [-0.6%, +0.6%]: unchanged, so" in found.reason
+    assert ("find what they share (relative to the copy: +10.0%" in found.reason) == (factor > 1)
+
+
 @pytest.mark.parametrize("what", ["timer", "cache state", "device", "schema version"])
 def test_runs_of_different_kinds_are_incomparable_and_say_why(synthetic: ModuleType, what: str) -> None:
     old = synthetic.make_run()

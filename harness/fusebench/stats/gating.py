@@ -10,7 +10,7 @@ that stands in docs/statistics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -119,6 +119,14 @@ class _Finding(NamedTuple):
     """Whether the kernel became slower, and the yardstick that it is compared with as well or more."""
 
 
+class _Yardstick(NamedTuple):
+    name: str
+    change: Estimate
+    """The kernel's time relative to it, new over old."""
+    under_test: bool = False
+    """Whether it is a kernel, which may have moved for the reason that the judged one did."""
+
+
 class _Judge:
     """Two runs and a rule; `pair` judges one kernel and case."""
 
@@ -213,8 +221,9 @@ class _Judge:
             )
         raw = quotient(new.measurement.time_us, old.measurement.time_us)
         judge = self._judged_by(new.measurement, old.measurement)
-        if yardsticks := self._yardsticks(new, old):
-            return _ratio(yardsticks, raw, judge)
+        yardsticks = self._yardsticks(new, old, raw)
+        if (first := next(yardsticks, None)) is not None:
+            return _ratio(first, yardsticks, raw, judge)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
             return _Finding(VerdictKind.INCOMPARABLE, why, None, Comparison.NONE)
@@ -225,23 +234,25 @@ class _Judge:
         """The rule, for changes of this kernel on this case."""
         return lambda change: self.rule.judge(change, new.time_us.value, launches_of(new, old))
 
-    def _yardsticks(self, new: Result, old: Result) -> list[tuple[str, Estimate]]:
-        """The kernel's time relative to each yardstick that both runs timed, new over old, the most trusted first: the streams of all cases
-        of that duration, the case's own, the copy.  The case's baseline kernel, a kernel under test, is one where there is no choice."""
+    def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[_Yardstick]:
+        """Those that both runs timed, the most trusted first: the streams of all cases of that duration, the case's own, the copy.  The
+        case's baseline kernel, a kernel under test, is one where there is at most one other.
+
+        One by one, since most kernels need the first alone."""
         assert new.measurement is not None
         assert old.measurement is not None
         now, then = self.new_cases[new.case_key], self.old_cases[old.case_key]
-        found = []
+        found = 0
         if (drift := drift_of(now, self.drifts)) is not None:
-            raw = quotient(new.measurement.time_us, old.measurement.time_us)
-            found.append((f"the streams of {drift.cases} cases", quotient(raw, drift.factor)))
+            yield _Yardstick(f"the streams of {drift.cases} cases", quotient(raw, drift.factor))
+            found += 1
         for name, new_us, old_us in (("the stream", now.stream_us, then.stream_us), ("the copy", now.copy_us, then.copy_us)):
             if new_us is not None and old_us is not None:
-                found.append((name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us))))
+                yield _Yardstick(name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us)))
+                found += 1
         speedups = old.measurement.speedup, new.measurement.speedup
-        if len(found) < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
-            found.append((str(now.baseline), quotient(speedups[0], speedups[1])))
-        return found
+        if found < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
+            yield _Yardstick(str(now.baseline), quotient(speedups[0], speedups[1]), under_test=True)
 
 
 def launches_of(new: Measurement, old: Measurement) -> int:
@@ -249,23 +260,31 @@ def launches_of(new: Measurement, old: Measurement) -> int:
     return min(new.kernels, old.kernels)
 
 
-def _ratio(yardsticks: Sequence[tuple[str, Estimate]], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]) -> _Finding:
+def _ratio(
+    first: _Yardstick, others: Iterable[_Yardstick], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]
+) -> _Finding:
     """The finding relative to the first yardstick, unless another one shows that what moved is not the kernel."""
-    (first, change), *others = yardsticks
+    change = first.change
     kind, reason = judge(change)
-    reason = f"relative to {first}: {reason}"
-    verdicts = [(name, versus, judge(versus)[0]) for name, versus in others]
-    if kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT):
+    reason = f"relative to {first.name}: {reason}"
+    moved = kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+    slower = kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw)[0] is VerdictKind.REGRESSION
+    asked = list(others) if moved or slower else []
+    if moved:
         # Another torch may have changed the stream, and something may have disturbed this case's rounds and no others.
-        for name, versus, verdict in verdicts:
-            if verdict is VerdictKind.PASS:
-                why = f"relative to {name} {describe_change(versus)}: unchanged, so what moved is not this kernel ({reason})"
-                return _Finding(VerdictKind.PASS, why, versus, Comparison.RATIO)
-    if kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw)[0] is VerdictKind.REGRESSION:
+        for name, versus, under_test in asked:
+            if judge(versus)[0] is not VerdictKind.PASS:
+                continue
+            unchanged = f"relative to {name} {describe_change(versus)}: unchanged"
+            if under_test and kind is VerdictKind.REGRESSION:
+                why = f"{unchanged}, so either {first.name} became faster or that kernel slower as well; find what they share ({reason})"
+                return _Finding(VerdictKind.UNDECIDED, why, versus, Comparison.RATIO, shared=True)
+            return _Finding(VerdictKind.PASS, f"{unchanged}, so what moved is not this kernel ({reason})", versus, Comparison.RATIO)
+    if slower:
         # The others scatter more than the first: they are asked only where raw times moved as well.
-        for name, versus, verdict in verdicts:
-            if verdict is VerdictKind.REGRESSION:
-                both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first} with it"
+        for name, versus, _ in asked:
+            if judge(versus)[0] is VerdictKind.REGRESSION:
+                both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first.name} with it"
                 why = f"{both}; find what they share ({reason})"
                 # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
                 return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
