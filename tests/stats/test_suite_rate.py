@@ -6,7 +6,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.schema import Role, Verdict, VerdictKind
+from fusebench.schema import Role, Run, Verdict, VerdictKind
+from fusebench.stats.fdr import p_slower_of
 from fusebench.stats.gating import judge_run
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.suite_rate import held_to_rate
@@ -48,6 +49,28 @@ def test_a_loss_of_accuracy_is_no_matter_of_chance(synthetic: ModuleType) -> Non
     for slow in ({}, {place: BORDERLINE}):
         before, after = kinds(synthetic, errors={place: 1.4}, slow=slow)
         assert before[VerdictKind.REGRESSION] == after[VerdictKind.REGRESSION] == 1
+
+
+def test_where_several_processes_measured_the_p_value_is_over_them(synthetic: ModuleType) -> None:
+    """The interval is Student's over eight processes, not over their 96 replicates: its tail is heavier."""
+
+    def measured_in(run: Run, processes: int) -> Run:
+        timings = [msgspec.structs.replace(one.measurement, replicates=96, processes=processes) for one in run.results if one.measurement]
+        return msgspec.structs.replace(
+            run, results=[msgspec.structs.replace(one, measurement=timing) for one, timing in zip(run.results, timings, strict=True)]
+        )
+
+    place = ("flux_1024", synthetic.FUSED)
+    found = {}
+    for processes in (1, 8):
+        run, old = (measured_in(synthetic.make_run(half=HALF, slow=slow), processes) for slow in ({place: BORDERLINE}, {}))
+        held = held_to_rate(judge_run(run, old, RULE), run, old, RULE)
+        found[processes] = next(one.verdict for one in held if (one.case, one.kernel) == place)
+    change, margin = found[8].change, found[8].margin
+    assert change is not None
+    assert margin is not None
+    assert found[8].p_value == pytest.approx(p_slower_of(change, margin, 7))
+    assert found[1].p_value == pytest.approx(p_slower_of(change, margin, 95))
 
 
 def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import Result, Run, VerdictKind
+from ..schema import Measurement, Result, Run, VerdictKind
 from .accuracy_change import accuracy_loss
 from .fdr import DEFAULT_RATE, Dependence, p_slower_of, select
 from .gating import Judgement, launches_of
@@ -68,10 +68,15 @@ def _p_slower(judgement: Judgement, new: Result, old: Result, rule: MarginRule) 
     assert change is not None
     if new.measurement is None or old.measurement is None:
         return 1.0
-    degrees = min(new.measurement.replicates, old.measurement.replicates) - 1
+    degrees = min(_units(new.measurement), _units(old.measurement)) - 1
     margin = _margin(new, old, rule)
     assert margin is not None, "both were timed"
     return p_slower_of(change, margin, degrees)
+
+
+def _units(timing: Measurement) -> int:
+    """What the interval is over: processes where there are several, else replicates (`stats.paired`)."""
+    return timing.processes if timing.processes > 1 else timing.replicates
 
 
 def _margin(new: Result, old: Result, rule: MarginRule) -> float | None:
