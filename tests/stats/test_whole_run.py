@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.schema import ExitCode, Run, VerdictKind
+from fusebench.schema import ExitCode, Result, Run, VerdictKind
 from fusebench.stats.gating import Judgement, gate_exit_code
 from fusebench.stats.rule import MarginRule
 from fusebench.stats.suite_rate import held_to_rate
@@ -82,6 +82,25 @@ def test_a_finding_no_larger_than_what_identical_code_showed_is_undecided(synthe
     found = at(judged, synthetic.FUSED).verdict
     assert found.kind is kind
     assert ("but identical code of such calls differed by up to 7.00% in this comparison" in found.reason) == (twin != 1.02)
+
+
+def test_a_kernel_that_was_split_into_launches_is_held_to_what_one_launch_showed(synthetic: ModuleType) -> None:
+    """Its margin is that of one launch; the noise of chains would hide what the split cost."""
+    chain = f"{synthetic.OP}/fused_triton@1"
+    run = synthetic.with_code(synthetic.make_run(slow={(CASE, synthetic.FUSED): 1.06, ("zimage_1024", chain): 1.09}), [synthetic.FUSED])
+    old = synthetic.with_code(synthetic.make_run())
+
+    def with_launches(run: Run, kernels: list[str]) -> Run:
+        def doubled(one: Result) -> Result:
+            assert one.measurement is not None
+            return msgspec.structs.replace(one, measurement=msgspec.structs.replace(one.measurement, kernels=2))
+
+        return msgspec.structs.replace(run, results=[doubled(one) if one.kernel in kernels else one for one in run.results])
+
+    judged = judge_whole(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [chain]), RULE)
+    assert at(judged, synthetic.FUSED).verdict.kind is VerdictKind.REGRESSION
+    judged = judge_whole(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [synthetic.FUSED, chain]), RULE)
+    assert at(judged, synthetic.FUSED).verdict.kind is VerdictKind.UNDECIDED
 
 
 def test_identical_code_of_other_durations_says_nothing(synthetic: ModuleType) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..schema import Run, VerdictKind
-from .gating import Judgement, judge_run
+from .gating import Judgement, judge_run, launches_of
 from .identical import Spread, Twin, against_noise, noise_by_class, noise_near, spread_of
 from .rule import MarginRule
 from .selected_part import not_selected, selected_part
@@ -97,7 +97,12 @@ def held_to_noise(judgements: Iterable[Judgement], twins: Sequence[Twin], run: R
     for one in judgements:
         key = (one.suite, one.case, one.kernel)
         claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and one.verdict.change is not None
-        timing = new[key].measurement if claimed and not less_accurate(new[key], old[key]) else None
-        near = noise_near(noise, timing.time_us.value, timing.kernels) if timing is not None else None
-        held.append(one if near is None else msgspec.structs.replace(one, verdict=against_noise(one.verdict, near)))
+        if not claimed or less_accurate(new[key], old[key]):
+            held.append(one)
+            continue
+        now, then = new[key].measurement, old[key].measurement
+        assert now is not None, "what has a change was timed"
+        assert then is not None, "what has a change was timed"
+        near = noise_near(noise, now.time_us.value, launches_of(now, then))
+        held.append(msgspec.structs.replace(one, verdict=against_noise(one.verdict, near)))
     return held
