@@ -88,6 +88,15 @@ def test_an_improvement_needs_a_cause(synthetic: ModuleType, code: str | None, t
     assert all(words in one.reason and one.reason.startswith("-10.00%") for one in found)
 
 
+@pytest.mark.parametrize(("before", "explained"), [("12.8", True), ("13.0", False), ("", False)])
+def test_what_a_record_does_not_say_of_the_toolchain_is_no_cause(synthetic: ModuleType, before: str, explained: bool) -> None:
+    """Records from before the assembler was kept do not say that it was another."""
+    run = synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9}, environment={"ptxas": "13.0"})
+    baseline = synthetic.make_run(environment={"ptxas": before})
+    found = unexplained_improvements(judge_run(run, baseline, MarginRule()), run, baseline)
+    assert [one.kernel for one in found] == ([] if explained else [synthetic.FUSED])
+
+
 def test_no_code_accounts_for_a_kernel_that_leaves_its_yardsticks_behind(synthetic: ModuleType) -> None:
     """The fused kernel takes 1.08 times the copy's time; planted is 0.9 times."""
     run = with_code(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9 / 1.08}, environment={"triton": "3.9.0"}), "new")

@@ -5,6 +5,7 @@ Every difference is told as `what: old -> new`; no difference means that the two
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from ..schema import COMPARABLE_VERSIONS, Case, Environment, Run
@@ -34,11 +35,12 @@ def fingerprint_differences(run: Recorded, baseline: Recorded) -> list[str]:
 
     The Python version and the processor on a CPU only: a GPU's time does not depend on them, nor on which board of the model it is.
     """
-    names = ["driver", "cuda", "torch", "triton", "ptxas"]
-    if run.environment.device == "cpu":
-        names += ["python", "cpu", "cpu_count"]
-    pairs = ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
-    return [f"{name}: {old or 'unknown'} -> {new or 'unknown'}" for name, old, new in pairs if old != new]
+    return [_told(name, old, new) for name, old, new in _fingerprints(run, baseline) if old != new]
+
+
+def toolchain_changes(run: Recorded, baseline: Recorded) -> list[str]:
+    """Those of `fingerprint_differences` that both records know: what one of them does not say may have been the same."""
+    return [_told(name, old, new) for name, old, new in _fingerprints(run, baseline) if old != new and old and new]
 
 
 def board_differences(run: Recorded, baseline: Recorded) -> list[str]:
@@ -59,3 +61,15 @@ def case_differences(case: Case, baseline: Case) -> list[str]:
     for name in sorted(case.params.keys() | baseline.params.keys()):
         pairs[f"parameter {name}"] = (baseline.params.get(name, "absent"), case.params.get(name, "absent"))
     return [f"{what}: {old} -> {new}" for what, (old, new) in pairs.items() if old != new]
+
+
+def _fingerprints(run: Recorded, baseline: Recorded) -> Iterator[tuple[str, str | int | None, str | int | None]]:
+    """What is compared, the baseline's and the run's."""
+    names = ["driver", "cuda", "torch", "triton", "ptxas"]
+    if run.environment.device == "cpu":
+        names += ["python", "cpu", "cpu_count"]
+    return ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
+
+
+def _told(name: str, old: str | int | None, new: str | int | None) -> str:
+    return f"{name}: {old or 'unknown'} -> {new or 'unknown'}"

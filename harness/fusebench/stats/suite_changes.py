@@ -12,7 +12,7 @@ from math import fsum
 import msgspec
 
 from ..schema import Case, Result, Run, Status, VerdictKind
-from .comparability import fingerprint_differences
+from .comparability import toolchain_changes
 from .gating import Judgement
 from .rule import describe_change
 
@@ -97,7 +97,7 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
     Nor does either account for a kernel that leaves the yardsticks of its own rounds behind (`YARDSTICK_LIMIT`).  That alone is asked of
     improvements without a say in the exit code: another library, and torch.compile, which tunes anew, change code that no record holds.
     """
-    toolchain = fingerprint_differences(run, baseline)
+    toolchain = toolchain_changes(run, baseline)
     shares = {(result.case_key, result.kernel): result.measurement.sol for result in run.results if result.measurement is not None}
     found = []
     for judgement in judgements:
