@@ -8,7 +8,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run, worst_exit_code
-from ..stats.rule import DEFAULT_MARGIN, MarginRule
+from ..stats.rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
 from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
 
@@ -120,7 +120,8 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
     from ..stats.whole_run import identical_line
 
     output = console()
-    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), margin {margin:.1%}")
+    margins = f"margin {margin:.1%}, of calls of several launches {SEVERAL_LAUNCHES * margin:.1%}"
+    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {margins}")
     print_judgements(found.judgements, output)
     for suite in found.shrunken:
         output.print(str(suite))
