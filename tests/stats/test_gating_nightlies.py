@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -146,15 +146,24 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
     assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"
 
 
-def slowed(run: Run, share: float) -> Run:
-    """The run with every fused kernel slower by this share, in all its replicates alike."""
+Place = tuple[str, str, str]
+"""Suite, case and kernel."""
+
+
+def place(one: Result | Judgement) -> Place:
+    return one.suite, one.case, one.kernel
+
+
+def slowed(run: Run, share: float, places: Collection[Place] | None = None) -> Run:
+    """The run with every fused kernel, or what is in these places, slower by this share in all replicates alike, by other code if known."""
 
     def slower(result: Result) -> Result:
         timing = result.measurement
-        if timing is None or result.role is not Role.FUSED:
+        if timing is None or not (result.role is Role.FUSED if places is None else place(result) in places):
             return result
         time = Estimate(*(bound * (1 + share) for bound in (timing.time_us.value, timing.time_us.low, timing.time_us.high)))
-        return msgspec.structs.replace(result, measurement=msgspec.structs.replace(timing, time_us=time))
+        code = None if result.code is None else "changed"
+        return msgspec.structs.replace(result, measurement=msgspec.structs.replace(timing, time_us=time), code=code)
 
     return msgspec.structs.replace(run, results=[slower(result) for result in run.results])
 
@@ -173,3 +182,28 @@ def test_slowdowns_planted_in_real_nightlies_are_found(share: float, duration: i
                 found.append(one.verdict.kind is VerdictKind.REGRESSION)
     assert len(found) > 300
     assert statistics.mean(found) > (0.99 if duration >= FROM_10 else 0.9)
+
+
+@pytest.mark.parametrize(
+    ("share", "duration", "everywhere", "alone"), [(0.03, FROM_50, 0.91, 0.7), (0.04, FROM_10, 0.95, 0.7), (0.05, FROM_3, 0.82, 0.5)]
+)
+def test_the_whole_gate_finds_planted_slowdowns_or_leaves_them_undecided(
+    share: float, duration: int, everywhere: float, alone: float
+) -> None:
+    """Of one kernel in all its cases, and of every tenth in one case alone, which must stand among some 690 comparisons."""
+    together: list[VerdictKind] = []
+    single: list[VerdictKind] = []
+    for old, new in combinations(nightlies(), 2):
+        timed = {place(one) for one in judge_run(new, old, RULE) if one.verdict.change is not None}
+        fused = [(one, one.measurement) for one in new.results if one.role is Role.FUSED and place(one) in timed]
+        these = [place(one) for one, timing in fused if timing and call_class(timing.time_us.value, timing.kernels) == (False, duration)]
+        for kernel in sorted({kernel for _, _, kernel in these}):
+            slow = slowed(new, share, {place(one) for one in new.results if one.kernel == kernel})
+            judged = judge_whole(slow, old, RULE).judgements
+            together += [one.verdict.kind for one in judged if one.kernel == kernel and place(one) in these]
+        for where in these[::10]:
+            judged = judge_whole(slowed(new, share, {where}), old, RULE).judgements
+            single += [one.verdict.kind for one in judged if place(one) == where]
+    assert {*together, *single} == {VerdictKind.REGRESSION, VerdictKind.UNDECIDED}
+    assert together.count(VerdictKind.REGRESSION) > everywhere * len(together)
+    assert alone * len(single) < single.count(VerdictKind.REGRESSION) < 0.95 * len(single)
