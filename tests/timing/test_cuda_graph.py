@@ -66,6 +66,36 @@ def test_what_the_first_replay_of_a_graph_costs_is_not_counted() -> None:
     assert timing.span_ns == 1500
 
 
+def test_a_replay_that_fails_is_not_told_as_a_next_arm_that_cannot_be_captured() -> None:
+    """A GPU fails when it is waited for, which the next capture does first."""
+
+    class Failing(FakeGpu):
+        broken = False
+
+        def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+            if self.broken:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            replay = super().capture(work)
+
+            def fails() -> None:
+                replay()
+                self.broken = True
+
+            return fails
+
+        def elapsed_ns(self, work: Callable[[], None]) -> float:
+            found = super().elapsed_ns(work)
+            if self.broken:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return found
+
+    gpu = Failing()
+    with pytest.raises(RuntimeError, match="^CUDA error") as raised:
+        CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "faulty", 1.0), arm(gpu, "sound", 1.0)], lambda one: None)
+    assert not isinstance(raised.value, NotCapturableError)
+    assert gpu.captures == 2, "no other arm was begun"
+
+
 def test_what_was_captured_with_the_call_is_in_the_preparation_alone_too() -> None:
     """The planted defect of the test above: a preparation that the second graph lacks would be counted."""
     gpu = FakeGpu()

@@ -80,7 +80,9 @@ class CudaGraphTimer:
                 "device, allocates outside of torch or copies from pageable memory; take --timer cupti or cuda_events"
             ) from error
         for replay in graphs:
-            replay()  # the first launch of a graph uploads it too, which the shorter of two runs alone would hold: calls of negative length
+            # The first launch of a graph uploads it too, which the shorter of two runs alone would hold: calls of negative length.  Waited
+            # for, since a replay that fails would else be told as a next arm that cannot be captured.
+            self._gpu.elapsed_ns(replay)
         return graphs
 
     def _replay_ns(self, replay: Replay) -> float:
