@@ -115,6 +115,19 @@ def test_a_cpu_build_of_torch_cannot_measure_a_gpu(with_gpu, monkeypatch) -> Non
     assert run("--device", "cpu")[0] == 0
 
 
+def test_an_assembler_that_is_named_and_does_not_run_is_a_no(with_gpu, monkeypatch, tmp_path) -> None:
+    with_gpu()
+    (found,) = named(run("--device", "cuda")[1], "assembler")
+    assert found["status"] == "ok"
+    assert "ptxas-blackwell" in found["found"]
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "gone"))
+    code, document = run("--device", "cuda")
+    (found,) = named(document, "assembler")
+    assert (code, found["status"]) == (3, "no")
+    assert found["found"].startswith("TRITON_PTXAS_PATH names no assembler that runs")
+    assert "unset it" in found["remedy"]
+
+
 def test_a_package_outside_its_range_is_a_no(monkeypatch) -> None:
     old = Requirement(name="triton", wanted=">=3.6", found="2.0", met=False)
     monkeypatch.setattr(doctor_software, "requirements", lambda: [old])

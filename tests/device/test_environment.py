@@ -8,8 +8,9 @@ import subprocess
 import msgspec
 import pytest
 
-from fusebench.device import environment_of, resolve_device
-from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, program_version, tool
+from fusebench.device import environment_of, resolve_device, triton_programs
+from fusebench.device.triton_programs import ASSEMBLER_VARIABLES, program_version, tool
+from fusebench.errors import UsageError
 from fusebench.schema import Environment
 
 
@@ -35,19 +36,35 @@ def test_a_gpu_fingerprint_names_device_driver_and_versions(fake_gpu, tmp_path) 
     assert found.torch
     assert found.triton
     assert found.ptxas == program_version(tool("ptxas"))
+    assert found.ptxas_blackwell == program_version(tool("ptxas-blackwell")), "which of the two is used depends on Triton's version"
     assert found.state["at_start"]["sm_mhz"] == 345
     assert found.state["unreadable"]["power_w"] == "Not Supported"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Environment) == found
 
 
-def test_the_assembler_is_recorded_on_a_gpu_or_why_not(fake_gpu, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("variable", ASSEMBLER_VARIABLES.values())
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_an_assembler_that_is_named_and_does_not_run_is_refused(fake_gpu, tmp_path, monkeypatch, variable: str, kind: str) -> None:
+    """Triton would take its own without a word, or fail in every kernel."""
     monitor = fake_gpu()
     device = resolve_device("cuda", monitor, environ={})
-    monkeypatch.setenv(ASSEMBLER_VARIABLE, str(tmp_path / "gone"))
+    named = tmp_path if kind == "folder" else tmp_path / "gone"
+    monkeypatch.setenv(variable, str(named))
+    with pytest.raises(UsageError, match=rf"^{variable} names no assembler that runs: .*{named.name} --version failed.*; name a ptxas"):
+        environment_of(device, tmp_path, monitor)
+    found = environment_of(resolve_device("cpu"), tmp_path)
+    assert (found.ptxas, found.ptxas_blackwell) == ("", ""), "a CPU assembles nothing"
+
+
+def test_an_assembler_of_tritons_that_does_not_run_is_recorded_as_unreadable(fake_gpu, tmp_path, monkeypatch) -> None:
+    monitor = fake_gpu()
+    device = resolve_device("cuda", monitor, environ={})
+    for variable in ASSEMBLER_VARIABLES.values():
+        monkeypatch.setenv(variable, "")  # set and empty is unset, as in Triton
+    monkeypatch.setattr(triton_programs, "tool", lambda name: tmp_path / name)
     found = environment_of(device, tmp_path, monitor)
-    assert found.ptxas == ""
-    assert "gone --version failed" in found.state["unreadable"]["ptxas"]
-    assert environment_of(resolve_device("cpu"), tmp_path).ptxas == "", "a CPU assembles nothing"
+    assert (found.ptxas, found.ptxas_blackwell) == ("", "")
+    assert "install triton again" in found.state["unreadable"]["ptxas-blackwell"]
 
 
 def test_the_commit_and_its_dirtiness_are_recorded(checkout) -> None:

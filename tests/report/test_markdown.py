@@ -27,6 +27,8 @@ def test_the_assembler_stands_beside_triton_where_it_is_known(synthetic: ModuleT
     run = synthetic.make_run()
     known = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, ptxas="12.8.93"))
     assert "| torch, triton | 2.11.0, 3.6.0 (ptxas 12.8.93) |" in markdown_report(known)
+    both = msgspec.structs.replace(run, environment=msgspec.structs.replace(known.environment, ptxas_blackwell="12.9.86"))
+    assert "| torch, triton | 2.11.0, 3.6.0 (ptxas 12.8.93, ptxas-blackwell 12.9.86) |" in markdown_report(both)
 
 
 @pytest.mark.parametrize(("counts", "said"), [((4,), "4 processes"), ((8, 4, 12), "4 to 12 processes")])

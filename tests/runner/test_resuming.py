@@ -92,7 +92,13 @@ def test_a_run_with_a_precision_goes_on_with_the_case_that_it_was_stopped_in(ben
 @pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"torch": "0.0"}, "torch 0.0 -> "), ({"git_commit": "other"}, "git_commit other -> "), ({"device_uuid": "x"}, "device_uuid x -> ")],
+    [
+        ({"torch": "0.0"}, "torch 0.0 -> "),
+        ({"ptxas": "1"}, "ptxas 1 -> "),
+        ({"ptxas_blackwell": "1"}, "ptxas_blackwell 1 -> "),
+        ({"git_commit": "other"}, "git_commit other -> "),
+        ({"device_uuid": "x"}, "device_uuid x -> "),
+    ],
 )
 def test_a_run_of_other_things_is_not_gone_on_with(bench: Bench, cases: list[Case], change: dict[str, str], named: str) -> None:
     stopped, samples = stopped_after(bench, cases, 1)

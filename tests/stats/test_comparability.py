@@ -16,7 +16,7 @@ def run_on(synthetic: ModuleType, **environment: Any) -> Run:
     return synthetic.make_run(cases=("flux_1024",), environment=environment)
 
 
-@pytest.mark.parametrize("name", ["driver", "cuda", "torch", "triton", "ptxas"])
+@pytest.mark.parametrize("name", ["driver", "cuda", "torch", "triton", "ptxas", "ptxas_blackwell"])
 def test_each_part_of_the_fingerprint_that_differs_is_named(synthetic: ModuleType, name: str) -> None:
     (difference,) = fingerprint_differences(run_on(synthetic, **{name: "other"}), run_on(synthetic))
     assert difference.startswith(f"{name}: ")

@@ -90,7 +90,7 @@ def test_a_replay_that_fails_is_not_told_as_a_next_arm_that_cannot_be_captured()
             return found
 
     gpu = Failing()
-    with pytest.raises(RuntimeError, match="^CUDA error") as raised:
+    with pytest.raises(RuntimeError, match=r"^CUDA error") as raised:
         CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "faulty", 1.0), arm(gpu, "sound", 1.0)], lambda one: None)
     assert not isinstance(raised.value, NotCapturableError)
     assert gpu.captures == 2, "no other arm was begun"

@@ -16,7 +16,7 @@ from . import nvml as nvml_backend
 from .packages import distribution_version, torch_build
 from .readings import GpuMonitor, GpuReading
 from .select import Device, cpu_model
-from .triton_programs import ToolError, assembler, program_version
+from .triton_programs import ToolError, assembler_version
 
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
@@ -27,18 +27,21 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
     """The fingerprint of `device` and of the checkout around `project_root`; imports neither torch nor triton.
 
     What could not be found is empty, with its reason in `state["unreadable"]`; `state["at_start"]` is the GPU's reading now.
+
+    Raises:
+        UsageError: for a GPU, where a variable names an assembler that does not run.
     """
     unreadable: dict[str, str] = {}
     state: dict[str, Any] = {}
     driver = cuda = None
-    ptxas = ""
+    ptxas = ptxas_blackwell = ""
     if device.kind == "cuda":
         monitor = monitor if monitor is not None else nvml_backend.open_monitor()
         driver, cuda = monitor.driver_version(), monitor.cuda_driver_version()
         reading = monitor.read(device.uuid)
         state["at_start"] = context_of(reading)
         unreadable.update(reading.unreadable)
-        ptxas = _assembler_version(unreadable)
+        ptxas, ptxas_blackwell = (_assembler_version(name, unreadable) for name in ("ptxas", "ptxas-blackwell"))
         unreadable.update({name: "NVML does not tell it" for name, value in (("driver", driver), ("cuda", cuda)) if value is None})
     commit, dirty = git_state(project_root, unreadable)
     if unreadable:
@@ -53,6 +56,7 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         torch=torch.version if (torch := torch_build()) else "",
         triton=distribution_version("triton"),
         ptxas=ptxas,
+        ptxas_blackwell=ptxas_blackwell,
         platform=platform.platform(),
         cpu=cpu_model(),
         cpu_count=os.cpu_count() or 0,
@@ -63,11 +67,11 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
     )
 
 
-def _assembler_version(unreadable: dict[str, str]) -> str:
+def _assembler_version(name: str, unreadable: dict[str, str]) -> str:
     try:
-        return program_version(path) if (path := assembler()) is not None else ""
+        return assembler_version(name)
     except ToolError as error:
-        unreadable["ptxas"] = str(error)
+        unreadable[name] = str(error)
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The programs in Triton's package, found without importing it, and the one assembler that all kernels of a run are made with.
+"""The programs in Triton's package, found without importing it, and the assemblers that all kernels of a run are made with.
 
 torch's Inductor sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, where that has one, as soon as it compiles something.  From
 then on every Triton kernel of the process is assembled by another ptxas.  That is other machine code, whose times on an H200 differed by
@@ -14,11 +14,17 @@ import re
 import subprocess
 from pathlib import Path
 
-from ..errors import FusebenchError
+from ..errors import FusebenchError, UsageError
 
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
-"""Names the assembler that Triton uses below compute capability 10.0, from which on it takes its `ptxas-blackwell`; Inductor leaves a
-value alone that is there already."""
+"""Names Triton's `ptxas`; Inductor leaves a value alone that is there already."""
+ASSEMBLER_VARIABLES = {"ptxas": ASSEMBLER_VARIABLE, "ptxas-blackwell": "TRITON_PTXAS_BLACKWELL_PATH"}
+"""The assemblers that Triton has, with what names others in their place.  Which one makes a GPU's code depends on Triton's version: from
+compute capability 10.0 on `ptxas-blackwell` in 3.6 and 3.7, from 9.0 on in 3.9 (`get_ptxas` in its NVIDIA backend).  Inductor leaves the
+second variable alone."""
+
+
+_AGAIN = "; install triton again"
 
 
 class ToolError(FusebenchError):
@@ -49,21 +55,40 @@ def program_version(program: Path) -> str:
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolError(f"{program} --version failed: {error}; install triton again") from error
+        raise ToolError(f"{program} --version failed: {error}{_AGAIN}") from error
     match = re.search(r"\bV(\d[\d.]*)", said)
     if match is None:
         raise ToolError(f"{program} --version: expected a version such as V12.9.86, found {' '.join(said.split())!r}")
     return match[1]
 
 
-def assembler() -> Path | None:
-    """The ptxas of every process that runs kernels: what `TRITON_PTXAS_PATH` names, else that of Triton's package; None without either."""
-    if chosen := os.environ.get(ASSEMBLER_VARIABLE):
+def assembler(name: str = "ptxas") -> Path | None:
+    """That assembler of every process that runs kernels: what its variable names, else that of Triton's package; None without either."""
+    if chosen := os.environ.get(ASSEMBLER_VARIABLES[name]):
         return Path(chosen)
     try:
-        return tool("ptxas")
+        return tool(name)
     except ToolError:
         return None
+
+
+def assembler_version(name: str) -> str:
+    """The version of that assembler; empty without one.
+
+    Raises:
+        UsageError: its variable names something that does not run, in whose place Triton takes its own without a word.
+        ToolError: that of Triton's package does not run.
+    """
+    path, variable = assembler(name), ASSEMBLER_VARIABLES[name]
+    try:
+        return program_version(path) if path is not None else ""
+    except ToolError as error:
+        if not os.environ.get(variable):
+            raise
+        found = str(error).removesuffix(_AGAIN)
+        raise UsageError(
+            f"{variable} names no assembler that runs: {found}; name a ptxas that does, or unset it for Triton's own"
+        ) from error
 
 
 def assembler_environment() -> dict[str, str]:

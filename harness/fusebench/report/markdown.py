@@ -91,7 +91,9 @@ def environment_table(run: Run | CounterRun) -> list[str]:
     """What the figures depend on besides the code, as a table."""
     environment = run.environment
     commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")
-    triton = environment.triton + (f" (ptxas {environment.ptxas})" if environment.ptxas else "")
+    named = (("ptxas", environment.ptxas), ("ptxas-blackwell", environment.ptxas_blackwell))
+    assemblers = ", ".join(f"{name} {version}" for name, version in named if version)
+    triton = environment.triton + (f" ({assemblers})" if assemblers else "")
     facts = (
         ("device", environment.device_name),
         ("driver, CUDA", ", ".join(part for part in (environment.driver, environment.cuda) if part)),

@@ -73,7 +73,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     torch: str = ""
     triton: str = ""
     ptxas: str = ""
-    """Version of the assembler of Triton's kernels, on a GPU; empty where it could not be told, and in records from before it was kept."""
+    """Version of Triton's assembler, on a GPU; empty where it could not be told, and in records from before it was kept."""
+    ptxas_blackwell: str = ""
+    """Version of the assembler that Triton takes in its place for newer GPUs, which ones depends on Triton's version; as `ptxas`."""
     platform: str
     cpu: str = ""
     cpu_count: int = 0

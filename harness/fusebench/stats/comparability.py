@@ -65,7 +65,7 @@ def case_differences(case: Case, baseline: Case) -> list[str]:
 
 def _fingerprints(run: Recorded, baseline: Recorded) -> Iterator[tuple[str, str | int | None, str | int | None]]:
     """What is compared, the baseline's and the run's."""
-    names = ["driver", "cuda", "torch", "triton", "ptxas"]
+    names = ["driver", "cuda", "torch", "triton", "ptxas", "ptxas_blackwell"]
     if run.environment.device == "cpu":
         names += ["python", "cpu", "cpu_count"]
     return ((name, getattr(baseline.environment, name), getattr(run.environment, name)) for name in names)
