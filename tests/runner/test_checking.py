@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection, Kernel
+from fusebench.runner import process as process_module
 from fusebench.runner.checking import INTERPRETER_ROWS, Workers, check, check_all
 from fusebench.runner.contenders import contenders
 from fusebench.runner.messages import Checked, CheckTask, Failure, WorkerSetup
@@ -206,6 +208,42 @@ def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: De
             assert process is not None
             process.join(30.0)
             assert process.exitcode == 0, "it was neither killed nor did it stay"
+
+
+def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while seven were loading took the time of each of them, one after another."""
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale" / "op.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(process_module, "STOP_S", 1.0)
+    with Workers(cpu, [tmp_path]).fresh(4) as fresh:
+        processes = [worker._process for worker in fresh]
+        began = time.monotonic()
+    took = time.monotonic() - began
+    assert 1.0 <= took < 3.0
+    assert [process.is_alive() for process in processes if process is not None] == [False] * 4
+
+
+def test_fresh_workers_that_were_started_end_when_the_next_one_is_not(root: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[WorkerProcess] = []
+    dismissed: list[WorkerProcess] = []
+    seen: list[int] = []
+    start, dismiss, stop = WorkerProcess.start, WorkerProcess.dismiss, WorkerProcess.stop
+
+    def interrupted(worker: WorkerProcess) -> None:
+        if len(started) == 2:
+            dismissed.clear()  # of what starting does to a worker that may have lived before
+            seen.clear()
+            raise KeyboardInterrupt
+        start(worker)
+        started.append(worker)
+
+    monkeypatch.setattr(WorkerProcess, "start", interrupted)
+    monkeypatch.setattr(WorkerProcess, "dismiss", lambda worker: (dismissed.append(worker), dismiss(worker)))
+    monkeypatch.setattr(WorkerProcess, "stop", lambda worker: (seen.append(len(dismissed)), stop(worker)))
+    with pytest.raises(KeyboardInterrupt), Workers(cpu, [root]).fresh(3):
+        pass
+    assert seen[0] == 3, "asked to leave together, before the first is waited for"
+    assert [worker.pid for worker in started] == [None, None]
 
 
 def test_a_fresh_worker_that_cannot_start_says_so_when_asked(cpu: Device, case: Case, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +67,23 @@ def test_a_kernel_that_is_wrong_is_reported_as_such(check: Check) -> None:
 def test_what_a_kernel_raises_is_its_status_with_file_and_line(check: Check, root: Path, name: str, status: Status, said: str) -> None:
     reply = check(name)
     assert reply == Failure(status=status, reason=f"{said} ({name}.py, line {last_line(root, name)})", kernel=f"scale/{name}@1")
+
+
+def test_a_worker_that_is_starting_does_not_hear_ctrl_c(root: Path) -> None:
+    """Nor does it take a traceback to the terminal, one for each of the seven that begin beside the first case's checks."""
+    with WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=30.0) as worker:
+        worker.start()
+        began = worker.pid
+        assert began is not None
+        for _ in range(20):
+            os.kill(began, signal.SIGINT)
+            time.sleep(0.02)
+        assert worker.until_ready() is None
+        assert worker.pid == began
+        if (status := Path(f"/proc/{began}/status")).exists():
+            (blocked,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigBlk")]
+            assert not int(blocked, 16) & 1 << signal.SIGINT - 1, "what it starts hears it again"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "held back for as long as a process is started"
 
 
 def test_an_exception_costs_no_process(check: Check, worker: WorkerProcess) -> None:

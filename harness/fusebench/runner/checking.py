@@ -74,9 +74,9 @@ class Workers:
         """
         with ExitStack() as stack:
             workers = [stack.enter_context(self._worker(timer=self._timer)) for _ in range(count)]
-            for worker in workers:
-                worker.start()
             try:
+                for worker in workers:
+                    worker.start()
                 yield workers
             finally:
                 for worker in workers:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -23,7 +24,7 @@ START_S = 300.0
 """Time that a worker gets to import torch and the kernels, which takes seconds, or minutes from a cold network disk.  Not a kernel's
 doing, so apart from the silence that a kernel is allowed."""
 STOP_S = 5.0
-"""Time that a worker gets to leave by itself; releasing a CUDA context takes well under a second."""
+"""Time that a worker gets to leave by itself once it was asked; releasing a CUDA context takes well under a second."""
 
 
 class WorkerProcess:
@@ -39,6 +40,8 @@ class WorkerProcess:
         """Name of the kernel that the worker is calling, in shared memory."""
         self._ready = False
         self._interrupted = False
+        self._asked_to_leave = 0.0
+        """When, as `time.monotonic` has it."""
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -133,7 +136,8 @@ class WorkerProcess:
             self._ready = False
             arguments = (theirs, self._setup, self._calling)
             process = context.Process(target=worker_main, args=arguments, name="fusebench-worker", daemon=True)
-            with _environment({"TRITON_INTERPRET": "1" if self._setup.interpret else None, **assembler_environment()}):
+            changes = {"TRITON_INTERPRET": "1" if self._setup.interpret else None, **assembler_environment()}
+            with _environment(changes), _interrupts_held_back():
                 if self._interrupted:
                     raise InterruptedError("the worker process was told to end")
                 process.start()
@@ -168,12 +172,14 @@ class WorkerProcess:
                 self._connection.send(None)
             self._connection.close()
             self._connection = None
+            self._asked_to_leave = time.monotonic()
 
     def stop(self) -> None:
         """End the worker: ask, then kill."""
         self.dismiss()
         if self._process is not None:
-            self._process.join(STOP_S)
+            # Of several that were asked together, all have had their time when the first one has.
+            self._process.join(max(0.0, self._asked_to_leave + STOP_S - time.monotonic()))
         self.kill()
 
     def kill(self) -> None:
@@ -202,6 +208,20 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
             yield
         finally:
             _apply(before)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C is held back from this thread, and from a child that is started meanwhile, until `worker_main` is there to ignore it.
+
+    It reaches every process of the terminal: each that had not come so far printed a traceback of its own.
+    """
+    resource_tracker.ensure_running()  # multiprocessing starts it before the first child, and then lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _apply(values: Mapping[str, str | None]) -> None:

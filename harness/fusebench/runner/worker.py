@@ -52,6 +52,7 @@ def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> Non
     os.dup2(2, 1)
     # Ctrl-C reaches every process of the terminal; what becomes of a worker is the runner's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the runner holds it back until here
     try:
         try:
             worker = _Worker(connection, setup, calling)
