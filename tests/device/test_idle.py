@@ -7,6 +7,7 @@ import pytest
 from fusebench.device import GpuProcess, idle_findings, require_idle, resolve_device
 from fusebench.device.cpu_load import busiest_processes, load_warnings
 from fusebench.errors import DeviceUnfitError
+from fusebench.runner.precision import LOOKS
 from fusebench.schema import ExitCode
 
 GIB = 2**30
@@ -72,12 +73,15 @@ def test_memory_beyond_the_listed_processes_is_company_too(fake_gpu) -> None:
 
 def test_the_drivers_own_memory_of_many_processes_is_no_company_and_a_context_beside_them_is(fake_gpu) -> None:
     """9 MiB for each process beyond its listed share, as on an H200, where a hidden context has at least 500 MiB."""
-    ours = tuple(GpuProcess(pid=100 + number, name="worker", used_bytes=GIB, kind="compute") for number in range(12))
+    ours = tuple(GpuProcess(pid=100 + number, name="worker", used_bytes=GIB, kind="compute") for number in range(LOOKS[-1]))
     pids = {process.pid for process in ours}
-    explained = 12 * (GIB + 9 * 2**20)
+    explained = LOOKS[-1] * (GIB + 9 * 2**20)
     assert findings(fake_gpu(processes=ours, memory_used_bytes=explained), own_pids=pids) == []
     (found,) = findings(fake_gpu(processes=ours, memory_used_bytes=explained + 500 * 2**20), own_pids=pids)
-    assert "608 MiB are in use on the GPU beyond what listed processes hold (more than 256 MiB)" in found.what
+    assert (
+        f"{LOOKS[-1] * 9 + 500} MiB are in use on the GPU beyond what listed processes hold (more than {64 + LOOKS[-1] * 16} MiB)"
+        in found.what
+    )
 
 
 def test_each_reading_is_judged_by_the_processes_that_it_lists(fake_gpu, gpu_reading) -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from fusebench.device import EnvironmentMonitor, GpuProcess, resolve_device
+from fusebench.runner.precision import LOOKS
 
 GIB = 2**30
 OURS, THEIRS = 1001, 4242
@@ -101,13 +102,13 @@ def test_memory_of_a_process_that_the_driver_hides_is_reported_beside_our_listed
     assert monitor.summary()["unlisted"] == 0
 
 
-def test_the_drivers_own_memory_of_twelve_workers_is_nobodys_and_a_hidden_context_beside_them_is_foreign(watch, gpu_reading) -> None:
+def test_the_drivers_own_memory_of_all_workers_is_nobodys_and_a_hidden_context_beside_them_is_foreign(watch, gpu_reading) -> None:
     """9 MiB for each process beyond its listed share, as on an H200, where a hidden context has at least 500 MiB."""
-    workers = tuple(process(pid) for pid in range(2001, 2013))
+    workers = tuple(process(pid) for pid in range(2001, 2001 + LOOKS[-1]))
     own = {one.pid for one in workers}
-    drivers, hidden = 12 * 9 * 2**20, 500 * 2**20
-    alone = gpu_reading(processes=workers, memory_used_bytes=12 * GIB + drivers)
-    joined = gpu_reading(processes=workers, memory_used_bytes=12 * GIB + drivers + hidden)
+    drivers, hidden = LOOKS[-1] * 9 * 2**20, 500 * 2**20
+    alone = gpu_reading(processes=workers, memory_used_bytes=LOOKS[-1] * GIB + drivers)
+    joined = gpu_reading(processes=workers, memory_used_bytes=LOOKS[-1] * GIB + drivers + hidden)
     monitor = watch([alone], own=own)
     for _ in range(3):
         monitor.sample()
@@ -116,7 +117,9 @@ def test_the_drivers_own_memory_of_twelve_workers_is_nobodys_and_a_hidden_contex
     monitor = watch([alone, alone, joined], own=own)
     for _ in range(3):
         monitor.sample()
-    assert monitor.intrusions_since(0.0) == ["foreign memory: more than 256 MiB in use beyond what listed processes hold"]
+    assert monitor.intrusions_since(0.0) == [
+        f"foreign memory: more than {64 + LOOKS[-1] * 16} MiB in use beyond what listed processes hold"
+    ]
     assert monitor.summary()["unexplained_memory_bytes"]["max"] == drivers + hidden
 
 

@@ -31,8 +31,8 @@ MEMORY_PER_PROCESS_BYTES = 16 * 2**20
 """What each listed process adds to the floor.
 
 An H200 reports 9 MiB beyond the listed share of one process that holds 874 MiB (driver 580.159), so that eight processes exceed the
-fixed floor by themselves.  Twelve, the most that measure one case, have an allowance of 64 + 192 MiB and use 108 MiB of it: a context of
-500 MiB, the smallest on an H200, still shows beside them.  One of little more than 100 MiB, on a GPU that has such, would not.
+fixed floor by themselves.  Twenty, the most that measure one case, have an allowance of 64 + 320 MiB and use 180 MiB of it: a context of
+500 MiB, the smallest on an H200, still shows beside them.  One of less than 200 MiB, on a GPU that has such, would not.
 """
 
 UTILISATION_FLOOR_PERCENT = 5
