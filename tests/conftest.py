@@ -51,8 +51,9 @@ def turn_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     alone = request.node.get_closest_marker("alone") is not None
-    folder = Path(tempfile.gettempdir())
-    with (folder / "fusebench-tests-queue.lock").open("w") as queue, (folder / "fusebench-tests-gpu.lock").open("w") as gpu:
+    # A name per user, since another one's file cannot be opened.
+    queue_file, gpu_file = (Path(tempfile.gettempdir()) / f"fusebench-tests-{os.getuid()}-{name}.lock" for name in ("queue", "gpu"))
+    with queue_file.open("w") as queue, gpu_file.open("w") as gpu:
         # Whoever wants the GPU alone keeps its place in the queue until the others have left; they pass through.
         fcntl.flock(queue, fcntl.LOCK_EX)
         fcntl.flock(gpu, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

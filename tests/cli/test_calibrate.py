@@ -11,7 +11,9 @@ import pytest
 
 from fusebench.cli import calibrate_command
 from fusebench.device import resolve_device
+from fusebench.errors import DeviceUnfitError
 from fusebench.runner import subjects
+from fusebench.runner.calibrating import Calibrating
 from fusebench.runner.process import WorkerProcess
 from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan
@@ -39,6 +41,28 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
 
     ran = fusebench("run", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--replicates", "2", "--rounds", "2")
     assert "of 4 equal kernels called slower" in ran.stdout, ran.output
+
+
+def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
+    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmation, "PROCESSES", 1)
+    monkeypatch.setattr(subjects, "CPU_ELEMENTS", (2**12,))
+    monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
+    made: list[object] = []
+    make = Calibrating._make
+
+    def first_only(self: Calibrating, visit: Any, *workers: Any) -> None:
+        if made:
+            raise DeviceUnfitError("planted")
+        made.append(visit)
+        make(self, visit, *workers)
+
+    monkeypatch.setattr(Calibrating, "_make", first_only)
+    result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1")
+    assert (result.exit_code, "after 1 of 2 visits, which are kept: planted" in " ".join(result.stderr.split())) == (3, True), result.output
+    (file,) = (toy_project / "results" / "calibration").glob("*.json")
+    assert json.loads(file.read_text())["trials"]
 
 
 @pytest.mark.usefixtures("toy_project")

@@ -144,6 +144,25 @@ def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: 
     assert len(of(found, 0.0)) == 4, "equal kernels of a visit that was not confirmed count for nothing"
 
 
+def test_a_device_that_proves_unfit_later_keeps_the_visits_that_were_over(cpu: Device, reporter: Any) -> None:
+    def lost(task: MeasureTask) -> None:
+        if task.case.name.startswith("delay"):
+            raise DeviceUnfitError("planted")
+
+    found = calibrate(cpu, reporter, fresh={"before_asked": lost})
+    assert (found.complete, found.unfit) == (False, "after 1 of 4 visits, which are kept: planted")
+    assert found.warnings[-1] == f"the device proved unfit {found.unfit}"
+    assert len(of(found, 0.0)) == 4
+
+
+def test_a_device_that_is_unfit_from_the_first_visit_on_ends_the_calibration(cpu: Device, reporter: Any) -> None:
+    def lost(task: MeasureTask) -> None:
+        raise DeviceUnfitError("planted")
+
+    with pytest.raises(DeviceUnfitError, match="planted"):
+        calibrate(cpu, reporter, fresh={"before_asked": lost})
+
+
 def test_an_interruption_before_the_first_visit_is_over_interrupts(cpu: Device, reporter: Any) -> None:
     def interrupted(task: MeasureTask) -> None:
         raise KeyboardInterrupt

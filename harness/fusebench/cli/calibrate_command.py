@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UsageError
+from ..errors import DeviceUnfitError, UsageError
 from ..schema import CacheState
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
 from .run_command import WaitOption
@@ -154,6 +154,8 @@ def calibrate(
     else:
         typer.echo(calibration_report(record, summary))
         typer.echo(f"{len(found.trials)} comparisons in {found.seconds:.0f} s; calibration: {file}")
+    if found.unfit:
+        raise DeviceUnfitError(found.unfit)
 
 
 def _selected(

@@ -48,6 +48,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     complete: bool
     """Whether every subject was visited in every pass."""
+    unfit: str = ""
+    """Why the device proved unfit, which ended the calibration with what it has; empty where it did not."""
 
 
 class Calibrating:
@@ -62,13 +64,16 @@ class Calibrating:
         self._created = datetime.now(UTC).isoformat(timespec="seconds")
         self._pending: list[Pending] = []
         self._truths: dict[int, Truths] = {}
+        self._unfit = ""
 
     def run(self, subjects: Sequence[Subject], workers: Workers) -> Found:
         """Measure everything.
 
         Raises:
-            DeviceUnfitError: the device was touched again and again, its timer lost records, or nothing could be measured.
-            KeyboardInterrupt: before the first visit was over; later ones end the calibration, and what it has is kept.
+            DeviceUnfitError: nothing could be measured; or, before the first visit was over, the device was touched again and again, its
+                timer lost records, or a worker could not start.
+            KeyboardInterrupt: before the first visit was over.  Later ones, and a device that proves unfit later, end the calibration, and
+                what it has is kept.
         """
         began = time.monotonic()
         self.reporter.begin(len(subjects) * self.options.passes)
@@ -89,6 +94,7 @@ class Calibrating:
             created=self._created,
             seconds=time.monotonic() - began,
             complete=complete and len(pilots) == len(subjects),
+            unfit=self._unfit,
         )
 
     def _pilots(self, subjects: Sequence[Subject], workers: Workers) -> dict[int, Pilot]:
@@ -120,6 +126,12 @@ class Calibrating:
                     if not self._pending:
                         raise
                     self._warn(f"interrupted after {done} of {len(planned)} visits")
+                    return False
+                except DeviceUnfitError as error:
+                    if not self._pending:
+                        raise
+                    self._unfit = f"after {done} of {len(planned)} visits, which are kept: {error}"
+                    self._warn(f"the device proved unfit {self._unfit}")
                     return False
                 longest = max(longest, time.monotonic() - started)
         return True
