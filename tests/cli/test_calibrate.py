@@ -22,13 +22,17 @@ from fusebench.store.calibration_note import calibration_file
 Fusebench = Callable[..., Any]
 
 
-def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
-    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seconds long: three worker processes import torch, which is what a fresh process is."""
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One size, one fresh process and few replicates: a calibration of seconds."""
     monkeypatch.setattr(confirmation, "PROCESSES", 1)
     monkeypatch.setattr(subjects, "CPU_ELEMENTS", (2**12,))
     monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path, fusebench: Fusebench) -> None:
+    """Seconds long: three worker processes import torch, which is what a fresh process is."""
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -43,12 +47,10 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(
     assert "of 4 equal kernels called slower" in ran.stdout, ran.output
 
 
+@pytest.mark.usefixtures("few")
 def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
     toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confirmation, "PROCESSES", 1)
-    monkeypatch.setattr(subjects, "CPU_ELEMENTS", (2**12,))
-    monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
     made: list[object] = []
     make = Calibrating._make
 
