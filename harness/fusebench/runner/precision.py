@@ -33,9 +33,8 @@ fused kernel, and in 95 % of those with three, all of which must be known before
 
 
 def begin_ahead(crew: Crew, plan: SamplingPlan, seconds: float | None) -> None:
-    """Begin to start the processes that any case takes, beside its checks; not within a budget, which may end before they are asked."""
-    if plan.precision is not None and seconds is None:
-        crew.begin(LOOKS[0] - 1)
+    """Begin to start the processes that any case takes, beside its checks."""
+    crew.begin(_ahead(plan, seconds))
 
 
 def measure_in_processes(
@@ -59,8 +58,8 @@ def measure_in_processes(
     most = LOOKS[-1] if task.plan.precision is not None else 1
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
     replies: list[Measured] = []
-    if task.plan.precision is not None and task.seconds is None:
-        crew.fresh(LOOKS[0] - 1)  # before the first one measures, those that were begun ahead stand still
+    if ahead := _ahead(task.plan, task.seconds):
+        crew.fresh(ahead)  # before the first one measures, those that were begun ahead stand still
 
     def time_is_up() -> bool:
         return bool(replies) and deadline is not None and time.monotonic() >= deadline
@@ -80,6 +79,11 @@ def measure_in_processes(
         samples = [msgspec.structs.replace(sample, process=number) for sample in reply.samples] if number else reply.samples
         replies.append(msgspec.structs.replace(reply, samples=samples))
     return replies
+
+
+def _ahead(plan: SamplingPlan, seconds: float | None) -> int:
+    """How many processes begin before a case measures; none within a budget, which may end before they are asked."""
+    return LOOKS[0] - 1 if plan.precision is not None and seconds is None else 0
 
 
 def _worker(crew: Crew, number: int) -> WorkerProcess:

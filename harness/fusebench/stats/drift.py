@@ -15,6 +15,7 @@ import msgspec
 
 from ..schema import CaseSummary, Estimate, Run
 from .calibration import duration_class
+from .comparability import case_differences
 
 FEWEST_CASES = 9
 """Of fewer the median is known less well than one case's stream: of eight, the smallest and the largest are its 95 % bounds, of nine the
@@ -39,10 +40,10 @@ def stream_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
     old = {summary.case.key: summary for summary in baseline.cases}
     logs: dict[int, list[float]] = defaultdict(list)
     for summary in run.cases:
-        if summary.stream_us is None or summary.same_as or not _same_work(summary, before := old.get(summary.case.key)):
+        before = old.get(summary.case.key)
+        if before is None or summary.stream_us is None or before.stream_us is None or summary.same_as:
             continue
-        assert before is not None
-        if before.stream_us is not None and not (summary.not_cold or before.not_cold):
+        if not (summary.not_cold or before.not_cold or case_differences(summary.case, before.case)):
             logs[duration_class(summary.stream_us.value)].append(math.log(summary.stream_us.value / before.stream_us.value))
     return {duration: Drift(_median(each), len(each)) for duration, each in logs.items() if len(each) >= FEWEST_CASES}
 
@@ -50,10 +51,6 @@ def stream_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
 def drift_of(summary: CaseSummary, drifts: Mapping[int, Drift]) -> Drift | None:
     """That of the class of the case's stream; None where the case has none, or its class too few cases."""
     return drifts.get(duration_class(summary.stream_us.value)) if summary.stream_us is not None else None
-
-
-def _same_work(new: CaseSummary, old: CaseSummary | None) -> bool:
-    return old is not None and (new.case.op, new.case.params) == (old.case.op, old.case.params)
 
 
 def _median(logs: Sequence[float], level: float = 0.95) -> Estimate:

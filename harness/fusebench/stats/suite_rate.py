@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import Measurement, Result, Run, VerdictKind
+from ..schema import Estimate, Measurement, Result, Run, VerdictKind
 from .accuracy_change import accuracy_loss
 from .fdr import DEFAULT_RATE, Dependence, p_slower_of, select
 from .gating import Judgement, launches_of
@@ -44,8 +44,7 @@ def held_to_rate(
         key = (judgement.suite, judgement.case, judgement.kernel)
         if judgement.verdict.change is None or judgement.same_code or key not in new or key not in old:
             continue
-        p_value = _p_slower(judgement, new[key], old[key], rule)
-        margin = _margin(new[key], old[key], rule)
+        p_value, margin = _tested(judgement.verdict.change, new[key].measurement, old[key].measurement, rule)
         held[place] = msgspec.structs.replace(judgement, verdict=msgspec.structs.replace(judgement.verdict, p_value=p_value, margin=margin))
         if judgement.verdict.decides:
             tested.append(place)
@@ -63,27 +62,17 @@ def held_to_rate(
     return held
 
 
-def _p_slower(judgement: Judgement, new: Result, old: Result, rule: MarginRule) -> float:
-    change = judgement.verdict.change
-    assert change is not None
-    if new.measurement is None or old.measurement is None:
-        return 1.0
-    degrees = min(_units(new.measurement), _units(old.measurement)) - 1
-    margin = _margin(new, old, rule)
-    assert margin is not None, "both were timed"
-    return p_slower_of(change, margin, degrees)
+def _tested(change: Estimate, new: Measurement | None, old: Measurement | None, rule: MarginRule) -> tuple[float, float | None]:
+    """The p-value of the kernel being slower, and the margin in force for it; 1 and None where either side was not timed."""
+    if new is None or old is None:
+        return 1.0, None
+    margin = rule.margin_at(new.time_us.value, launches_of(new, old))
+    return p_slower_of(change, margin, min(_units(new), _units(old)) - 1), margin
 
 
 def _units(timing: Measurement) -> int:
     """What the interval is over: processes where there are several, else replicates (`stats.paired`)."""
     return timing.processes if timing.processes > 1 else timing.replicates
-
-
-def _margin(new: Result, old: Result, rule: MarginRule) -> float | None:
-    """That in force for the kernel on its case; None where either side was not timed."""
-    if new.measurement is None or old.measurement is None:
-        return None
-    return rule.margin_at(new.measurement.time_us.value, launches_of(new.measurement, old.measurement))
 
 
 def less_accurate(new: Result, old: Result) -> bool:
