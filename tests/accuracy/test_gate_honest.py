@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fusebench.accuracy.draws import Special, keep_in_range, plant, special_draws
-from fusebench.schema import Bitwise
+from fusebench.schema import Bitwise, Role
+from fusebench.stats.accuracy_change import accuracy_growth
 
 SHAPES = [(96, 64, 100), (7, 128, 60), (3, 96, 40)]
 """Rows, channels, checks: 200 in all."""
@@ -131,3 +132,36 @@ def test_the_error_that_growth_is_judged_on_hardly_depends_on_the_draws(toys: An
     assert all(output.rms < output.split_rms for output in errors)
     plain = [accuracy.rms_error / accuracy.split_rms_error for accuracy in found]
     assert unit == "channel" or max(plain) > 1.10 * min(plain), "or this test shows nothing"
+
+
+def test_where_one_number_decides_how_all_results_round_growth_does_not_follow_it(toys: Any) -> None:
+    """As one shift for all rows does, or one position for all tokens: every draw rounds otherwise, however many elements it has."""
+
+    class Shifted(type(toys.rms_scale)):  # type: ignore[misc]
+        name = "shifted"
+
+        def buffers(
+            self, params: Any, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
+        ) -> dict[str, torch.Tensor]:
+            x = torch.randn(params.rows, params.channels, generator=generator, device=device) * magnitude
+            shift = torch.rand(1, generator=generator, device=device) + 1
+            return {"x": x.bfloat16(), "weight": (shift * magnitude).expand(params.channels).bfloat16()}
+
+        def reference(self, params: Any, arguments: Any) -> dict[str, torch.Tensor]:
+            return {"y": arguments["weight"].double() + arguments["x"].double() / 64}
+
+    def shifted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (weight.float() + x.float() / 64).to(x.dtype)
+
+    def less_accurate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (weight.float() * 1.002 + x.float() / 64).to(x.dtype)
+
+    op = Shifted()
+    split = toys.kernel(op, "split", shifted, role=Role.SPLIT)
+    params = toys.Params(rows=400, channels=128)
+    found = [toys.check(op, shifted, params, split=split, seed=seed) for seed in range(12)]
+    errors = [accuracy.outputs[0].rms for accuracy in found]
+    assert max(errors) > 1.1 * min(errors), "or this test shows nothing"
+    assert max(accuracy_growth(new, old) for new in found for old in found) < 1.01
+    worse = toys.check(op, less_accurate, params, split=split, seed=99)
+    assert min(accuracy_growth(worse, old) for old in found) > 1.1

@@ -37,7 +37,7 @@ def test_chunks_give_the_sums_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     parts = compare(output, reference)
     for name in ("elements", "rows", "max", "inexact", "outward", "mismatches", "first_mismatches"):
         assert getattr(parts, name) == getattr(whole, name)
-    for name in ("rms", "mean", "channel_rms", "channel_max", "outward_bias_sd"):
+    for name in ("rms", "mean", "channel_rms", "rounding_channel_rms", "channel_max", "outward_bias_sd"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-12)
     assert whole.first_mismatches == (f"[7, 1, 2] is nan, expected {float(reference[7, 1, 2].bfloat16()):g}",)
 
@@ -118,6 +118,31 @@ def test_errors_of_few_rows_are_scaled_by_their_own_value_or_their_rows_median()
     many = compare(output.repeat(8, 1), reference.repeat(8, 1))
     assert (many.relative_elements, many.relative_rms) == (0, 0.0), "there channels are known"
     assert many.channel_elements == 80
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_what_rounding_alone_makes_is_told_in_the_units_of_the_errors(rows: int, dtype: torch.dtype) -> None:
+    reference = torch.randn(rows, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(rows))
+    reference[0, 0] = NAN
+    best = compare(reference.to(dtype), reference)
+    rounding = {2: best.rounding_relative_rms, 40: best.rounding_channel_rms}
+    assert rounding[rows] > 0
+    assert rounding == {2: best.relative_rms, 40: best.channel_rms}
+    worse = compare(reference.to(dtype) * 1.01, reference)
+    assert {2: worse.rounding_relative_rms, 40: worse.rounding_channel_rms} == rounding, "of the exact result, whatever the output"
+    assert max(worse.relative_rms, worse.channel_rms) > 1.5 * rounding[rows]
+
+
+def test_values_beyond_the_dtype_have_no_rounding() -> None:
+    reference = torch.full((16, 2), 65519.0, dtype=torch.float64)
+    reference[:, 1] = 1e9
+    found = compare(
+        torch.full((16, 2), 65504.0, dtype=torch.float16), reference, tolerated=torch.full((16, 2), 65504.0, dtype=torch.float16)
+    )
+    assert math.isfinite(found.rounding_channel_rms)
+    exact = compare(torch.ones(16, 2), torch.ones(16, 2, dtype=torch.float64))
+    assert (exact.rounding_channel_rms, exact.channel_rms) == (0.0, 0.0)
 
 
 def test_units_in_the_last_place_of_few_rows_are_scaled_as_their_errors_are() -> None:

@@ -73,9 +73,13 @@ def test_a_faster_kernel_that_nobody_checked_is_not_an_improvement_yet(accuracy:
     assert with_accuracy(FASTER, accuracy, None) is FASTER
 
 
-def outputs(accuracy: Accuracy, floor: float = 0.0, unit: str = "channel", **errors: tuple[float, float]) -> Accuracy:
+def outputs(
+    accuracy: Accuracy, floor: float = 0.0, unit: str = "channel", rounding: float = 0.0, **errors: tuple[float, float]
+) -> Accuracy:
     """`accuracy` with these outputs: by name, the kernel's error and the split chain's."""
-    found = tuple(OutputError(name=name, unit=unit, rms=own, split_rms=split, floor=floor) for name, (own, split) in errors.items())
+    found = tuple(
+        OutputError(name=name, unit=unit, rms=own, split_rms=split, floor=floor, rounding=rounding) for name, (own, split) in errors.items()
+    )
     return msgspec.structs.replace(accuracy, outputs=found)
 
 
@@ -84,13 +88,30 @@ def test_growth_is_that_of_the_output_that_grew_most_whichever_compares_worst(ac
     old = outputs(accuracy, q=(0.7e-3, 1.0e-3), k=(1.0e-3, 1.0e-3))
     new = outputs(accuracy, q=(0.95e-3, 1.0e-3), k=(1.0e-3, 1.0e-3))
     assert accuracy_growth(new, old) == pytest.approx(0.95 / 0.7)
-    assert accuracy_loss(new, old).startswith("accuracy: rms error of output 'q' is 1.36 x the baseline's; 1.1")
+    assert accuracy_loss(new, old).startswith(
+        "accuracy: rms error of output 'q' relative to the split chain's is 1.36 x the baseline's; 1.1"
+    )
     assert accuracy_growth(old, new) == 1.0
 
 
 def test_a_loss_that_the_split_chain_shares_is_seen(accuracy: Accuracy) -> None:
-    old, new = outputs(accuracy, y=(0.8e-3, 1.0e-3)), outputs(accuracy, y=(1.6e-3, 2.0e-3))
+    old, new = outputs(accuracy, rounding=0.7e-3, y=(0.8e-3, 1.0e-3)), outputs(accuracy, rounding=0.7e-3, y=(1.6e-3, 2.0e-3))
     assert accuracy_growth(new, old) == pytest.approx(2.0)
+    assert "in multiples of what rounding alone makes, is 2.00 x the baseline's" in accuracy_loss(new, old)
+
+
+def test_draws_whose_results_round_otherwise_are_no_loss(accuracy: Accuracy) -> None:
+    """One draw of four in which the only position that a table is read at was planted with zeros: exact, whoever computes it."""
+    lucky, usual = outputs(accuracy, rounding=1.42e-3, y=(1.43e-3, 1.43e-3)), outputs(accuracy, rounding=1.64e-3, y=(1.66e-3, 1.66e-3))
+    assert accuracy_growth(usual, lucky) < 1.02
+    older = outputs(accuracy, y=(1.43e-3, 1.43e-3))
+    assert accuracy_growth(usual, older) == 1.0
+
+
+def test_a_loss_on_draws_that_round_less_is_seen(accuracy: Accuracy) -> None:
+    old, new = outputs(accuracy, rounding=1.6e-3, y=(1.7e-3, 1.7e-3)), outputs(accuracy, rounding=1.2e-3, y=(1.7e-3, 1.7e-3))
+    assert accuracy_growth(new, old) == pytest.approx(4 / 3)
+    assert accuracy_loss(new, old)
 
 
 def test_what_the_contract_grants_a_float32_output_counts_as_no_error(accuracy: Accuracy) -> None:

@@ -136,21 +136,24 @@ def test_refuses_no_replay() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_replays_agree_with_the_activity_records() -> None:
-    """Without the constant of 2.8 us that a pair of events adds to each call."""
+    """Without the constant of 2.8 us that a pair of events adds to each call.
+
+    Of a call that touches no memory: what lies in the L2 when a replay begins is not what lies there when a call does that the host made,
+    and 64 MB took 29.5 us in the one way and 32.8 in the other.
+    """
     from statistics import median
 
     import torch
 
     from fusebench.timing.cupti import CuptiTimer
 
-    x = torch.ones(1 << 24, device="cuda")
-    one = Arm("neg", x.neg_, lambda: None)
+    one = Arm("spin", lambda: torch.cuda._sleep(100_000), lambda: None)  # some 50 us
 
     def typical(timer: Any) -> float:
         return median(timing.span_ns for timing in timer.time_calls([one] * 20, lambda arm: None))
 
     typical(CuptiTimer())
-    assert typical(CudaGraphTimer()) == pytest.approx(typical(CuptiTimer()), rel=0.10, abs=1000)
+    assert typical(CudaGraphTimer()) == pytest.approx(typical(CuptiTimer()), abs=2000)
 
 
 @pytest.mark.gpu

@@ -203,11 +203,21 @@ class _Check:
             kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
             split = merge(part for pool in self.pools.values() for part in pool.split[name])
             if kernel.channel_elements:
-                unit, rms, split_rms, ulp = "channel", kernel.channel_rms, split.channel_rms, kernel.ulp_channel_rms
+                unit, rms, split_rms = "channel", kernel.channel_rms, split.channel_rms
+                ulp, rounding = kernel.ulp_channel_rms, kernel.rounding_channel_rms
             else:
-                unit, rms, split_rms, ulp = "value", kernel.relative_rms, split.relative_rms, kernel.ulp_relative_rms
-            floor = FLOAT32_FLOOR_ULPS * ulp  # 0 for 16-bit outputs, whose units are not summed
-            found.append(OutputError(name=name, unit=unit, rms=_storable(rms), split_rms=_storable(split_rms), floor=_storable(floor)))
+                unit, rms, split_rms = "value", kernel.relative_rms, split.relative_rms
+                ulp, rounding = kernel.ulp_relative_rms, kernel.rounding_relative_rms
+            found.append(
+                OutputError(
+                    name=name,
+                    unit=unit,
+                    rms=_storable(rms),
+                    split_rms=_storable(split_rms),
+                    floor=_storable(FLOAT32_FLOOR_ULPS * ulp),  # 0 for 16-bit outputs, whose units are not summed
+                    rounding=_storable(rounding),
+                )
+            )
         return tuple(found)
 
     def result(self, reason: str, *, tokens: int | None) -> Accuracy:

@@ -46,6 +46,8 @@ class ErrorMetrics:
     """Elements that the two figures below cover; 0 for draws of few rows."""
     channel_squares: float = 0.0
     """Sum of squares of error / (RMS of the reference in the element's channel, the last dimension)."""
+    rounding_channel_squares: float = 0.0
+    """As `channel_squares`, of the errors that rounding the exact result once would make."""
     channel_max: float = 0.0
     """Largest absolute error in units of its channel's RMS: sees a wrong element that an outlier channel's errors hide."""
     relative_elements: int = 0
@@ -53,6 +55,8 @@ class ErrorMetrics:
     relative_squares: float = 0.0
     """Sum of squares of error / (the reference value, or the median of its row where that is larger, both absolute): what outlier
     channels add does not grow with them."""
+    rounding_relative_squares: float = 0.0
+    """As `relative_squares`, of the errors that rounding the exact result once would make."""
     ulp_relative_squares: float = 0.0
     """As `ulp_squares`, in these units."""
     inexact: int = 0
@@ -96,6 +100,14 @@ class ErrorMetrics:
     @property
     def channel_rms(self) -> float:
         return math.sqrt(self.channel_squares / self.channel_elements) if self.channel_elements else 0.0
+
+    @property
+    def rounding_channel_rms(self) -> float:
+        return math.sqrt(self.rounding_channel_squares / self.channel_elements) if self.channel_elements else 0.0
+
+    @property
+    def rounding_relative_rms(self) -> float:
+        return math.sqrt(self.rounding_relative_squares / self.relative_elements) if self.relative_elements else 0.0
 
     @property
     def relative_rms(self) -> float:
@@ -206,18 +218,21 @@ def _compare_rows(
         found["elements"] -= int(left_out.sum())
     found |= {"error_sum": float(error.sum()), "error_squares": _sum_of_squares(error), "max": _largest(error)}
     rounding = reference.to(output.dtype).to(torch.float64).sub_(reference)
-    found["rounding_sum"] = float(rounding.nan_to_num_(0.0, 0.0, 0.0).sum())  # Inf where rounding overflows, and output did not
+    rounding.nan_to_num_(0.0, 0.0, 0.0)  # Inf where rounding overflows, and output did not
+    found["rounding_sum"] = float(rounding.sum())
     ulp = _float32_ulp(reference) if output.dtype == torch.float32 else None
     if ulp is not None:
         found |= {"ulp_squares": _sum_of_squares(ulp), "ulp_max": _largest(ulp)}
     if per_channel is not None:
         scaled = error * per_channel
         found |= {"channel_elements": found["elements"], "channel_squares": _sum_of_squares(scaled), "channel_max": _largest(scaled)}
+        found["rounding_channel_squares"] = _sum_of_squares(rounding.mul_(per_channel))
         if ulp is not None:
             ulp *= per_channel
             found |= {"ulp_channel_squares": _sum_of_squares(ulp), "ulp_channel_max": _largest(ulp)}
     else:
         found |= {"relative_elements": found["elements"], "relative_squares": _sum_of_squares(_relative(error, reference))}
+        found["rounding_relative_squares"] = _sum_of_squares(_relative(rounding, reference))
         if ulp is not None:
             found["ulp_relative_squares"] = _sum_of_squares(_relative(ulp, reference))
     signs = error.mul_(reference).sign_()

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from ..schema import Accuracy, Verdict, VerdictKind
+from ..schema import Accuracy, OutputError, Verdict, VerdictKind
 
 RMS_MARGIN = 0.10
 """RMS error may grow by 10 %: many denoising steps amplify more."""
@@ -34,12 +34,15 @@ MOST_PLAIN_SCATTER = 0.2
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     """RMS error of `new` over that of `old`, of the output where it has grown most.
 
-    Errors are in units of each channel's RMS, or of each value where rows are few (`OutputError`).  They are not taken relative to the
-    split chain's, so that a loss that both share is seen too: between two runs of some 600 kernels and cases on two H200s, in bfloat16,
-    they moved by 4 % at most.  In float32 they rest on the luck of a few sums, and what the contract grants counts as no error.
+    Errors are in units of each channel's RMS, or of each value where rows are few (`OutputError`), and relative to those that rounding
+    the exact results of the same draws once would make.  Where few numbers decide how results round (one shift for all rows, one position
+    for all tokens), that differs between draws by 20 % and more, and errors with it.  They are not taken relative to the split chain's,
+    so that a loss that both share is seen too.  In float32 they rest on the luck of a few sums, and what the contract grants counts as no
+    error.
 
-    Older records hold one output only, on which the kernel compared worst, and may hold plain errors only, which follow the few outlier
-    channels (18 % between two runs on six rows).  Of these the errors are taken relative to the split chain's where both are known.
+    Records that do not hold what rounding alone makes are compared relative to the split chain's errors: between three nightlies, 4344
+    outputs of unchanged kernels moved by 6 % at most so.  The oldest hold one output only, on which the kernel compared worst, and may
+    hold plain errors only, which follow the few outlier channels (18 % between two runs on six rows).
 
     1 where both are exact; infinite where only the old one was.
     """
@@ -51,14 +54,23 @@ def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, bool]:
     before = {(one.name, one.unit): one for one in old.outputs}
     both = [(one, earlier) for one in new.outputs if (earlier := before.get((one.name, one.unit))) is not None]
     if both:
-        found = [(_growth(max(one.rms, one.floor), max(earlier.rms, earlier.floor)), one.name) for one, earlier in both]
-        growth, name = max(found)
-        return growth, f"rms error of output {name!r}", False
+        return (*max(_growth_of_output(one, earlier) for one, earlier in both), False)
     what = "rms error relative to the split chain's"
     channels = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
     if all(own > 0 for own, _ in channels):
         return _relative_growth(*channels), what, False
     return _relative_growth(*((one.rms_error, one.split_rms_error) for one in (new, old))), what, True
+
+
+def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
+    """The growth, and of what it is."""
+    errors = [max(one.rms, one.floor) for one in (new, old)]
+    if new.rounding > 0 and old.rounding > 0:
+        growth = _relative_growth((errors[0], new.rounding), (errors[1], old.rounding))
+        return growth, f"rms error of output {new.name!r}, in multiples of what rounding alone makes,"
+    split = [max(one.split_rms, one.floor) for one in (new, old)]
+    growth = _relative_growth((errors[0], split[0]), (errors[1], split[1]))
+    return growth, f"rms error of output {new.name!r} relative to the split chain's"
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
@@ -106,7 +118,8 @@ def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *,
 
 
 def _relative_growth(new: tuple[float, float], old: tuple[float, float]) -> float:
-    """Growth of an error, each side a pair of the kernel's own and the split chain's, relative to the latter where both are known.
+    """Growth of an error, each side a pair of the kernel's own and the split chain's (or that of rounding), relative to the latter where
+    both are known.
 
     A record keeps the figures of the output and the magnitude of inputs on which the kernel compared worst.  That need not be the same one
     on both sides, and errors grow with the magnitude, which goes from 1e-3 to 1e3: absolute ones differ by as much for no reason.
