@@ -104,27 +104,27 @@ def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
     from fusebench.store.run_folder import read_run
 
     runs = [read_run(folder) for folder in sorted((REPOSITORY / "results" / "repeats" / "nvidia_h200").iterdir())]
-    earlier, latest = runs[:-7], runs[-7:]
+    earlier, seven, ten = runs[:-17], runs[-17:-10], runs[-10:]
     assert sorted(run.plan.precision or 0.0 for run in earlier) == [0.002] * 10 + [0.003] * 6
-    assert [len({run.environment.device_uuid for run in some}) for some in (earlier, latest, runs)] == [4, 1, 5]
-    assert {run.plan.precision for run in latest} == {0.002}
-    timings = [result.measurement for run in latest for result in run.results if result.measurement is not None]
+    assert [len({run.environment.device_uuid for run in some}) for some in (earlier, seven, ten, runs)] == [4, 1, 1, 6]
+    assert {run.plan.precision for run in (*seven, *ten)} == {0.002}
+    timings = [result.measurement for run in (*seven, *ten) for result in run.results if result.measurement is not None]
     assert min(timing.processes for timing in timings) == 8
-    seconds = sorted(run.spending.total_s for run in latest if run.spending is not None)
+    seconds = sorted(run.spending.total_s for run in ten if run.spending is not None)
     said = (
-        f"seven runs with `--precision 0.002` agreed within {_spreads(latest)} on the published QK-norm cases, in {seconds[0]:.0f} to "
-        f"{seconds[-1]:.0f} s each; sixteen earlier ones (six of them with `--precision 0.003`) on four other H200s, with a first look at "
-        f"four processes, agreed within {_spreads(earlier)}"
+        f"ten runs with `--precision 0.002` agreed within {_spreads(ten)} on the published QK-norm cases, in {seconds[0]:.0f} to "
+        f"{seconds[-1]:.0f} s each; seven on another H200 within {_spreads(seven)}; sixteen earlier ones (six of them with "
+        f"`--precision 0.003`) on four more, with a first look at four processes, within {_spreads(earlier)}"
     )
     assert said in (REPOSITORY / "docs" / "reading_results.md").read_text()
 
 
 def test_nothing_moved_in_the_repeated_runs() -> None:
-    """The one real history that there is: five boards, five commits, no change of these kernels."""
+    """The one real history that there is: six boards, six commits, no change of these kernels."""
     repeats = str(REPOSITORY / "results" / "repeats" / "nvidia_h200")
     shown = CliRunner().invoke(app, ["history", repeats, "--figure", "speedup", "--margin", "0.005", "--gate"])
     assert shown.exit_code == 0, shown.output
-    assert "23 runs on NVIDIA H200" in shown.output
+    assert "33 runs on NVIDIA H200" in shown.output
     assert "5 series; 0 changes to slower, 0 to faster" in shown.output
 
 

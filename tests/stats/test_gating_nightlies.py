@@ -1,4 +1,8 @@
-"""What a gate says of three real nightlies, between which none of these kernels changed: the evidence for its yardstick and its margin."""
+"""What a gate says of real nightlies: the evidence for its yardstick and its margin.
+
+Between the three early ones none of these kernels changed; the two late ones ran the same machine code, made by another assembler than the
+early ones' Triton kernels were.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,20 @@ UNDER_3, FROM_3, FROM_10, FROM_50 = range(4)
 
 
 @cache
-def nightlies() -> tuple[Run, ...]:
-    """The stored baseline and the two later ones, in order; the second was cut off after 140 of its 148 cases."""
+def stored() -> tuple[Run, ...]:
+    """All five in order, of which the fourth is the stored baseline and the fifth was judged against it."""
     folders = [RESULTS / "baselines" / "nvidia_h200", *(RESULTS / "nightlies" / "nvidia_h200").iterdir()]
     return tuple(sorted((read_run(folder) for folder in folders), key=lambda run: run.created))
+
+
+def nightlies() -> tuple[Run, ...]:
+    """The early three; the second was cut off after 140 of its 148 cases."""
+    return stored()[:3]
+
+
+def of_one_code() -> tuple[Run, ...]:
+    """The late two, of one GPU and one commit."""
+    return stored()[3:]
 
 
 class Compared(NamedTuple):
@@ -144,6 +158,50 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
     assert sum(one.verdict.kind is VerdictKind.PASS for one in judgements) > 0.75 * len(judgements)
     assert [one for one in judgements if one.verdict.kind is VerdictKind.REGRESSION and one.verdict.decides] == []
     assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"
+
+
+@pytest.mark.parametrize("new", [0, 1])
+def test_a_gate_of_the_same_machine_code_passes_everything_that_has_a_say(new: int) -> None:
+    """Of speed and of accuracy, whichever came first."""
+    runs = of_one_code()
+    judgements = [one for one in judge_whole(runs[new], runs[1 - new], RULE).judgements if one.verdict.decides]
+    assert len(judgements) == 730
+    assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
+    assert all("identical machine code" in one.verdict.reason for one in judgements)
+
+
+def test_times_alone_accuse_no_kernel_of_the_same_machine_code() -> None:
+    new, old = (without_code(run) for run in of_one_code())
+    judged = [one.verdict for one in judge_run(new, old, RULE) if one.role is Role.FUSED]
+    assert sum(one.kind is VerdictKind.PASS for one in judged) > 0.9 * len(judged) > 300
+    assert [one.reason for one in judged if one.kind is VerdictKind.REGRESSION] == []
+
+
+@pytest.mark.parametrize("early", range(3))
+@pytest.mark.parametrize("late", range(2))
+def test_what_the_assembler_slowed_down_is_found_on_every_gpu(early: int, late: int) -> None:
+    """The source is the same; Triton's own ptxas makes other code of it than torch's, 4 to 6 % slower in these two cases."""
+    judged = {place(one): one.verdict for one in judge_whole(of_one_code()[late], nightlies()[early], RULE).judgements}
+    for case in ("frames_8", "batch4_frames_16"):
+        verdict = judged["norm_scale_shift", case, "norm_scale_shift/fused_triton@2"]
+        assert verdict.kind is VerdictKind.REGRESSION
+        assert verdict.change is not None
+        assert 1.035 < verdict.change.value < 1.065
+
+
+def test_a_loss_of_accuracy_planted_in_a_real_nightly_is_found() -> None:
+    """Of 15 %, in every fused kernel and case of which errors of its outputs are known."""
+    new, old = of_one_code()
+    worse = msgspec.structs.replace(new, results=[less_accurate(one) for one in new.results])
+    found = [one.verdict for one in judge_whole(worse, old, RULE).judgements if one.role is Role.FUSED]
+    assert sum(one.kind is VerdictKind.REGRESSION and one.reason.startswith("accuracy: ") for one in found) > 0.9 * len(found) > 300
+
+
+def less_accurate(result: Result) -> Result:
+    if result.accuracy is None or result.role is not Role.FUSED:
+        return result
+    outputs = tuple(msgspec.structs.replace(one, rms=1.15 * max(one.rms, one.floor)) for one in result.accuracy.outputs)
+    return msgspec.structs.replace(result, accuracy=msgspec.structs.replace(result.accuracy, outputs=outputs))
 
 
 Place = tuple[str, str, str]
