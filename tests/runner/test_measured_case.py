@@ -108,6 +108,15 @@ def test_a_timer_that_lost_records_again_and_again_ends_the_run(bench: Bench, ca
         bench.run([case])
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_arm_whose_calls_waited_for_the_host_is_named(bench: Bench, case: Case, late: int) -> None:
+    bench.worker.replies = [lambda task: measured(task, late_calls={GOOD: late}, repeated_rounds=3)]
+    run = bench.run([case])
+    found = [text for text in run.warnings if "the device waited for the host inside of" in text]
+    assert [f"{late} of" in text and f"calls of {GOOD}: their gaps" in text for text in found] == [True] * late
+    assert run.cases[0].repeated_rounds == 3
+
+
 def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case) -> None:
     bench.worker.replies = [
         lambda task: measured(

@@ -126,6 +126,12 @@ def test_a_case_with_a_planted_warm_arm_is_marked_not_cold(collection: Collectio
     assert figures(collection, case, SPANS).summary().not_cold == "", "nothing was observed"
 
 
+def test_a_case_counts_the_rounds_that_all_processes_timed_again(collection: Collection, case: Case) -> None:
+    processes = [timed(case, SPANS, process=number, repeated_rounds=number + 1) for number in range(3)]
+    assert figures_of(collection, case, processes).summary().repeated_rounds == 6
+    assert figures(collection, case, SPANS).summary().repeated_rounds == 0
+
+
 def slower(factor: float) -> Spans:
     """Every replicate of every arm takes `factor` times as long, kernel good twice that."""
     return {

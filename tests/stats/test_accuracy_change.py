@@ -74,7 +74,7 @@ def test_a_faster_kernel_that_nobody_checked_is_not_an_improvement_yet(accuracy:
 
 
 def outputs(
-    accuracy: Accuracy, floor: float = 0.0, unit: str = "channel", rounding: float = 0.0, **errors: tuple[float, float]
+    accuracy: Accuracy, floor: float = 0.0, unit: str = "channel", rounding: float | None = None, **errors: tuple[float, float]
 ) -> Accuracy:
     """`accuracy` with these outputs: by name, the kernel's error and the split chain's."""
     found = tuple(
@@ -98,6 +98,12 @@ def test_a_loss_that_the_split_chain_shares_is_seen(accuracy: Accuracy) -> None:
     old, new = outputs(accuracy, rounding=0.7e-3, y=(0.8e-3, 1.0e-3)), outputs(accuracy, rounding=0.7e-3, y=(1.6e-3, 2.0e-3))
     assert accuracy_growth(new, old) == pytest.approx(2.0)
     assert "in multiples of what rounding alone makes, is 2.00 x the baseline's" in accuracy_loss(new, old)
+
+
+def test_errors_of_results_that_need_no_rounding_are_compared_as_they_are(accuracy: Accuracy) -> None:
+    old, new = outputs(accuracy, rounding=0.0, y=(1.0e-7, 1.0e-7)), outputs(accuracy, rounding=0.0, y=(1.5e-7, 1.5e-7))
+    assert accuracy_growth(new, old) == pytest.approx(1.5)
+    assert accuracy_loss(new, old).startswith("accuracy: rms error of output 'y' is 1.50 x the baseline's")
 
 
 def test_draws_whose_results_round_otherwise_are_no_loss(accuracy: Accuracy) -> None:

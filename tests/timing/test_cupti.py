@@ -184,6 +184,35 @@ def test_a_profiler_that_numbers_launches_and_activities_apart_is_not_taken_for_
     assert [timing.kernels for timing in attribute(events, NAMES)] == [1, 1]
 
 
+def chain(*begun: int) -> list[Event]:
+    """One call with a launch each of which the host began at these times, run from 100 to 110, 200 to 210 and so on; and a second call."""
+    launches = [Event("cuLaunchKernelEx", number=900 + place, tag=20, start=at, end=at + 5) for place, at in enumerate(begun)]
+    run = [of_launch(900 + place, 20, 100 * (place + 1), 100 * (place + 1) + 10) for place in range(len(begun))]
+    return [*ranges(), *launches, *run, activity(40, 900, 910)]
+
+
+@pytest.mark.parametrize(
+    ("begun", "late"),
+    [((10, 20, 30), False), ((10, 20, 250), True), ((10, 150, 160), True), ((10, 105, 205), False), ((95, 96, 97), False), ((10,), False)],
+    ids=["ahead", "late for the third", "late for the second", "while the one before ran", "late for the first alone", "one launch"],
+)
+def test_a_call_that_kept_the_device_waiting_for_the_host_is_late(begun: tuple[int, ...], late: bool) -> None:
+    found = attribute(chain(*begun), NAMES)
+    assert [timing.late for timing in found] == [late, False]
+    assert found[0].kernels == len(begun)
+
+
+def test_an_activity_beside_an_earlier_one_on_another_stream_waits_for_nobody() -> None:
+    events = [*ranges(), Event("cudaLaunchKernel", number=901, tag=20, start=5, end=6), of_launch(901, 20, 100, 400)]
+    events += [Event("cudaLaunchKernel", number=902, tag=20, start=150, end=151), of_launch(902, 20, 160, 200), activity(40, 900, 910)]
+    assert not attribute(events, NAMES)[0].late
+
+
+def test_where_launches_are_not_matched_nothing_is_known_of_the_host() -> None:
+    events = [*ranges(), launch(1, 20), launch(2, 20), of_launch(71, 20, 0, 5), of_launch(72, 20, 50, 55), activity(40, 900, 910)]
+    assert not attribute(events, NAMES)[0].late
+
+
 def test_the_gap_is_what_the_span_holds_besides_activities() -> None:
     events = [*ranges(), activity(20, 100, 110), activity(20, 150, 160), activity(40, 300, 390)]
     assert [timing.span_ns - timing.busy_ns for timing in attribute(events, NAMES)] == [40, 0]

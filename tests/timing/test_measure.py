@@ -16,8 +16,9 @@ from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.timing import placement, preparation
 from fusebench.timing.host import HostTimer
-from fusebench.timing.measure import BETWEEN, RETRIES, CaseTimings, measure_case
+from fusebench.timing.measure import BETWEEN, CaseTimings, measure_case
 from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
+from fusebench.timing.replicate import RETRIES
 
 SIZE = 16
 Timed = Callable[..., CaseTimings]

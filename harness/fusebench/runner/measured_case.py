@@ -24,7 +24,7 @@ from .process import WorkerProcess
 from .reporter import Reporter
 from .spending import CHECK, Ledger
 from .summarise import CaseFigures, untimed_summary
-from .timing_remarks import common_failure, own_failure, remark_on_retries, remark_on_timer
+from .timing_remarks import common_failure, own_failure, remark_on_late_calls, remark_on_retries, remark_on_timer
 from .undisturbed import measure_undisturbed
 
 
@@ -138,6 +138,8 @@ class CaseMeasurement:
             if reply.cut_short:
                 self._warn(f"case {task.case.key}: the budget ended before all {self._plan.replicates} replicates")
         if remark := remark_on_retries(task.case, sum(reply.retried_replicates for reply in replies)):
+            self._warn(remark)
+        if remark := remark_on_late_calls(task.case, replies):
             self._warn(remark)
 
     def _time_without(self, failure: Failure, ready: list[Result], seconds: float | None) -> None:

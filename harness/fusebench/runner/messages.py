@@ -107,6 +107,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     cut_short: bool
     retried_replicates: int
+    repeated_rounds: int = 0
+    """Rounds that were timed again since the host came late inside of a call."""
+    late_calls: dict[str, int] = {}
+    """By arm, the samples of calls that waited for the host all the same."""
     minimum_bytes: dict[str, int] = {}
     """By arm, the bytes that any implementation of its work must move."""
     coldness: Coldness | None = None

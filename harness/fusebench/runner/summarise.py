@@ -40,6 +40,7 @@ class CaseFigures:
             stream_us=self._time_us(STREAM),
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
             not_cold=next((refused for one in self._measured if (refused := label_refused(one, self._plan.trim))), ""),
+            repeated_rounds=sum(one.repeated_rounds for one in self._measured),
         )
 
     def measured(self, result: Result) -> Result:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from ..schema import Case
 from .messages import Failure, Measured
+
+LATE_SHARE = 0.05
+"""Share of an arm's calls that may have waited for the host without a word: a trimmed mean leaves out twice as many."""
 
 
 def remark_on_timer(reply: Measured) -> str:
@@ -14,6 +20,16 @@ def remark_on_timer(reply: Measured) -> str:
 def remark_on_retries(case: Case, replicates: int) -> str:
     """That so many replicates of the case were measured more than once; empty for none."""
     return f"case {case.key}: {replicates} replicates were repeated because the timer lost records" if replicates else ""
+
+
+def remark_on_late_calls(case: Case, replies: Sequence[Measured]) -> str:
+    """That the device waited for the host inside of an arm's calls, in more of them than are trimmed; empty where it did not."""
+    calls = Counter(sample.arm for reply in replies for sample in reply.samples)
+    late: Counter[str] = Counter()
+    for reply in replies:
+        late.update(reply.late_calls)
+    seen = [f"{count} of {calls[arm]} calls of {arm}" for arm, count in sorted(late.items()) if count > LATE_SHARE * calls[arm]]
+    return f"case {case.key}: the device waited for the host inside of {', '.join(seen)}: their gaps are the host's too" if seen else ""
 
 
 def own_failure(failure: Failure) -> str:

@@ -226,6 +226,8 @@ class _Worker:
             seconds=timings.seconds,
             cut_short=timings.cut_short,
             retried_replicates=timings.retried_replicates,
+            repeated_rounds=timings.repeated_rounds,
+            late_calls=dict(timings.late_calls),
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
             coldness=timings.coldness,
             phases_s=dict(timings.phases_s),

@@ -38,6 +38,8 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the case of the same op and parameters that was measured in this one's place; empty where this one was."""
     not_cold: str = ""
     """What contradicts the label `cold` of this case's samples; empty where nothing does.  Its times are then compared with none."""
+    repeated_rounds: int = 0
+    """Rounds that were timed again, since the device had waited for the host inside of a call."""
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):

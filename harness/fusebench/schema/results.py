@@ -66,9 +66,9 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
     """The split chain's, on the same inputs."""
     floor: float = 0.0
     """What counts as no error: the units in the last place that the contract grants a float32 output; 0 for 16-bit ones."""
-    rounding: float = 0.0
-    """RMS error that rounding the exact result once would make, on the same inputs: what no kernel can be expected to undercut.  0 in
-    records that were made before it was measured, and where the exact result needs no rounding."""
+    rounding: float | None = None
+    """RMS error that rounding the exact result once would make, on the same inputs: no kernel can undercut it.  0 where the exact result
+    needs no rounding, None in records that were made before it was measured."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):

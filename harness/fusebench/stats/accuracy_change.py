@@ -65,12 +65,14 @@ def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, bool]:
 def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
     """The growth, and of what it is."""
     errors = [max(one.rms, one.floor) for one in (new, old)]
-    if new.rounding > 0 and old.rounding > 0:
+    what = f"rms error of output {new.name!r}"
+    if new.rounding is not None and old.rounding is not None:
+        both_round = new.rounding > 0 and old.rounding > 0
         growth = _relative_growth((errors[0], new.rounding), (errors[1], old.rounding))
-        return growth, f"rms error of output {new.name!r}, in multiples of what rounding alone makes,"
+        return growth, f"{what}, in multiples of what rounding alone makes," if both_round else what
     split = [max(one.split_rms, one.floor) for one in (new, old)]
     growth = _relative_growth((errors[0], split[0]), (errors[1], split[1]))
-    return growth, f"rms error of output {new.name!r} relative to the split chain's"
+    return growth, f"{what} relative to the split chain's"
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:

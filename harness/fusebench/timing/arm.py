@@ -28,6 +28,9 @@ class CallTiming(NamedTuple):
     """Union of the activities' intervals."""
     kernels: int
     """Device activities (kernels, copies, fills) of the call; 0 where the timer cannot see them."""
+    late: bool = False
+    """Whether the device waited inside the call for the host, which had not begun the next launch: such a gap is not the device's.  False
+    where the timer cannot see that."""
 
 
 class Timer(Protocol):

@@ -8,6 +8,9 @@ CUPTI drops records where its buffers run out, and Kineto hands out no counter o
 be there, every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation id), every call
 must have one, and `measure` asks that an arm launches as much in every call.
 
+The host's record of a launch also says when it began.  An activity of a call that the host had not begun to launch when those before it
+were over kept the device waiting: such a call is `late`.
+
 Device times are those of the activity records, without the constant of about 2.8 us that CUDA events add.  They tick in 32 ns on an
 H200.
 """
@@ -108,17 +111,21 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
         TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity.
     """
     ranges: list[tuple[int, int]] = []
-    activities: list[tuple[int, int, int, str]] = []
+    activities: list[tuple[int, int, int, int, str]] = []
     launches: list[tuple[int, int, str]] = []
     recorded: set[int] = set()
+    begun: dict[tuple[int, int], int] = {}
     for event in events:
         name = event.name()
         if _is_device(event):
             if not event.is_user_annotation():  # the shadow that a range casts on the device's timeline is no activity
-                activities.append((event.linked_correlation_id(), event.start_ns(), event.end_ns(), name))
-                recorded.add(event.correlation_id())
+                number = event.correlation_id()
+                activities.append((event.linked_correlation_id(), number, event.start_ns(), event.end_ns(), name))
+                recorded.add(number)
         elif name.startswith(_LAUNCHES):
-            launches.append((event.linked_correlation_id(), event.correlation_id(), name))
+            tag, number = event.linked_correlation_id(), event.correlation_id()
+            launches.append((tag, number, name))
+            begun[tag, number] = event.start_ns()
         elif name.startswith(_CALL):
             ranges.append((event.correlation_id(), int(name.removeprefix(_CALL))))
         elif name == _BETWEEN:
@@ -130,8 +137,8 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
         kept = f"the profiler kept {len(ranges)} ranges of {len(due)}{_missing(ranges, names)}"
         raise TimerError(f"{kept}; records were dropped, so no call can be attributed")
     starts = [number for number, _ in ranges]
-    intervals: list[list[tuple[int, int]]] = [[] for _ in names]
-    for tag, start, end, name in activities:
+    intervals: list[list[tuple[int, int, int]]] = [[] for _ in names]
+    for tag, number, start, end, name in activities:
         place = bisect.bisect_right(starts, tag) - 1
         if place < 0:
             raise TimerError(
@@ -139,7 +146,7 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
             )
         index = ranges[place][1]
         if index >= 0:
-            intervals[index].append((start, end))
+            intervals[index].append((start, end, begun.get((tag, number), 0)))
     _require_activities(launches, recorded, ranges, names)
     for index, found in enumerate(intervals):
         if not found:
@@ -189,11 +196,13 @@ def _is_cuda(kind: Any) -> bool:
     return str(kind).endswith("CUDA")
 
 
-def _timing(intervals: list[tuple[int, int]]) -> CallTiming:
+def _timing(intervals: list[tuple[int, int, int]]) -> CallTiming:
+    """Of activities by their start, their end and when the host began to launch them (0 where that is not known)."""
     intervals.sort()
-    busy = 0
-    reached = intervals[0][0]
-    for start, end in intervals:
+    busy, late = 0, False
+    first = reached = intervals[0][0]
+    for place, (start, end, begun) in enumerate(intervals):
+        late |= place > 0 and begun > reached
         busy += max(0, end - max(start, reached))
         reached = max(reached, end)
-    return CallTiming(span_ns=reached - intervals[0][0], busy_ns=busy, kernels=len(intervals))
+    return CallTiming(span_ns=reached - first, busy_ns=busy, kernels=len(intervals), late=late)

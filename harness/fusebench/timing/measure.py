@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import TimerError, UsageError
+from ..errors import UsageError
 from ..registry import Op
 from ..registry.op import Buffers
 from ..schema import CacheState, Sample, SamplingPlan
@@ -27,14 +27,13 @@ from .orders import balanced_rounds
 from .pairs import Compared, Judge, Pair, households, in_same_buffers
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
+from .replicate import TimedRounds, time_rounds
 
 if TYPE_CHECKING:
     import torch
 
 Named = TypeVar("Named", Arm, ArmSpec)
 
-RETRIES = 2
-"""Times that a replicate with missing records is repeated before the timer is declared unfit."""
 CODE = "digests of machine code"
 """The phase of `decided_before`."""
 BETWEEN = "between the phases of measurements"
@@ -54,6 +53,11 @@ class CaseTimings:
     coldness: Coldness | None = None
     """What was seen of the eviction; None for warm samples and on a CPU."""
     retried_replicates: int = 0
+    """Times that a replicate, or its repeated rounds, lacked records and was timed again."""
+    repeated_rounds: int = 0
+    """Rounds that were timed again since the host came late inside of a call (`timing.replicate`)."""
+    late_calls: Counter[str] = field(default_factory=Counter)
+    """By arm, how many of its samples are of calls that waited for the host all the same."""
     seconds: float = 0.0
     cut_short: bool = False
     """Whether the deadline ended the case before all its replicates, or before its pairs were decided."""
@@ -72,6 +76,15 @@ class CaseTimings:
             yield
         finally:
             self.phases_s[name] += time.monotonic() - began
+
+    def take_in(self, case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: TimedRounds) -> list[Sample]:
+        """Keep what was timed of a replicate's `rounds`, and count what that took.  Returns its samples."""
+        taken = _samples(case_key, replicate, rounds, timed.timings)
+        self.samples += taken
+        self.retried_replicates += timed.retries
+        self.repeated_rounds += timed.repeated_rounds
+        self.late_calls += timed.late_calls(rounds)
+        return taken
 
     def finish(self, started: float) -> None:
         """Close the books of a measurement that began at `started` (of `time.monotonic`)."""
@@ -166,10 +179,9 @@ def measure_case(
             prepare.give_head_start(timings.host_us)
         rounds = balanced_rounds(arms, plan.rounds, rng)
         with timings.phase("timed rounds"), _without_garbage_collection():
-            timed = _time_replicate(rounds, timer, prepare, timings)
-        taken = _samples(case_key, replicate, rounds, timed)
+            timed = time_rounds(rounds, timer, prepare)
+        taken = timings.take_in(case_key, replicate, rounds, timed)
         prepare.learn(taken)
-        timings.samples += taken
         on_replicate(replicate + 1, ending.replicates)
         ending.add(taken)
         if ending.over:
@@ -278,36 +290,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _time_replicate(
-    rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None], timings: CaseTimings
-) -> list[CallTiming]:
-    calls = [arm for order in rounds for arm in order]
-    for attempt in range(RETRIES + 1):
-        problem: TimerError
-        try:
-            timed = timer.time_calls(calls, prepare)
-            _require_same_launches(calls, timed)
-            return timed
-        except TimerError as error:
-            problem = error
-        if attempt < RETRIES:
-            timings.retried_replicates += 1
-    raise problem
-
-
-def _require_same_launches(calls: Sequence[Arm], timed: Sequence[CallTiming]) -> None:
-    """An arm that launches n kernels in one call launches n in every call; anything else means lost records."""
-    by_arm: dict[str, Counter[int]] = {}
-    for arm, timing in zip(calls, timed, strict=True):
-        by_arm.setdefault(arm.name, Counter())[timing.kernels] += 1
-    for name, counts in by_arm.items():
-        if len(counts) > 1:
-            seen = ", ".join(f"{count} activities in {calls_} calls" for count, calls_ in sorted(counts.items()))
-            raise TimerError(f"arm {name!r} left {seen}: records were dropped, or the kernel's launches vary from call to call")
-
-
-def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: Sequence[CallTiming]) -> list[Sample]:
-    remaining = iter(timed)
+def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: Sequence[Sequence[CallTiming]]) -> list[Sample]:
     return [
         Sample(
             case=case_key,
@@ -319,7 +302,6 @@ def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], tim
             busy_ns=timing.busy_ns,
             kernels=timing.kernels,
         )
-        for number, order in enumerate(rounds)
-        for position, arm in enumerate(order)
-        for timing in (next(remaining),)
+        for number, (order, timings) in enumerate(zip(rounds, timed, strict=True))
+        for position, (arm, timing) in enumerate(zip(order, timings, strict=True))
     ]

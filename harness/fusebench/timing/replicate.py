@@ -1,0 +1,109 @@
+"""Times the rounds of one replicate: whole, with a record of everything that was launched, and with the host ahead of the device.
+
+Inside a chain of launches the device should wait for nothing but itself.  It is given a head start for that, which a host that loses its
+processor for a moment outlasts: one call in 600 of several launches took 20 us to 70 us longer on an H200, for which no kernel is to blame.
+Rounds with such calls are timed again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import TimerError
+from .arm import Arm, CallTiming, Timer
+
+RETRIES = 2
+"""Times that calls with missing records are repeated before the timer is declared unfit."""
+LATE_RETRIES = 2
+"""Times that rounds are repeated in which the host came late."""
+HOST_BOUND_SHARE = 0.5
+"""An arm whose calls wait for the host more often than this always does, and to time its rounds again would change nothing."""
+
+
+@dataclass
+class TimedRounds:
+    """What the timer said of the rounds of one replicate, and what had to be repeated for that."""
+
+    timings: list[list[CallTiming]] = field(default_factory=list)
+    """By round, in the order of its arms."""
+    retries: int = 0
+    """Times that records were missing."""
+    repeated_rounds: int = 0
+    """Rounds that were timed again since the host came late, each as often as it was."""
+
+    def late_calls(self, rounds: Sequence[Sequence[Arm]]) -> Counter[str]:
+        """By name of an arm, how many of its calls in `rounds`, which these are the timings of, still waited for the host."""
+        return Counter(arm.name for arm, timing in _calls(rounds, self.timings) if timing.late)
+
+
+def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None]) -> TimedRounds:
+    """Time the calls of `rounds`, each a sequence of arms, in order.
+
+    Raises:
+        TimerError: records were missing again and again.
+    """
+    found = TimedRounds()
+    found.timings = _time_whole(rounds, timer, prepare, found)
+    for _ in range(LATE_RETRIES):
+        late = _late_rounds(rounds, found.timings)
+        if not late:
+            break
+        known = [pair for number, pair in enumerate(zip(rounds, found.timings, strict=True)) if number not in late]
+        again = _time_whole([rounds[number] for number in late], timer, prepare, found, known)
+        for number, timings in zip(late, again, strict=True):
+            found.timings[number] = timings
+        found.repeated_rounds += len(late)
+    return found
+
+
+def _late_rounds(rounds: Sequence[Sequence[Arm]], timings: Sequence[Sequence[CallTiming]]) -> list[int]:
+    """Numbers of the rounds with a call that waited for the host, other than those of arms that always do."""
+    calls = Counter(arm.name for order in rounds for arm in order)
+    late = Counter(arm.name for arm, timing in _calls(rounds, timings) if timing.late)
+    by_chance = {name for name, count in late.items() if count <= HOST_BOUND_SHARE * calls[name]}
+    return [
+        number
+        for number, (order, told) in enumerate(zip(rounds, timings, strict=True))
+        if any(timing.late and arm.name in by_chance for arm, timing in zip(order, told, strict=True))
+    ]
+
+
+def _time_whole(
+    rounds: Sequence[Sequence[Arm]],
+    timer: Timer,
+    prepare: Callable[[Arm], None],
+    found: TimedRounds,
+    known: Sequence[tuple[Sequence[Arm], Sequence[CallTiming]]] = (),
+) -> list[list[CallTiming]]:
+    """Timings by round, of which none lacks a record, also beside those of the rounds that are `known`; retries are counted in `found`."""
+    calls = [arm for order in rounds for arm in order]
+    beside = [pair for order, timings in known for pair in zip(order, timings, strict=True)]
+    for attempt in range(RETRIES + 1):
+        problem: TimerError
+        try:
+            timed = timer.time_calls(calls, prepare)
+            _require_same_launches([*beside, *zip(calls, timed, strict=True)])
+            remaining = iter(timed)
+            return [[next(remaining) for _ in order] for order in rounds]
+        except TimerError as error:
+            problem = error
+        if attempt < RETRIES:
+            found.retries += 1
+    raise problem
+
+
+def _require_same_launches(calls: Iterable[tuple[Arm, CallTiming]]) -> None:
+    """An arm that launches n kernels in one call launches n in every call; anything else means lost records."""
+    by_arm: dict[str, Counter[int]] = {}
+    for arm, timing in calls:
+        by_arm.setdefault(arm.name, Counter())[timing.kernels] += 1
+    for name, counts in by_arm.items():
+        if len(counts) > 1:
+            seen = ", ".join(f"{count} activities in {calls_} calls" for count, calls_ in sorted(counts.items()))
+            raise TimerError(f"arm {name!r} left {seen}: records were dropped, or the kernel's launches vary from call to call")
+
+
+def _calls(rounds: Sequence[Sequence[Arm]], timings: Sequence[Sequence[CallTiming]]) -> Iterable[tuple[Arm, CallTiming]]:
+    return (pair for order, told in zip(rounds, timings, strict=True) for pair in zip(order, told, strict=True))
