@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.schema import Estimate, ExitCode, Run, Status
+from fusebench.schema import Estimate, ExitCode, OutputError, Run, Status
 from fusebench.stats.soundness import faults, impossible, require_showable, require_sound
 from fusebench.stats.weighted import BEST_FUSED
 from fusebench.store.run_folder import read_run
 
 RESULTS = Path(__file__).parents[2] / "results"
+SOUND_OUTPUT = {"name": "y", "unit": "channel", "rms": 1.7e-3, "split_rms": 1.7e-3, "floor": 0.0, "rounding": 1.6e-3}
 
 
 def with_measurement(run: Run, **changes: Any) -> Run:
@@ -92,6 +93,14 @@ IMPOSSIBLE = pytest.mark.parametrize(
         (lambda run: with_accuracy(run, rms_error=math.inf), "rms_error is inf"),
         (lambda run: with_accuracy(run, split_channel_rms_error=math.inf), "split_channel_rms_error is inf"),
         (lambda run: with_accuracy(run, channel_rms_error=math.nan), "channel_rms_error is nan"),
+        *(
+            (
+                lambda run, name=name, value=value: with_accuracy(run, outputs=(OutputError(**(SOUND_OUTPUT | {name: value})),)),
+                f"{name} of output 'y' is {value!r}",
+            )
+            for name in ("rms", "split_rms", "floor", "rounding")
+            for value in (-1.0, math.nan, math.inf)
+        ),
         (lambda run: msgspec.structs.replace(run, cases=[*run.cases, run.cases[0]]), "is there 2 times"),
         (lambda run: msgspec.structs.replace(run, results=[*run.results, run.results[0]]), "is there 2 times"),
         (
