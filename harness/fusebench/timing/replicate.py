@@ -2,8 +2,7 @@
 
 Inside a chain of launches the device should wait for nothing but itself.  It is given a head start for that, which a host that loses its
 processor for a moment outlasts: one call in 600 of several launches took some 10 to 60 us longer on an H200, for which no kernel is to
-blame.
-Rounds with such calls are timed again.
+blame.  Rounds with such calls are timed again.
 """
 
 from __future__ import annotations
