@@ -119,6 +119,28 @@ def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
     assert said in (REPOSITORY / "docs" / "reading_results.md").read_text()
 
 
+def test_how_often_the_host_comes_late_is_what_the_stored_samples_say() -> None:
+    import pandas as pd
+
+    calls = pd.read_parquet(REPOSITORY / "results" / "baselines" / "nvidia_h200" / "samples.parquet")
+    arm = ["case", "arm", "replicate"]
+    calls["beyond"] = calls.span_ns - calls.groupby(arm).span_ns.transform("median")
+    calls["idle"] = calls.span_ns - calls.busy_ns
+    calls["idle"] -= calls.groupby(arm).idle.transform("median")
+    singles, chains = calls[calls.kernels == 1], calls[calls.kernels > 1]
+    late = chains[chains.idle > 20_000]
+    first = late[(late["round"] == 0) & (late.position == 0)]
+    said = (
+        f"{len(chains)} calls of several launches, {len(late)} idled over 20 us longer inside than the arm's calls of that replicate "
+        f"usually do, {len(first)} of them the first call of their replicate"
+    )
+    timers = " ".join((REPOSITORY / "docs" / "timers.md").read_text().split())
+    assert said in timers
+    assert f"{(late['round'] > 0).sum()} after the first round; of its {len(singles)} single launches none" in timers
+    assert singles.beyond.max() < 20_000
+    assert 9 < ((chains["round"] == 0) & (chains.position == 0)).sum() / len(first) < 11, "one in ten"
+
+
 def test_nothing_moved_in_the_repeated_runs() -> None:
     """The one real history that there is: six boards, six commits, no change of these kernels."""
     repeats = str(REPOSITORY / "results" / "repeats" / "nvidia_h200")

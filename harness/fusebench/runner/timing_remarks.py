@@ -9,7 +9,7 @@ from ..schema import Case
 from .messages import Failure, Measured
 
 LATE_SHARE = 0.05
-"""Share of an arm's calls that may have waited for the host without a word: a trimmed mean leaves out twice as many."""
+"""Share of an arm's calls that may have waited for the host without a word: a GPU's trimmed means leave out twice as many."""
 
 
 def remark_on_timer(reply: Measured) -> str:
@@ -23,7 +23,7 @@ def remark_on_retries(case: Case, replicates: int) -> str:
 
 
 def remark_on_late_calls(case: Case, replies: Sequence[Measured]) -> str:
-    """That the device waited for the host inside of an arm's calls, in more of them than are trimmed; empty where it did not."""
+    """That the device waited for the host inside of more than `LATE_SHARE` of an arm's calls; empty where it did not."""
     calls = Counter(sample.arm for reply in replies for sample in reply.samples)
     late: Counter[str] = Counter()
     for reply in replies:

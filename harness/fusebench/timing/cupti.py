@@ -6,7 +6,7 @@ range whose number is not greater than its tag: no name and no timestamp is cons
 
 CUPTI drops records where its buffers run out, and Kineto hands out no counter of that.  So loss is told from what is left: every range must
 be there, every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation id), every call
-must have one, and `measure` asks that an arm launches as much in every call.
+must have one, and `replicate` asks that an arm launches as much in every call.
 
 The host's record of a launch also says when it began.  An activity of a call that the host had not begun to launch when those before it
 were over kept the device waiting: such a call is `late`.
