@@ -73,6 +73,21 @@ def test_an_arm_that_always_comes_late_is_not_waited_for_and_hides_no_stall_of_a
     assert found.late_calls(ROUNDS) == {"B": 4}
 
 
+def test_an_arm_that_comes_late_in_half_of_its_calls_is_waited_for() -> None:
+    timer = Stalling(lambda attempt, index, name: (attempt, index) in {(0, 1), (0, 2)})  # two of the four of B
+    found = timed(timer)
+    assert timer.asked == ["ABBAABBA", "ABBA"]
+    assert not found.late_calls(ROUNDS)
+
+
+def test_a_stall_of_another_arm_in_a_repeated_round_is_waited_for_too() -> None:
+    timer = Stalling(lambda attempt, index, name: (attempt, index) in {(0, 2), (1, 1)})
+    found = timed(timer)
+    assert timer.asked == ["ABBAABBA", "BA", "BA"]
+    assert spans(found) == [[0, 1], [2000, 2001], [4, 5], [6, 7]]
+    assert found.repeated_rounds == LATE_RETRIES
+
+
 def test_repeated_rounds_that_lack_records_are_repeated_by_themselves() -> None:
     """A lost record shows beside the calls that are known: both of B's repeated ones lack one."""
     stalled = {(0, 0), (0, 7)}
