@@ -169,14 +169,16 @@ def test_an_interruption_while_a_finding_is_confirmed_leaves_what_was_measured(b
 
 def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> None:
     bench.change("a")
-    bench.worker.said = {"timer_fallback": "planted", "cut_short": True, "retried_replicates": 3}
+    bench.worker.said = {"timer_fallback": "planted", "cut_short": True, "retried_replicates": 3, "late_calls": {A: 999, B: 1}}
     comparison = bench.run(case)
     assert (comparison.timer, comparison.timer_fallback) == ("scripted", "planted")
-    assert comparison.warnings == [
+    assert comparison.warnings[:-1] == [
         "timer scripted instead of the device's default: planted",
         "case scale:even: the budget ended before every pair was decided",
         "case scale:even: 3 replicates were repeated because the timer lost records",
     ]
+    assert comparison.warnings[-1].startswith("case scale:even: the device waited for the host inside of 999 of ")
+    assert comparison.warnings[-1].endswith(f" calls of {A}: their gaps are the host's too")
     assert [said[1] for said in bench.reporter.said if said[0] == "note"] == comparison.warnings[1:]
 
 
