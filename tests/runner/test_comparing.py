@@ -175,7 +175,7 @@ def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> No
     assert comparison.warnings[:-1] == [
         "timer scripted instead of the device's default: planted",
         "case scale:even: the budget ended before every pair was decided",
-        "case scale:even: 3 replicates were repeated because the timer lost records",
+        "case scale:even: the timer lost records in 3 replicates, which were repeated",
     ]
     assert comparison.warnings[-1].startswith("case scale:even: the device waited for the host inside of 999 of ")
     assert comparison.warnings[-1].endswith(f" calls of {A}: their gaps are the host's too")

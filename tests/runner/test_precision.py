@@ -243,7 +243,7 @@ def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: C
     record = run(bench, case)
     assert record.warnings == [
         "case scale:even: the budget ended before all 2 replicates",
-        "case scale:even: 8 replicates were repeated because the timer lost records",
+        "case scale:even: the timer lost records in 8 replicates, which were repeated",
     ]
     assert record.environment.state["warm_up"]["scale:even in process 4"] == {"seconds": 3}
 

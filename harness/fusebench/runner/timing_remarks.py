@@ -18,8 +18,8 @@ def remark_on_timer(reply: Measured) -> str:
 
 
 def remark_on_retries(case: Case, replicates: int) -> str:
-    """That so many replicates of the case were measured more than once; empty for none."""
-    return f"case {case.key}: {replicates} replicates were repeated because the timer lost records" if replicates else ""
+    """That so often a replicate of the case, or some of its rounds, was measured once more; empty for never."""
+    return f"case {case.key}: the timer lost records in {replicates} replicates, which were repeated" if replicates else ""
 
 
 def remark_on_late_calls(case: Case, replies: Sequence[Measured]) -> str:

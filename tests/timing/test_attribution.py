@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from fusebench.errors import TimerError
 from fusebench.schema import ExitCode
-from fusebench.timing.arm import CallTiming
-from fusebench.timing.cupti import attribute
+from fusebench.timing.arm import Arm, CallTiming
+from fusebench.timing.attribution import attribute
+from fusebench.timing.cupti import CuptiTimer
 
 NAMES = ["copy", "scale/split@1"]
 
@@ -150,6 +152,20 @@ def test_a_call_without_an_activity_is_an_error_that_names_its_arm() -> None:
     assert caught.value.exit_code is ExitCode.DEVICE_UNFIT
 
 
+def test_the_first_call_of_a_profile_is_made_once_more_and_not_counted() -> None:
+    class Recorded(CuptiTimer):
+        def record(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[Event]:
+            made.extend(arm.name for arm in calls)
+            tags = range(20, 20 * len(calls) + 20, 20)
+            marks = [between(10), *(event for place, tag in enumerate(tags) for event in (call(place, tag), between(tag + 10)))]
+            return [*marks, *(activity(tag, 1000 * tag, 1000 * tag + tag) for tag in tags)]
+
+    made: list[str] = []
+    arms = [Arm(name, lambda: None, lambda: None) for name in ("a", "b")]
+    assert [timing.span_ns for timing in Recorded().time_calls(arms, lambda arm: None)] == [40, 60]
+    assert made == ["a", "a", "b"]
+
+
 def launch(number: int, tag: int, name: str = "cudaLaunchKernel") -> Event:
     """The host's record of a launch; `number` is the id that its activity shares."""
     return Event(name, number=number, tag=tag)
@@ -200,6 +216,17 @@ def test_a_call_that_kept_the_device_waiting_for_the_host_is_late(begun: tuple[i
     found = attribute(chain(*begun), NAMES)
     assert [timing.late for timing in found] == [late, False]
     assert found[0].kernels == len(begun)
+
+
+def test_a_copy_that_the_host_came_late_with_is_seen_too_and_its_record_is_not_asked_for() -> None:
+    events = [*ranges(), launch(901, 20), of_launch(901, 20, 100, 110), Event("cudaMemcpyAsync", number=902, tag=20, start=300, end=301)]
+    events += [
+        of_launch(902, 20, 310, 320),
+        launch(904, 40),
+        of_launch(904, 40, 900, 910),
+        Event("cudaStreamSynchronize", number=905, tag=50),
+    ]
+    assert attribute(events, NAMES) == [CallTiming(220, 20, 2, late=True), CallTiming(10, 10, 1)]
 
 
 def test_an_activity_beside_an_earlier_one_on_another_stream_waits_for_nobody() -> None:

@@ -1,0 +1,156 @@
+"""Which device activity belongs to which call, from the records that torch's profiler made of a series of calls.
+
+Each call ran inside a range, and so did what happened between calls.  The profiler numbers ranges in the order in which they start, and
+tags every launch with the number of the innermost one (CUPTI's external correlation id).  A device activity therefore belongs to the last
+range whose number is not greater than its tag: no name and no timestamp is consulted.
+
+CUPTI drops records where its buffers run out, and Kineto hands out no counter of that.  So loss is told from what is left: every range must
+be there, every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation id), every call
+must have one, and `replicate` asks that an arm launches as much in every call.
+
+The host's record of a launch also says when it began.  An activity of a call that the host had not begun to launch when those before it
+were over kept the device waiting: such a call is `late`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import TimerError
+from .arm import CallTiming
+
+BETWEEN = "fusebench:between"
+"""Name of the ranges between calls, and before the first and after the last one."""
+CALL = "fusebench:call:"
+"""How the name of a call's range begins; its number follows, from 0."""
+_INTERFACES = "cu"
+"""How the host's records of calls of the runtime (`cuda...`) and of the driver interface begin, copies and fills included."""
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel")
+"""How the host's records of kernel launches begin, of the runtime and of the driver interface (which Triton uses)."""
+
+
+_Activity = tuple[int, int, int, int, str]
+"""Start and end in nanoseconds, the tag, CUPTI's correlation id, which the launch shares, and the name.  A plain tuple: a replicate has
+thousands of them."""
+
+
+class _Records:
+    """The events of a profile by what they say."""
+
+    def __init__(self, events: Iterable[Any]) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        """Number and call of each range in order of their start, -1 for one between calls."""
+        self.activities: list[_Activity] = []
+        self.launches: list[tuple[int, int, str]] = []
+        """Tag, correlation id and name of the host's launches of kernels."""
+        self.begun_ns: dict[tuple[int, int], int] = {}
+        """By tag and correlation id, when the host began what put an activity on the device."""
+        for event in events:
+            name = event.name()
+            if _is_device(event):
+                if not event.is_user_annotation():  # the shadow that a range casts on the device's timeline is no activity
+                    self.activities.append((event.start_ns(), event.end_ns(), event.linked_correlation_id(), event.correlation_id(), name))
+            elif name.startswith(_INTERFACES):
+                tag, number = event.linked_correlation_id(), event.correlation_id()
+                self.begun_ns[tag, number] = event.start_ns()
+                if name.startswith(_LAUNCHES):
+                    self.launches.append((tag, number, name))
+            elif name.startswith(CALL):
+                self.ranges.append((event.correlation_id(), int(name.removeprefix(CALL))))
+            elif name == BETWEEN:
+                self.ranges.append((event.correlation_id(), -1))
+        self.ranges.sort()
+        self._starts = [number for number, _ in self.ranges]
+
+    def call_of(self, tag: int) -> int | None:
+        """The call within which something was launched, -1 between calls; None where the tag belongs to no range."""
+        place = bisect.bisect_right(self._starts, tag) - 1
+        return self.ranges[place][1] if place >= 0 else None
+
+
+def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
+    """Group device activities by the call that issued them.
+
+    Args:
+        events: the profiler's events: each has `name`, `device_type`, `is_user_annotation`, `correlation_id`,
+            `linked_correlation_id`, `start_ns` and `end_ns` methods.
+        names: name of the arm of each call, in order, for messages.
+
+    Raises:
+        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity.
+    """
+    records = _Records(events)
+    # One range more or less would hand what happens between two calls to one of them.
+    due = [-1, *(number for index in range(len(names)) for number in (index, -1))]
+    if [index for _, index in records.ranges] != due:
+        kept = f"the profiler kept {len(records.ranges)} ranges of {len(due)}{_missing(records.ranges, names)}"
+        raise TimerError(f"{kept}; records were dropped, so no call can be attributed")
+    by_call: list[list[_Activity]] = [[] for _ in names]
+    for activity in records.activities:
+        _, _, tag, _, name = activity
+        index = records.call_of(tag)
+        if index is None:
+            raise TimerError(
+                f"device activity {name!r} carries no correlation to any call (tag {tag}); it may have been launched by another thread"
+            )
+        if index >= 0:
+            by_call[index].append(activity)
+    _require_activities(records, names)
+    for index, found in enumerate(by_call):
+        if not found:
+            raise TimerError(
+                f"call {index} of arm {names[index]!r} left no device activity: it launched nothing, or CUPTI dropped its records"
+            )
+    return [_timing(found, records.begun_ns) for found in by_call]
+
+
+def _require_activities(records: _Records, names: Sequence[str]) -> None:
+    """Raise TimerError for a launch within a call whose activity was not recorded.
+
+    Where not one launch of an interface shares its id with an activity, this torch numbers the two apart, and there is nothing to match.
+    """
+    recorded = {number for _, _, _, number, _ in records.activities}
+    matched = {name for _, number, name in records.launches if number in recorded}
+    lost: dict[int, int] = {}
+    for tag, number, name in records.launches:
+        if number not in recorded and name in matched:
+            index = records.call_of(tag)
+            if index is not None and index >= 0:
+                lost[index] = lost.get(index, 0) + 1
+    if lost:
+        index, count = next(iter(sorted(lost.items())))
+        raise TimerError(
+            f"call {index} of arm {names[index]!r} made {count} launches that left no device activity, as did calls of {len(lost)} in all: "
+            "CUPTI dropped their records"
+        )
+
+
+def _missing(ranges: Sequence[tuple[int, int]], names: Sequence[str]) -> str:
+    kept = {index for _, index in ranges}
+    lost = [f"call {index} of arm {name!r}" for index, name in enumerate(names) if index not in kept]
+    return f", without {', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}" if lost else ""
+
+
+def _is_device(event: Any) -> bool:
+    return _is_cuda(event.device_type())
+
+
+@functools.cache
+def _is_cuda(kind: Any) -> bool:
+    """By the enum's own spelling, `DeviceType.CUDA`, so that attribution needs no torch; remembered, for spelling it takes 1.5 us."""
+    return str(kind).endswith("CUDA")
+
+
+def _timing(activities: list[_Activity], begun_ns: dict[tuple[int, int], int]) -> CallTiming:
+    """What the activities of one call say, with when the host began each launch where that is known."""
+    activities.sort()
+    busy, late = 0, False
+    first = reached = activities[0][0]
+    for place, (start, end, tag, number, _) in enumerate(activities):
+        late |= place > 0 and begun_ns.get((tag, number), 0) > reached
+        busy += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return CallTiming(span_ns=reached - first, busy_ns=busy, kernels=len(activities), late=late)
