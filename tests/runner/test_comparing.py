@@ -169,7 +169,13 @@ def test_an_interruption_while_a_finding_is_confirmed_leaves_what_was_measured(b
 
 def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> None:
     bench.change("a")
-    bench.worker.said = {"timer_fallback": "planted", "cut_short": True, "retried_replicates": 3, "late_calls": {A: 999, B: 1}}
+    bench.worker.said = {
+        "timer_fallback": "planted",
+        "cut_short": True,
+        "retried_replicates": 3,
+        "late_calls": {A: 999, B: 1},
+        "repeated_rounds": 7,
+    }
     comparison = bench.run(case)
     assert (comparison.timer, comparison.timer_fallback) == ("scripted", "planted")
     assert comparison.warnings[:-1] == [
@@ -180,6 +186,7 @@ def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> No
     assert comparison.warnings[-1].startswith("case scale:even: the device waited for the host inside of 999 of ")
     assert comparison.warnings[-1].endswith(f" calls of {A}: their gaps are the host's too")
     assert [said[1] for said in bench.reporter.said if said[0] == "note"] == comparison.warnings[1:]
+    assert comparison.cases[0].repeated_rounds == 7
 
 
 def test_a_budget_that_ends_leaves_the_rest_undecided(bench: Bench, case: Case) -> None:

@@ -88,6 +88,7 @@ def case_figures(entry: Contenders, measured: Measured, plan: SamplingPlan, cont
         control_ratio=ratio_estimate(replicates[control], replicates[CONTROL], plan.trim),
         replicates=len(replicates[COPY]),
         gpu_seconds=measured.phases_s.get("timed rounds", 0.0),
+        repeated_rounds=measured.repeated_rounds,
     )
 
 

@@ -55,6 +55,8 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True):
     replicates: int = 0
     gpu_seconds: float = 0.0
     """Seconds of timed rounds, confirmation left out."""
+    repeated_rounds: int = 0
+    """Rounds that were timed again, since the device had waited for the host inside of a call."""
 
 
 class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
