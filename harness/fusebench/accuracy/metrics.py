@@ -78,7 +78,7 @@ class ErrorMetrics:
 
     @property
     def rms(self) -> float:
-        return math.sqrt(self.error_squares / self.elements) if self.elements else 0.0
+        return _root_mean_square(self.error_squares, self.elements)
 
     @property
     def mean(self) -> float:
@@ -95,31 +95,31 @@ class ErrorMetrics:
 
     @property
     def ulp_rms(self) -> float:
-        return math.sqrt(self.ulp_squares / self.elements) if self.elements else 0.0
+        return _root_mean_square(self.ulp_squares, self.elements)
 
     @property
     def channel_rms(self) -> float:
-        return math.sqrt(self.channel_squares / self.channel_elements) if self.channel_elements else 0.0
+        return _root_mean_square(self.channel_squares, self.channel_elements)
 
     @property
     def rounding_channel_rms(self) -> float:
-        return math.sqrt(self.rounding_channel_squares / self.channel_elements) if self.channel_elements else 0.0
+        return _root_mean_square(self.rounding_channel_squares, self.channel_elements)
 
     @property
     def rounding_relative_rms(self) -> float:
-        return math.sqrt(self.rounding_relative_squares / self.relative_elements) if self.relative_elements else 0.0
+        return _root_mean_square(self.rounding_relative_squares, self.relative_elements)
 
     @property
     def relative_rms(self) -> float:
-        return math.sqrt(self.relative_squares / self.relative_elements) if self.relative_elements else 0.0
+        return _root_mean_square(self.relative_squares, self.relative_elements)
 
     @property
     def ulp_relative_rms(self) -> float:
-        return math.sqrt(self.ulp_relative_squares / self.relative_elements) if self.relative_elements else 0.0
+        return _root_mean_square(self.ulp_relative_squares, self.relative_elements)
 
     @property
     def ulp_channel_rms(self) -> float:
-        return math.sqrt(self.ulp_channel_squares / self.channel_elements) if self.channel_elements else 0.0
+        return _root_mean_square(self.ulp_channel_squares, self.channel_elements)
 
     @property
     def outward_bias(self) -> float:
@@ -133,6 +133,10 @@ class ErrorMetrics:
             return 0.0
         between = self.outward_row_squares - self.outward**2 / self.rows
         return math.sqrt(max(between, 0.0) * self.rows / (self.rows - 1)) / self.inexact
+
+
+def _root_mean_square(squares: float, count: int) -> float:
+    return math.sqrt(squares / count) if count else 0.0
 
 
 def merge(parts: Iterable[ErrorMetrics]) -> ErrorMetrics:

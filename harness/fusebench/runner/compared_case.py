@@ -29,7 +29,7 @@ from .messages import BASE, Failure, Measured, MeasureTask, Progress
 from .pairing import case_figures, control_twin, paired_task, twin_of
 from .reporter import Reporter
 from .spending import CHECK, Ledger
-from .timing_remarks import common_failure, own_failure, remark_on_late_calls, remark_on_retries, remark_on_timer
+from .timing_remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing
 from .two_sides import Couple, both_right, check_both, unchecked, with_checks
 from .undisturbed import Worker, measure_undisturbed
 from .verdicts import identical
@@ -179,9 +179,7 @@ class CaseComparison:
             self.found.warnings.append(remark)
         if reply.cut_short:
             self._warn(f"case {self._entry.case.key}: the budget ended before every pair was decided")
-        if remark := remark_on_retries(self._entry.case, reply.retried_replicates):
-            self._warn(remark)
-        if remark := remark_on_late_calls(self._entry.case, [reply]):
+        for remark in remarks_on_timing(self._entry.case, [reply]):
             self._warn(remark)
 
     def _refuse(self, names: Sequence[str], refused: str) -> None:

@@ -24,7 +24,7 @@ from .process import WorkerProcess
 from .reporter import Reporter
 from .spending import CHECK, Ledger
 from .summarise import CaseFigures, untimed_summary
-from .timing_remarks import common_failure, own_failure, remark_on_late_calls, remark_on_retries, remark_on_timer
+from .timing_remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing
 from .undisturbed import measure_undisturbed
 
 
@@ -137,9 +137,7 @@ class CaseMeasurement:
             self._ledger.add(reply.phases_s, {arm: reply.first_call_s.get(arm, 0.0) for arm in task.kernels})
             if reply.cut_short:
                 self._warn(f"case {task.case.key}: the budget ended before all {self._plan.replicates} replicates")
-        if remark := remark_on_retries(task.case, sum(reply.retried_replicates for reply in replies)):
-            self._warn(remark)
-        if remark := remark_on_late_calls(task.case, replies):
+        for remark in remarks_on_timing(task.case, replies):
             self._warn(remark)
 
     def _time_without(self, failure: Failure, ready: list[Result], seconds: float | None) -> None:

@@ -17,19 +17,23 @@ def remark_on_timer(reply: Measured) -> str:
     return f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}" if reply.timer_fallback else ""
 
 
-def remark_on_retries(case: Case, replicates: int) -> str:
-    """That so often a replicate of the case, or some of its rounds, was measured once more; empty for never."""
-    return f"case {case.key}: the timer lost records in {replicates} replicates, which were repeated" if replicates else ""
+def remarks_on_timing(case: Case, replies: Sequence[Measured]) -> list[str]:
+    """What was unusual about the timing of a case in one or several processes, one sentence each."""
+    found = []
+    if retried := sum(reply.retried_replicates for reply in replies):
+        found.append(f"case {case.key}: the timer lost records in {retried} replicates, which were repeated")
+    if late := _late_arms(replies):
+        found.append(f"case {case.key}: the device waited for the host inside of {', '.join(late)}: their gaps are the host's too")
+    return found
 
 
-def remark_on_late_calls(case: Case, replies: Sequence[Measured]) -> str:
-    """That the device waited for the host inside of more than `LATE_SHARE` of an arm's calls; empty where it did not."""
+def _late_arms(replies: Sequence[Measured]) -> list[str]:
+    """How often the device waited for the host inside of an arm's calls, for arms of which that is more than `LATE_SHARE`."""
     calls = Counter(sample.arm for reply in replies for sample in reply.samples)
     late: Counter[str] = Counter()
     for reply in replies:
         late.update(reply.late_calls)
-    seen = [f"{count} of {calls[arm]} calls of {arm}" for arm, count in sorted(late.items()) if count > LATE_SHARE * calls[arm]]
-    return f"case {case.key}: the device waited for the host inside of {', '.join(seen)}: their gaps are the host's too" if seen else ""
+    return [f"{count} of {calls[arm]} calls of {arm}" for arm, count in sorted(late.items()) if count > LATE_SHARE * calls[arm]]
 
 
 def own_failure(failure: Failure) -> str:

@@ -123,10 +123,12 @@ def _accuracy(accuracy: Accuracy | None, where: str) -> list[str]:
         return []
     names = ("rms_error", "max_error", "split_rms_error", "split_max_error", "channel_rms_error", "split_channel_rms_error")
     errors = {name: getattr(accuracy, name) for name in names}
-    errors |= {f"rms of output {one.name!r}": one.rms for one in accuracy.outputs}
-    errors |= {f"split_rms of output {one.name!r}": one.split_rms for one in accuracy.outputs}
-    errors |= {f"floor of output {one.name!r}": one.floor for one in accuracy.outputs}
-    errors |= {f"rounding of output {one.name!r}": one.rounding for one in accuracy.outputs if one.rounding is not None}
+    errors |= {
+        f"{name} of output {one.name!r}": error
+        for name in ("rms", "split_rms", "floor", "rounding")
+        for one in accuracy.outputs
+        if (error := getattr(one, name)) is not None
+    }
     # A failed check may hold NaN; one that passed never does.  An infinite error of the past would excuse every error of today.
     bad = [f"{name} is {error!r}" for name, error in errors.items() if not (math.isfinite(error) and error >= 0)]
     return [f"{where}: {', '.join(bad)}; expected errors that are finite and not negative"] if bad else []

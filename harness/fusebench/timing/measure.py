@@ -19,7 +19,7 @@ from ..registry import Op
 from ..registry.op import Buffers
 from ..schema import CacheState, Sample, SamplingPlan
 from ..stats.sequential import Plan
-from .arm import Arm, CallTiming, Timer
+from .arm import Arm, Timer
 from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
 from .lengths import FixedLength, Lengths
@@ -77,13 +77,13 @@ class CaseTimings:
         finally:
             self.phases_s[name] += time.monotonic() - began
 
-    def take_in(self, case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: TimedRounds) -> list[Sample]:
-        """Keep what was timed of a replicate's `rounds`, and count what that took.  Returns its samples."""
-        taken = _samples(case_key, replicate, rounds, timed.timings)
+    def take_in(self, case_key: str, replicate: int, timed: TimedRounds) -> list[Sample]:
+        """Keep what was timed of a replicate, and count what that took.  Returns its samples."""
+        taken = _samples(case_key, replicate, timed)
         self.samples += taken
         self.retried_replicates += timed.retries
         self.repeated_rounds += timed.repeated_rounds
-        self.late_calls += timed.late_calls(rounds)
+        self.late_calls += timed.late_calls
         return taken
 
     def finish(self, started: float) -> None:
@@ -180,7 +180,7 @@ def measure_case(
         rounds = balanced_rounds(arms, plan.rounds, rng)
         with timings.phase("timed rounds"), _without_garbage_collection():
             timed = time_rounds(rounds, timer, prepare)
-        taken = timings.take_in(case_key, replicate, rounds, timed)
+        taken = timings.take_in(case_key, replicate, timed)
         prepare.learn(taken)
         on_replicate(replicate + 1, ending.replicates)
         ending.add(taken)
@@ -290,7 +290,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], timed: Sequence[Sequence[CallTiming]]) -> list[Sample]:
+def _samples(case_key: str, replicate: int, timed: TimedRounds) -> list[Sample]:
     return [
         Sample(
             case=case_key,
@@ -302,6 +302,6 @@ def _samples(case_key: str, replicate: int, rounds: Sequence[Sequence[Arm]], tim
             busy_ns=timing.busy_ns,
             kernels=timing.kernels,
         )
-        for number, (order, timings) in enumerate(zip(rounds, timed, strict=True))
+        for number, (order, timings) in enumerate(zip(timed.rounds, timed.timings, strict=True))
         for position, (arm, timing) in enumerate(zip(order, timings, strict=True))
     ]

@@ -9,7 +9,7 @@ start, and one in 6200 from the second round on.  Rounds with calls that waited 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import TimerError
@@ -27,6 +27,7 @@ HOST_BOUND_SHARE = 0.5
 class TimedRounds:
     """What the timer said of the rounds of one replicate, and what had to be repeated for that."""
 
+    rounds: Sequence[Sequence[Arm]]
     timings: list[list[CallTiming]] = field(default_factory=list)
     """By round, in the order of its arms."""
     retries: int = 0
@@ -34,9 +35,15 @@ class TimedRounds:
     repeated_rounds: int = 0
     """Rounds that were timed again since the host came late, each as often as it was."""
 
-    def late_calls(self, rounds: Sequence[Sequence[Arm]]) -> Counter[str]:
-        """By name of an arm, how many of its calls in `rounds`, which these are the timings of, still waited for the host."""
-        return Counter(arm.name for arm, timing in _calls(rounds, self.timings) if timing.late)
+    def calls(self) -> Iterator[tuple[Arm, CallTiming]]:
+        """What was called and how that was timed, in order; nothing before all rounds were timed once."""
+        timed = zip(self.rounds, self.timings, strict=True) if self.timings else ()
+        return (pair for order, told in timed for pair in zip(order, told, strict=True))
+
+    @property
+    def late_calls(self) -> Counter[str]:
+        """By name of an arm, how many of its calls waited for the host."""
+        return Counter(arm.name for arm, timing in self.calls() if timing.late)
 
 
 def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None]) -> TimedRounds:
@@ -45,47 +52,40 @@ def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable
     Raises:
         TimerError: records were missing again and again.
     """
-    found = TimedRounds()
+    found = TimedRounds(rounds)
     found.timings = _time_whole(rounds, timer, prepare, found)
     for _ in range(LATE_RETRIES):
-        late = _late_rounds(rounds, found.timings)
+        late = _late_rounds(found)
         if not late:
             break
-        known = [pair for number, pair in enumerate(zip(rounds, found.timings, strict=True)) if number not in late]
-        again = _time_whole([rounds[number] for number in late], timer, prepare, found, known)
+        again = _time_whole([rounds[number] for number in late], timer, prepare, found)
         for number, timings in zip(late, again, strict=True):
             found.timings[number] = timings
         found.repeated_rounds += len(late)
     return found
 
 
-def _late_rounds(rounds: Sequence[Sequence[Arm]], timings: Sequence[Sequence[CallTiming]]) -> list[int]:
+def _late_rounds(found: TimedRounds) -> list[int]:
     """Numbers of the rounds with a call that waited for the host, other than those of arms that always do."""
-    calls = Counter(arm.name for order in rounds for arm in order)
-    late = Counter(arm.name for arm, timing in _calls(rounds, timings) if timing.late)
-    by_chance = {name for name, count in late.items() if count <= HOST_BOUND_SHARE * calls[name]}
+    calls = Counter(arm.name for order in found.rounds for arm in order)
+    by_chance = {name for name, count in found.late_calls.items() if count <= HOST_BOUND_SHARE * calls[name]}
     return [
         number
-        for number, (order, told) in enumerate(zip(rounds, timings, strict=True))
+        for number, (order, told) in enumerate(zip(found.rounds, found.timings, strict=True))
         if any(timing.late and arm.name in by_chance for arm, timing in zip(order, told, strict=True))
     ]
 
 
 def _time_whole(
-    rounds: Sequence[Sequence[Arm]],
-    timer: Timer,
-    prepare: Callable[[Arm], None],
-    found: TimedRounds,
-    known: Sequence[tuple[Sequence[Arm], Sequence[CallTiming]]] = (),
+    rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None], found: TimedRounds
 ) -> list[list[CallTiming]]:
-    """Timings by round, of which none lacks a record, also beside those of the rounds that are `known`; retries are counted in `found`."""
+    """Timings by round, of which none lacks a record, also beside what was `found` so far, where retries are counted."""
     calls = [arm for order in rounds for arm in order]
-    beside = [pair for order, timings in known for pair in zip(order, timings, strict=True)]
     for attempt in range(RETRIES + 1):
         problem: TimerError
         try:
             timed = timer.time_calls(calls, prepare)
-            _require_same_launches([*beside, *zip(calls, timed, strict=True)])
+            _require_same_launches([*found.calls(), *zip(calls, timed, strict=True)])
             remaining = iter(timed)
             return [[next(remaining) for _ in order] for order in rounds]
         except TimerError as error:
@@ -104,7 +104,3 @@ def _require_same_launches(calls: Iterable[tuple[Arm, CallTiming]]) -> None:
         if len(counts) > 1:
             seen = ", ".join(f"{count} activities in {calls_} calls" for count, calls_ in sorted(counts.items()))
             raise TimerError(f"arm {name!r} left {seen}: records were dropped, or the kernel's launches vary from call to call")
-
-
-def _calls(rounds: Sequence[Sequence[Arm]], timings: Sequence[Sequence[CallTiming]]) -> Iterable[tuple[Arm, CallTiming]]:
-    return (pair for order, told in zip(rounds, timings, strict=True) for pair in zip(order, told, strict=True))
