@@ -49,6 +49,14 @@ def of_one_code() -> tuple[Run, ...]:
     return stored()[3:]
 
 
+Place = tuple[str, str, str]
+"""Suite, case and kernel."""
+
+
+def place(one: Result | Judgement) -> Place:
+    return one.suite, one.case, one.kernel
+
+
 class Compared(NamedTuple):
     """One comparison by times alone."""
 
@@ -67,10 +75,10 @@ def compared() -> tuple[Compared, ...]:
     """
     found = []
     for old, new in combinations(nightlies(), 2):
-        timings = [{(one.suite, one.case, one.kernel): one for one in run.results} for run in (new, old)]
+        timings = [{place(one): one for one in run.results} for run in (new, old)]
         judgements = judge_run(without_code(new), selected_part(without_code(new), without_code(old)), RULE)
         for one in judgements:
-            now, then = (results.get((one.suite, one.case, one.kernel)) for results in timings)
+            now, then = (results.get(place(one)) for results in timings)
             if one.verdict.change is None or one.role in (Role.COMPILED, Role.PEER) or now is None or then is None:
                 continue
             if now.code is not None and then.code is not None and now.code != then.code:
@@ -132,10 +140,10 @@ def scatter(ratios: Iterable[float]) -> float:
 def test_the_streams_scatter_less_than_any_other_yardstick(duration: int) -> None:
     others = defaultdict(list)
     for old, new in combinations(nightlies(), 2):
-        before = {(one.suite, one.case, one.kernel): one.measurement for one in old.results}
+        before = {place(one): one.measurement for one in old.results}
         cases = [{summary.case.key: summary for summary in run.cases} for run in (new, old)]
         for one in new.results:
-            now, then = one.measurement, before.get((one.suite, one.case, one.kernel))
+            now, then = one.measurement, before.get(place(one))
             if one.role is not Role.FUSED or now is None or then is None or call_class(now.time_us.value, now.kernels) != (False, duration):
                 continue
             assert now.speedup is not None
@@ -208,14 +216,6 @@ def less_accurate(result: Result) -> Result:
     return msgspec.structs.replace(result, accuracy=msgspec.structs.replace(result.accuracy, outputs=outputs))
 
 
-Place = tuple[str, str, str]
-"""Suite, case and kernel."""
-
-
-def place(one: Result | Judgement) -> Place:
-    return one.suite, one.case, one.kernel
-
-
 def slowed(run: Run, share: float, places: Collection[Place] | None = None) -> Run:
     """The run with every fused kernel, or what is in these places, slower by this share in all replicates alike, by other code if known."""
 
@@ -235,9 +235,9 @@ def test_slowdowns_planted_in_real_nightlies_are_found(share: float, duration: i
     """Each by itself, before the rate of false findings, which asks less of many."""
     found = []
     for old, new in combinations(nightlies(), 2):
-        timings = {(one.suite, one.case, one.kernel): one.measurement for one in new.results}
+        timings = {place(one): one.measurement for one in new.results}
         for one in judge_run(slowed(without_code(new), share), selected_part(without_code(new), without_code(old)), RULE):
-            timing = timings.get((one.suite, one.case, one.kernel))
+            timing = timings.get(place(one))
             if one.role is not Role.FUSED or one.verdict.change is None or timing is None:
                 continue
             if call_class(timing.time_us.value, timing.kernels) == (False, duration):
