@@ -10,6 +10,7 @@ import typer
 
 from ..errors import DeviceUnfitError, UsageError
 from ..schema import CacheState
+from ..stats.calibration import FEWEST_TRIALS
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
 from .run_command import WaitOption
 
@@ -24,6 +25,7 @@ QUICK_PASSES, PASSES = 1, 2
 IDENTICAL = 24
 """Pairs of equal arms in each pass: two passes over the twelve built-in subjects and the twelve of the suite make 1152 comparisons."""
 PLANTED = 3
+"""Pairs of each slowdown in each pass, at least."""
 
 
 class BuiltIn(StrEnum):
@@ -70,7 +72,16 @@ def calibrate(
             help="Take no longer than about this; what was not reached by then is left out.",
         ),
     ] = None,
-    planted: Annotated[int, typer.Option("--planted", min=1, help="Pairs of each planted slowdown in each measurement.")] = PLANTED,
+    planted: Annotated[
+        int | None,
+        typer.Option(
+            "--planted",
+            min=1,
+            show_default=False,
+            help=f"Pairs of each planted slowdown in each measurement. Unless given {PLANTED}, and without --quick more where fewer than "
+            f"{FEWEST_TRIALS} trials of a class of calls, too few to be claimed, would come of it.",
+        ),
+    ] = None,
     built_in: Annotated[
         BuiltIn,
         typer.Option(
@@ -131,7 +142,8 @@ def calibrate(
         slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
         passes=passes or (QUICK_PASSES if quick else PASSES),
         identical=identical,
-        planted=planted,
+        planted=planted or PLANTED,
+        trials=FEWEST_TRIALS if planted is None and not quick else 0,
         processes=PROCESSES,
         timer=timer,
         budget_s=budget,

@@ -32,6 +32,7 @@ from .pilots import Pilot
 from .reporter import Reporter
 from .spending import Ledger
 from .subjects import Subject
+from .trial_counts import planted_counts
 from .truths import Truths
 from .undisturbed import Worker
 
@@ -108,11 +109,15 @@ class Calibrating:
 
     def _visits(self, subjects: Sequence[Subject], pilots: dict[int, Pilot], workers: Workers, began: float) -> bool:
         """All visits; False where the budget or an interruption ended them early."""
-        planned = [Visit(number, place, subjects[place], pilots[place]) for number in range(self.options.passes) for place in pilots]
-        budget_s = self.options.budget_s
+        options = self.options
+        counts = planted_counts(pilots, options.passes, options.planted, options.trials)
+        planned = [
+            Visit(number, place, subjects[place], pilots[place], counts[place]) for number in range(options.passes) for place in pilots
+        ]
+        budget_s = options.budget_s
         longest = 0.0
         with Crew(workers, Ledger()) as crew:
-            fresh = crew.fresh(self.options.processes)
+            fresh = crew.fresh(options.processes)
             for done, visit in enumerate(planned):
                 started = time.monotonic()
                 if budget_s is not None and started + longest - began > budget_s:

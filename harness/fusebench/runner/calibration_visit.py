@@ -47,7 +47,9 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     identical: int
     """Pairs of identical arms in each."""
     planted: int = 1
-    """Pairs of each slowdown in each."""
+    """Pairs of each slowdown in each, at least."""
+    trials: int = 0
+    """Of each slowdown in each class of calls, when all passes are over: visits hold more than `planted` pairs where it takes more."""
     processes: int = PROCESSES
     timer: str = "auto"
     budget_s: float | None = None
@@ -60,6 +62,8 @@ class Visit(NamedTuple):
     """Of the subject among all."""
     subject: Subject
     pilot: Pilot
+    planted: Mapping[float, int]
+    """By slowdown, how many pairs of it are measured."""
 
 
 class Pending(msgspec.Struct, kw_only=True):
@@ -98,14 +102,15 @@ class Visiting:
         equal, *raised = wanted.pairs
         trim = self.options.plan.trim
         time_us = mean_us(samples, trim)[equal.old]
+        launches = next(sample.kernels for sample in samples if sample.arm == equal.old)
         if subject.planting is Planting.DELAY:
-            return Pilot(time_us=time_us, values=delays(subject, slowdowns, time_us))
+            return Pilot(time_us=time_us, launches=launches, values=delays(subject, slowdowns, time_us))
         logs = {tried[wanted.nominal[pair.name]]: pair_logs(samples, pair, trim) for pair in raised}
         seen = {value: repeated_interval(taken, TRUTH_LEVEL_TAIL, looks=1) for value, taken in logs.items()}
         values, missing = fitting_values(slowdowns, seen)
         for slowdown, reason in missing.items():
             self._warn(f"{subject.name}: {slowdown:.1%} slower is not planted by more {subject.key}: {reason}")
-        return Pilot(time_us=time_us, values=values)
+        return Pilot(time_us=time_us, launches=launches, values=values)
 
     def _try(self, subject: Subject, tried: Mapping[float, int], worker: Worker) -> tuple[Comparing, list[Sample] | None]:
         """One pair of equal arms and one of each value that is tried: what was compared, and its samples, or None where any failed."""
@@ -123,7 +128,7 @@ class Visiting:
         subject = visit.subject
         pending: list[Pending] = []
         values = visit.pilot.values
-        wanted = comparing(subject, self.options.identical, dict.fromkeys(values, self.options.planted), values)
+        wanted = comparing(subject, self.options.identical, visit.planted, values)
         for part in wanted.batches(pairs_at_once(subject, values.values(), self.device.memory_bytes)):
             reply = self._ask(subject, part.arms, part.pairs, worker, looks=self.options.looks)
             if reply is None:

@@ -33,6 +33,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     """What a subject takes, and what makes it slower."""
 
     time_us: float
+    launches: int
+    """Device activities of one call; 0 where the timer cannot see them."""
     values: dict[float, int]
     """By slowdown (a share of the time), the value of the subject's parameter that plants it; without those that nothing plants."""
 
