@@ -119,12 +119,13 @@ def test_on_a_gpu_a_planted_stall_is_seen_and_a_host_that_is_ahead_is_not_late()
 
     x = torch.ones(1 << 16, device="cuda")
     unkept = 1  # the first call is made once more
+    stall_s = 0.1  # before 40 calls of 0.5 ms are over, the host is up to 20 ms ahead of the device, and a shorter stall is none
     stalls = iter([False] * (unkept + 25) + [True] * 3)
 
     def chain() -> None:
         x.neg_()
         if next(stalls, False):
-            time.sleep(0.002)
+            time.sleep(stall_s)
         x.neg_()
 
     arm = Arm("chain", chain, lambda: None)
