@@ -19,6 +19,18 @@ class FusebenchError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
+class RemediedError(FusebenchError):
+    """One whose `cause` and `remedy` are kept apart, for whoever shows them in columns; its message is both."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause, remedy)  # as they were given, so that a copy can be made of it
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}; {self.remedy}"
+
+
 class UsageError(FusebenchError):
     """A command, option or configuration that cannot be carried out as written."""
 

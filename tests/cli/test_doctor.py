@@ -125,7 +125,20 @@ def test_an_assembler_that_is_named_and_does_not_run_is_a_no(with_gpu, monkeypat
     (found,) = named(document, "assembler")
     assert (code, found["status"]) == (3, "no")
     assert found["found"].startswith("TRITON_PTXAS_PATH names no assembler that runs")
-    assert "unset it" in found["remedy"]
+    assert found["remedy"] == "name a ptxas that does, or unset it for Triton's own"
+    assert found["remedy"] not in found["found"]
+
+
+def test_an_assembler_of_tritons_that_does_not_run_is_a_warning(with_gpu, monkeypatch, tmp_path) -> None:
+    with_gpu()
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    monkeypatch.setattr("fusebench.device.triton_programs.tool", lambda name: tmp_path / name)
+    code, document = run("--device", "cuda")
+    (found,) = named(document, "assembler")
+    assert (code, found["status"]) == (0, "warn")
+    assert f"{tmp_path / 'ptxas'} --version failed" in found["found"]
+    assert "install triton" not in found["found"]
+    assert found["remedy"] == "install triton again; records will lack the assembler's version"
 
 
 def test_a_package_outside_its_range_is_a_no(monkeypatch) -> None:

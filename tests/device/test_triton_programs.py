@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
 from fusebench.device import triton_programs
-from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, ToolError, assembler, assembler_environment, program_version, tool
+from fusebench.device.triton_programs import (
+    ASSEMBLER_VARIABLE,
+    NamedAssemblerError,
+    ToolError,
+    assembler,
+    assembler_environment,
+    assembler_version,
+    program_version,
+    tool,
+)
+from fusebench.errors import UsageError
 
 
 @pytest.fixture
@@ -71,3 +82,25 @@ def test_an_assembler_that_tells_no_version_is_named(tmp_path: Path, text: str, 
     path.chmod(0o755)
     with pytest.raises(ToolError, match=said):
         program_version(path)
+
+
+def test_what_was_found_and_the_remedy_are_kept_apart_whatever_the_path_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What was found is shown without a remedy of its own: Triton's assembler is not the one that was named."""
+    named = tmp_path / "a; b"
+    monkeypatch.setenv(ASSEMBLER_VARIABLE, str(named))
+    with pytest.raises(NamedAssemblerError) as refused:
+        assembler_version("ptxas")
+    with pytest.raises(ToolError) as own:
+        program_version(named)
+    assert isinstance(refused.value, UsageError)
+    assert refused.value.cause == f"{ASSEMBLER_VARIABLE} names no assembler that runs: {own.value.cause}"
+    assert f"{named} --version failed" in own.value.cause
+    assert (refused.value.remedy, own.value.remedy) == (
+        "name a ptxas that does, or unset it for Triton's own",
+        "install triton again",
+    )
+
+
+def test_such_an_error_says_both_and_survives_the_way_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(ToolError("it does not run", "install it again")))
+    assert (str(error), error.cause, error.remedy) == ("it does not run; install it again", "it does not run", "install it again")

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from ..config import Project, find_project
-from ..errors import UsageError
 from .doctor_finding import DoctorFinding, no, ok, warn
 from .nsight import NsightProbe, permission_problem, probe_nsight, tool_problem
 from .packages import distribution_version, torch_build
 from .toolchain import Requirement, compiler, requirements
-from .triton_programs import ASSEMBLER_VARIABLES, ToolError, assembler_version
+from .triton_programs import ASSEMBLER_VARIABLES, NamedAssemblerError, ToolError, assembler_version
 
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 
@@ -104,11 +103,10 @@ def _compilers(kind: str) -> list[DoctorFinding]:
 def _assemblers() -> DoctorFinding:
     try:
         versions = {name: assembler_version(name) for name in ASSEMBLER_VARIABLES}
-    except UsageError as error:
-        what, _, remedy = str(error).rpartition("; ")
-        return no("assembler", what, remedy)
+    except NamedAssemblerError as error:
+        return no("assembler", error.cause, error.remedy)
     except ToolError as error:
-        return warn("assembler", str(error), "install triton again; records will lack the assembler's version")
+        return warn("assembler", error.cause, f"{error.remedy}; records will lack the assembler's version")
     missing = [name for name, version in versions.items() if not version]
     if missing:
         return warn("assembler", f"{' and '.join(missing)} not found", "Triton's wheels hold them: install triton from one")

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ..errors import DeviceUnfitError
+from ..errors import DeviceUnfitError, RemediedError
 
 CLOCK_REASONS: dict[int, str] = {
     0x001: "gpu_idle",
@@ -35,14 +35,15 @@ work meets on every run and which no waiting removes; it is recorded).
 """
 
 
-class GpuUnavailableError(DeviceUnfitError):
-    """There is no GPU to use: no driver, no GPU, or none visible.  `cause` and `remedy` are kept apart for the doctor's table."""
+class GpuUnavailableError(RemediedError, DeviceUnfitError):
+    """There is no GPU to use: no driver, no GPU, or none visible."""
 
     def __init__(self, cause: str, remedy: str, asked: str = "") -> None:
-        prefix = f"--device {asked}: " if asked else ""
-        super().__init__(f"{prefix}{cause}; {remedy}{', or use --device cpu' if asked else ''}")
-        self.cause = cause
-        self.remedy = remedy
+        super().__init__(cause, remedy)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        return f"--device {self.asked}: {super().__str__()}, or use --device cpu" if self.asked else super().__str__()
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from ..errors import FusebenchError, UsageError
+from ..errors import RemediedError, UsageError
 
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names Triton's `ptxas`; Inductor leaves a value alone that is there already."""
@@ -24,11 +24,15 @@ compute capability 10.0 on `ptxas-blackwell` in 3.6 and 3.7, from 9.0 on in 3.9 
 second variable alone."""
 
 
-_AGAIN = "; install triton again"
+_AGAIN = "install triton again"
 
 
-class ToolError(FusebenchError):
+class ToolError(RemediedError):
     """A program that Triton's package should hold is missing or does not run."""
+
+
+class NamedAssemblerError(RemediedError, UsageError):
+    """A variable names an assembler that does not run, in whose place Triton would take its own without a word."""
 
 
 def tool(name: str) -> Path:
@@ -39,10 +43,10 @@ def tool(name: str) -> Path:
     """
     spec = importlib.util.find_spec("triton")
     if spec is None or not spec.submodule_search_locations:
-        raise ToolError("triton is not installed, and its package holds the assembler and the disassembler; pip install triton")
+        raise ToolError("triton is not installed, and its package holds the assembler and the disassembler", "pip install triton")
     path = Path(spec.submodule_search_locations[0]) / "backends" / "nvidia" / "bin" / name
     if not path.is_file():
-        raise ToolError(f"{path} does not exist; expected in every Triton package for NVIDIA GPUs: install triton from a wheel")
+        raise ToolError(f"{path} does not exist, expected in every Triton package for NVIDIA GPUs", "install triton from a wheel")
     return path
 
 
@@ -55,10 +59,10 @@ def program_version(program: Path) -> str:
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolError(f"{program} --version failed: {error}{_AGAIN}") from error
+        raise ToolError(f"{program} --version failed: {error}", _AGAIN) from error
     match = re.search(r"\bV(\d[\d.]*)", said)
     if match is None:
-        raise ToolError(f"{program} --version: expected a version such as V12.9.86, found {' '.join(said.split())!r}")
+        raise ToolError(f"{program} --version: expected a version such as V12.9.86, found {' '.join(said.split())!r}", _AGAIN)
     return match[1]
 
 
@@ -76,7 +80,7 @@ def assembler_version(name: str) -> str:
     """The version of that assembler; empty without one.
 
     Raises:
-        UsageError: its variable names something that does not run, in whose place Triton takes its own without a word.
+        NamedAssemblerError: its variable names something that does not run.
         ToolError: that of Triton's package does not run.
     """
     path, variable = assembler(name), ASSEMBLER_VARIABLES[name]
@@ -85,10 +89,8 @@ def assembler_version(name: str) -> str:
     except ToolError as error:
         if not os.environ.get(variable):
             raise
-        found = str(error).removesuffix(_AGAIN)
-        raise UsageError(
-            f"{variable} names no assembler that runs: {found}; name a ptxas that does, or unset it for Triton's own"
-        ) from error
+        cause = f"{variable} names no assembler that runs: {error.cause}"
+        raise NamedAssemblerError(cause, "name a ptxas that does, or unset it for Triton's own") from error
 
 
 def assembler_environment() -> dict[str, str]:
