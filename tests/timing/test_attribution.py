@@ -152,18 +152,53 @@ def test_a_call_without_an_activity_is_an_error_that_names_its_arm() -> None:
     assert caught.value.exit_code is ExitCode.DEVICE_UNFIT
 
 
-def test_the_first_call_of_a_profile_is_made_once_more_and_not_counted() -> None:
-    class Recorded(CuptiTimer):
-        def record(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[Event]:
-            made.extend(arm.name for arm in calls)
-            tags = range(20, 20 * len(calls) + 20, 20)
-            marks = [between(10), *(event for place, tag in enumerate(tags) for event in (call(place, tag), between(tag + 10)))]
-            return [*marks, *(activity(tag, 1000 * tag, 1000 * tag + tag) for tag in tags)]
+class Recorded(CuptiTimer):
+    """One activity per call, 20 ns long in the first that is made, 40 in the second and so on; `without` takes records away."""
 
-    made: list[str] = []
-    arms = [Arm(name, lambda: None, lambda: None) for name in ("a", "b")]
-    assert [timing.span_ns for timing in Recorded().time_calls(arms, lambda arm: None)] == [40, 60]
-    assert made == ["a", "a", "b"]
+    def __init__(self, without: Callable[[Event], bool] = lambda event: False) -> None:
+        super().__init__()
+        self.made: list[str] = []
+        self._without = without
+
+    def record(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[Event]:
+        self.made.extend(arm.name for arm in calls)
+        tags = range(20, 20 * len(calls) + 20, 20)
+        marks = [between(10), *(event for place, tag in enumerate(tags) for event in (call(place, tag), between(tag + 10)))]
+        launches = [launch(900 + tag, tag) for tag in tags]
+        activities = [of_launch(900 + tag, tag, 1000 * tag, 1000 * tag + tag) for tag in tags]
+        return [event for event in (*marks, *launches, *activities) if not self._without(event)]
+
+
+def arms(*names: str) -> list[Arm]:
+    return [Arm(name, lambda: None, lambda: None) for name in names]
+
+
+def test_the_first_call_of_a_profile_is_made_once_more_and_not_counted() -> None:
+    timer = Recorded()
+    assert [timing.span_ns for timing in timer.time_calls(arms("a", "b"), lambda arm: None)] == [40, 60]
+    assert timer.made == ["a", "a", "b"]
+
+
+LOSSES: dict[str, Callable[[int], Callable[[Event], bool]]] = {
+    "left no device activity": lambda tag: lambda event: event.tag == tag,
+    "made 1 launches that left no device activity": lambda tag: lambda event: event.device.endswith("CUDA") and event.tag == tag,
+    "kept 6 ranges of 7": lambda tag: lambda event: event.label.startswith("fusebench:call:") and event.number == tag,
+}
+
+
+@pytest.mark.parametrize("said", LOSSES)
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [(0, "the extra first call (of arm 'a', not kept)"), (1, "call 0 of arm 'a'"), (2, "call 1 of arm 'b'")],
+    ids=["the one not kept", "the first asked for", "the second"],
+)
+def test_a_message_numbers_the_calls_that_were_asked_for(said: str, place: int, named: str) -> None:
+    timer = Recorded(without=LOSSES[said](20 * place + 20))
+    with pytest.raises(TimerError) as caught:
+        timer.time_calls(arms("a", "b"), lambda arm: None)
+    assert said in str(caught.value)
+    assert named in str(caught.value)
+    assert str(caught.value).count("of arm") == 1
 
 
 def launch(number: int, tag: int, name: str = "cudaLaunchKernel") -> Event:

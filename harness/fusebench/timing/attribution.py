@@ -71,24 +71,26 @@ class _Records:
         return self.ranges[place][1] if place >= 0 else None
 
 
-def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
+def attribute(events: Iterable[Any], names: Sequence[str], *, first_kept: bool = True) -> list[CallTiming]:
     """Group device activities by the call that issued them.
 
     Args:
         events: the profiler's events: each has `name`, `device_type`, `is_user_annotation`, `correlation_id`,
             `linked_correlation_id`, `start_ns` and `end_ns` methods.
-        names: name of the arm of each call, in order, for messages.
+        names: name of the arm of each call that was made, in order, for messages.
+        first_kept: whether the first call was asked for; else it gets no timing, and in messages number 0 is the one after it.
 
     Raises:
-        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity.
+        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity; of a call that is not kept too.
     """
+    calls = _as_asked_for(names, first_kept)
     records = _Records(events)
     # One range more or less would hand what happens between two calls to one of them.
-    due = [-1, *(number for index in range(len(names)) for number in (index, -1))]
+    due = [-1, *(number for index in range(len(calls)) for number in (index, -1))]
     if [index for _, index in records.ranges] != due:
-        kept = f"the profiler kept {len(records.ranges)} ranges of {len(due)}{_missing(records.ranges, names)}"
+        kept = f"the profiler kept {len(records.ranges)} ranges of {len(due)}{_missing(records.ranges, calls)}"
         raise TimerError(f"{kept}; records were dropped, so no call can be attributed")
-    by_call: list[list[_Activity]] = [[] for _ in names]
+    by_call: list[list[_Activity]] = [[] for _ in calls]
     for activity in records.activities:
         _, _, tag, _, name = activity
         index = records.call_of(tag)
@@ -98,16 +100,21 @@ def attribute(events: Iterable[Any], names: Sequence[str]) -> list[CallTiming]:
             )
         if index >= 0:
             by_call[index].append(activity)
-    _require_activities(records, names)
-    for index, found in enumerate(by_call):
+    _require_activities(records, calls)
+    for call, found in zip(calls, by_call, strict=True):
         if not found:
-            raise TimerError(
-                f"call {index} of arm {names[index]!r} left no device activity: it launched nothing, or CUPTI dropped its records"
-            )
-    return [_timing(found, records.begun_ns) for found in by_call]
+            raise TimerError(f"{call} left no device activity: it launched nothing, or CUPTI dropped its records")
+    return [_timing(found, records.begun_ns) for found in (by_call if first_kept else by_call[1:])]
 
 
-def _require_activities(records: _Records, names: Sequence[str]) -> None:
+def _as_asked_for(names: Sequence[str], first_kept: bool) -> list[str]:
+    """What messages call each call: by its number among those that were asked for, which is what a reader can count."""
+    if first_kept:
+        return [f"call {number} of arm {name!r}" for number, name in enumerate(names)]
+    return [*(f"the extra first call (of arm {name!r}, not kept)" for name in names[:1]), *_as_asked_for(names[1:], True)]
+
+
+def _require_activities(records: _Records, calls: Sequence[str]) -> None:
     """Raise TimerError for a launch within a call whose activity was not recorded.
 
     Where not one launch of an interface shares its id with an activity, this torch numbers the two apart, and there is nothing to match.
@@ -123,14 +130,14 @@ def _require_activities(records: _Records, names: Sequence[str]) -> None:
     if lost:
         index, count = next(iter(sorted(lost.items())))
         raise TimerError(
-            f"call {index} of arm {names[index]!r} made {count} launches that left no device activity, as did calls of {len(lost)} in all: "
+            f"{calls[index]} made {count} launches that left no device activity, as did calls of {len(lost)} in all: "
             "CUPTI dropped their records"
         )
 
 
-def _missing(ranges: Sequence[tuple[int, int]], names: Sequence[str]) -> str:
+def _missing(ranges: Sequence[tuple[int, int]], calls: Sequence[str]) -> str:
     kept = {index for _, index in ranges}
-    lost = [f"call {index} of arm {name!r}" for index, name in enumerate(names) if index not in kept]
+    lost = [call for index, call in enumerate(calls) if index not in kept]
     return f", without {', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}" if lost else ""
 
 

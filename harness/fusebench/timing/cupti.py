@@ -35,7 +35,7 @@ class CuptiTimer:
         # One call more than is timed: the host is least ahead of the device in the first of a profile, and one in ten of such, of several
         # launches, waited for it in a nightly on an H200.
         calls = [*calls[:1], *calls]
-        return attribute(self.record(calls, prepare), [arm.name for arm in calls])[1:]
+        return attribute(self.record(calls, prepare), [arm.name for arm in calls], first_kept=False)
 
     def record(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[Any]:
         """Make the calls and return the profiler's events, for `attribute`."""
