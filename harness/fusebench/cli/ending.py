@@ -1,4 +1,5 @@
-"""How a command ends that neither returned nor failed in words: by a fault of fusebench itself, or because nobody reads on."""
+"""How a command ends that neither returned nor failed in words: by a fault of fusebench itself, for want of a package, or because nobody
+reads on."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import typer
 from .. import __version__
 from ..errors import FusebenchError
 from ..schema import ExitCode
+from .missing_package import missing_package
 
 EXIT_UNREAD = 141
 """What a shell reports for a process that SIGPIPE ended: 128 + 13."""
@@ -21,6 +23,10 @@ def exit_code_of(error: Exception) -> int:
     """Say on stderr what is known of `error`, which no command expected, and return the exit code that it deserves."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return EXIT_UNREAD
+    if (missing := missing_package(error)) is not None:
+        with suppress(OSError):
+            typer.echo(f"error: {missing}", err=True)
+        return missing.exit_code
     with suppress(OSError):  # a stderr that is gone must not change the exit code
         traceback.print_exception(error)
         typer.echo(
@@ -34,6 +40,7 @@ def exit_code_of(error: Exception) -> int:
 def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
     """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C and a
     reader that has left, which say nothing of what was measured."""
+    error = missing_package(error) or error
     if isinstance(error, FusebenchError):
         return ExitCode(error.exit_code), str(error)
     if isinstance(error, Exception) and not (isinstance(error, BrokenPipeError) and _unread()):

@@ -2,8 +2,9 @@
 
 Command modules import only typer, errors, schema and what gives options their defaults at their top, so importing them all keeps
 `fusebench --help` under 0.3 s; everything heavier is imported by the command that needs it.  A command ends by returning (exit code 0) or
-by `raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code.  Any other
-exception is a fault of fusebench and ends with its traceback and an exit code of its own: Python's would be that of a regression.
+by `raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code; so
+does the failed import of a package that fusebench declares.  Any other exception is a fault of fusebench and ends with its traceback and an
+exit code of its own: Python's would be that of a regression.
 """
 
 from __future__ import annotations
