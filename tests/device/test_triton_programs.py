@@ -11,6 +11,8 @@ import pytest
 from fusebench.device import triton_programs
 from fusebench.device.triton_programs import (
     ASSEMBLER_VARIABLE,
+    ASSEMBLER_VARIABLES,
+    CACHE_VARIABLE,
     NamedAssemblerError,
     ToolError,
     assembler,
@@ -35,7 +37,7 @@ def test_the_assembler_is_tritons_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ASSEMBLER_VARIABLE, raising=False)
     path = assembler()
     assert path == tool("ptxas")
-    assert assembler_environment() == {ASSEMBLER_VARIABLE: str(path)}
+    assert assembler_environment()[ASSEMBLER_VARIABLE] == str(path)
     assert program_version(tool("ptxas")).count(".") == 2
 
 
@@ -70,6 +72,45 @@ def test_inductor_leaves_the_assembler_of_such_a_process_alone(monkeypatch: pyte
     monkeypatch.setenv(ASSEMBLER_VARIABLE, own[ASSEMBLER_VARIABLE])
     set_path()
     assert os.environ[ASSEMBLER_VARIABLE] == own[ASSEMBLER_VARIABLE]
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """fusebench's own cache, where the user names no folder of Triton's."""
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    monkeypatch.setenv("FUSEBENCH_CACHE_DIR", str(tmp_path / "own"))
+    return tmp_path / "own"
+
+
+def test_what_one_assembler_made_is_found_by_it_alone(monkeypatch: pytest.MonkeyPatch, program: Path, caches: Path) -> None:
+    monkeypatch.delenv(ASSEMBLER_VARIABLE, raising=False)
+    own = assembler_environment()[CACHE_VARIABLE]
+    assert Path(own).parent == caches / "triton"
+    assert assembler_environment()[CACHE_VARIABLE] == own
+    monkeypatch.setenv(ASSEMBLER_VARIABLE, str(program))
+    named = assembler_environment()[CACHE_VARIABLE]
+    program.write_text(program.read_text().replace("13.0.88", "13.1.8"))
+    again = assembler_environment()[CACHE_VARIABLE]
+    monkeypatch.setenv(ASSEMBLER_VARIABLES["ptxas-blackwell"], str(program))
+    assert len({own, named, again, assembler_environment()[CACHE_VARIABLE]}) == 4, "another one, another of that name, another second one"
+
+
+def test_the_users_folder_of_compiled_kernels_holds_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    folder = assembler_environment()[CACHE_VARIABLE]
+    assert Path(folder).parent == tmp_path
+    monkeypatch.setenv(CACHE_VARIABLE, folder)
+    assert assembler_environment()[CACHE_VARIABLE] == folder, "of a process that such a one starts"
+
+
+def test_triton_and_inductor_keep_compiled_kernels_in_that_folder(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
+    from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+    from triton import knobs
+
+    folder = assembler_environment()[CACHE_VARIABLE]
+    assert knobs.cache.dir != folder
+    monkeypatch.setenv(CACHE_VARIABLE, folder)
+    assert knobs.cache.dir == triton_cache_dir(0) == folder
 
 
 @pytest.mark.parametrize(

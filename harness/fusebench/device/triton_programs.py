@@ -3,11 +3,12 @@
 torch's Inductor sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, where that has one, as soon as it compiles something.  From
 then on every Triton kernel of the process is assembled by another ptxas.  That is other machine code, whose times on an H200 differed by
 up to 2 % (torch 2.11, Triton 3.6), depending on whether a torch.compile kernel had been called before.  A process that is started with the
-variable keeps it.
+variable keeps it, and finds in its folder of compiled kernels only what processes like it have put there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 from pathlib import Path
 
 from ..errors import RemediedError, UsageError
+from .user_cache import own_cache
 
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names Triton's `ptxas`; Inductor leaves a value alone that is there already."""
@@ -22,6 +24,10 @@ ASSEMBLER_VARIABLES = {"ptxas": ASSEMBLER_VARIABLE, "ptxas-blackwell": "TRITON_P
 """The assemblers that Triton has, with what names others in their place.  Which one makes a GPU's code depends on Triton's version: from
 compute capability 10.0 on `ptxas-blackwell` in 3.6 and 3.7, from 9.0 on in 3.9 (`get_ptxas` in its NVIDIA backend).  Inductor leaves the
 second variable alone."""
+
+
+CACHE_VARIABLE = "TRITON_CACHE_DIR"
+"""Names the folder in which Triton keeps what it compiled; Inductor, too, leaves a value alone that is there already."""
 
 
 _AGAIN = "install triton again"
@@ -94,6 +100,32 @@ def assembler_version(name: str) -> str:
 
 
 def assembler_environment() -> dict[str, str]:
-    """The variable with which such a process is started; empty where there is no assembler."""
+    """The variables with which such a process is started: its assembler, and a folder for what that one made.  Empty without one.
+
+    Triton keeps compiled kernels on disk and finds them again by the version that it asked an assembler for once, in whatever process: the
+    code of another one, to which torch.compile had directed Triton, came back from there to processes that were started with Triton's own
+    (50 of 730 kernels of a nightly on an H200, run after the tests).  So what these processes compile lies apart, in a folder for each set
+    of assemblers.
+    """
     path = assembler()
-    return {ASSEMBLER_VARIABLE: str(path)} if path is not None else {}
+    return {ASSEMBLER_VARIABLE: str(path), CACHE_VARIABLE: str(_code_folder())} if path is not None else {}
+
+
+def _code_folder() -> Path:
+    """Within the folder that the user names for compiled kernels, else within fusebench's own cache."""
+    name = f"fusebench-{_assemblers_key()}"
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen is None:
+        return own_cache() / "triton" / name
+    folder = Path(chosen)
+    return folder if folder.name == name else folder / name
+
+
+def _assemblers_key() -> str:
+    """Told by the files: to ask both for their versions takes two processes, for every process that is started."""
+    known = []
+    for name in ASSEMBLER_VARIABLES:
+        path = assembler(name)
+        stat = path.stat() if path is not None and path.is_file() else None
+        known.append((name, str(path), (stat.st_size, stat.st_mtime_ns) if stat is not None else None))
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from ..device.user_cache import VARIABLE, own_cache
 from ..errors import FusebenchError
 from .records import CapturedCase, Code
 
 RecordT = TypeVar("RecordT")
-VARIABLE = "FUSEBENCH_CACHE_DIR"
 
 
 class CacheError(FusebenchError):
@@ -21,13 +20,8 @@ class CacheError(FusebenchError):
 
 
 def cache_folder() -> Path:
-    """Where static evidence is cached: below FUSEBENCH_CACHE_DIR if that is set, else in the user's cache folder."""
-    override = os.environ.get(VARIABLE)
-    if override:
-        return Path(override) / "static"
-    import platformdirs
-
-    return platformdirs.user_cache_path("fusebench", appauthor=False) / "static"
+    """Where static evidence is cached."""
+    return own_cache() / "static"
 
 
 class EvidenceCache:
