@@ -1,8 +1,8 @@
 """Times the rounds of one replicate: whole, with a record of everything that was launched, and with the host ahead of the device.
 
 Inside a chain of launches the device should wait for nothing but itself.  It is given a head start for that, which the host now and then
-outlasts: of the stored baseline's calls of several launches, one in 1140 idled over 20 us longer inside than the arm's calls usually do,
-for which no kernel is to blame.  It was one in ten of those that the timer makes first, when the host has gained no more than that head
+outlasts: of the calls of several launches in a nightly on an H200, one in 1140 idled over 20 us longer inside than the arm's calls usually
+do, for which no kernel is to blame.  It was one in ten of those that the timer makes first, when the host has gained no more than that head
 start, and one in 6200 from the second round on.  Rounds with calls that waited for the host are timed again.
 """
 
