@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, assembler
+from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, CACHE_VARIABLE, assembler_environment
 from fusebench.errors import NotCapturableError
 from fusebench.runner import process as process_module
 from fusebench.runner import worker as worker_module
@@ -324,11 +324,13 @@ def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root:
 
 
 def test_workers_assemble_with_one_ptxas_whoever_compiles_in_them(worker: WorkerProcess, case: Case) -> None:
-    """torch's Inductor leaves the variable alone where it is set, see `device.triton_programs`."""
+    """torch's Inductor leaves the variables alone where they are set, see `device.triton_programs`."""
     worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
     if not (environment := Path(f"/proc/{worker.pid}/environ")).exists():
         pytest.skip("this system does not show a process' environment")
-    assert f"{ASSEMBLER_VARIABLE}={assembler()}" in environment.read_text().split("\0")
+    expected = assembler_environment()
+    assert set(expected) == {ASSEMBLER_VARIABLE, CACHE_VARIABLE}
+    assert {f"{name}={value}" for name, value in expected.items()} <= set(environment.read_text().split("\0"))
 
 
 class ForgetfulWorker:

@@ -115,7 +115,7 @@ def _code_folder() -> Path:
     """Within the folder that the user names for compiled kernels, else within fusebench's own cache."""
     name = f"fusebench-{_assemblers_key()}"
     chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen is None:
+    if not chosen:
         return own_cache() / "triton" / name
     folder = Path(chosen)
     return folder if folder.name == name else folder / name

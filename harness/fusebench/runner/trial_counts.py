@@ -13,8 +13,8 @@ from .pilots import Pilot
 def planted_counts(pilots: Mapping[int, Pilot], passes: int, fewest: int, trials: int) -> dict[int, dict[float, int]]:
     """By subject and slowdown, pairs in each pass: `fewest`, or as many as give the slowdown `trials` in the subject's class of calls.
 
-    Subjects of one class share the trials that it needs.  Two classes of an H200 hold one subject each, calls of two launches among them:
-    with three pairs in each of two passes nothing could ever be claimed of those.
+    Subjects of one class share the trials that it needs.  The two classes of calls of two launches on an H200 hold one subject each: with
+    three pairs in each of two passes nothing could ever be claimed of them.
     """
     planting: dict[tuple[bool, int, float], list[int]] = defaultdict(list)
     for place, pilot in pilots.items():
