@@ -145,7 +145,8 @@ DEFECTS: list[tuple[Function, str]] = [
     (truncated, r"100% of the errors are toward zero"),
     (offset, "biased: mean error"),
     (low_precision, "RMS error .*exceeds.*1.5 x the split chain's"),
-    (tail_not_written, r"output 'y': 288 elements were never written \(poison found\), first \[0, 61\]"),
+    # How many are found is the allocator's affair: the first call gets blocks that were poisoned and freed, whole or in part.
+    (tail_not_written, r"output 'y': \d+ elements were never written \(poison found\), first \[\d+, 61\]"),
     # What lies in the workspace decides how it shows: as two calls that differ, as poison, or as a NaN that was there.
     (unwritten_workspace, "race, or unwritten memory was used|never written|NaN or Inf where the reference has none"),
     (writes_past_the_end, "guard after buffer 'x': 2 bytes changed, first 0 bytes past"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fusebench.runner.checking import Workers
 from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask
 from fusebench.runner.process import WorkerProcess
 from fusebench.schema import Accuracy, Sample
@@ -45,6 +47,10 @@ class FakeWorkers:
     def __init__(self) -> None:
         self.tasks: list[CheckTask | MeasureTask] = []
         self.timed: Callable[[MeasureTask], Measured | Failure] = lambda task: measured(task, 2.0)
+        self.timed_again: Callable[[MeasureTask], Measured | Failure] | None = None
+        """What fresh processes answer, where that is something else."""
+        self.asked_again: list[MeasureTask] = []
+        """What fresh processes were asked."""
 
     def ask(self, task: CheckTask | MeasureTask, on_progress: Any = None) -> Checked | Measured | Failure:
         self.tasks.append(task)
@@ -56,9 +62,28 @@ class FakeWorkers:
         )  # fmt: skip
         return Checked(accuracy=accuracy)
 
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[FreshWorker]]:
+        yield [FreshWorker(self) for _ in range(count)]
+
     @property
     def measurements(self) -> list[MeasureTask]:
         return [task for task in self.tasks if isinstance(task, MeasureTask)]
+
+
+class FreshWorker:
+    """Answers for a fresh process."""
+
+    def __init__(self, workers: FakeWorkers) -> None:
+        self._workers = workers
+
+    def ask(self, task: MeasureTask, on_progress: Any = None) -> Measured | Failure:
+        self._workers.asked_again.append(task)
+        return (self._workers.timed_again or self._workers.timed)(task)
+
+    def until_ready(self) -> None: ...
+
+    def dismiss(self) -> None: ...
 
 
 def measured(task: MeasureTask, plain_us: float) -> Measured:
@@ -79,6 +104,7 @@ def measured(task: MeasureTask, plain_us: float) -> Measured:
 def workers(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     fake = FakeWorkers()
     monkeypatch.setattr(WorkerProcess, "ask", lambda self, task, on_progress=None: fake.ask(task, on_progress))
+    monkeypatch.setattr(Workers, "fresh", lambda self, count: fake.fresh(count))
     return fake
 
 

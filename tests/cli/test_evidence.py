@@ -171,7 +171,7 @@ def test_run_keeps_it_in_the_record_and_in_the_reports(
 ) -> None:
     judged()
     slower = canned(run_id="made", slow=1.2, environment={"git_dirty": True}, created="2026-07-29T00:00:00Z")
-    monkeypatch.setattr(Session, "run", lambda self, cases, workers: None)
+    monkeypatch.setattr(Session, "run", lambda *_: None)
     monkeypatch.setattr(Session, "record", lambda self: slower)
     result = fusebench("run", "--suite", "unit_sum", "--case", "rows", "--device", "cpu", "--json")
     assert result.exit_code == ExitCode.REGRESSION, result.output
@@ -303,7 +303,7 @@ def test_on_a_gpu_run_attaches_counters_against_the_baselines_commit(
 ) -> None:
     judged(baseline={"git_dirty": dirty})
     slower = canned(run_id="made", slow=1.2, created="2026-07-29T00:00:00Z")
-    monkeypatch.setattr(Session, "run", lambda self, cases, workers: None)
+    monkeypatch.setattr(Session, "run", lambda *_: None)
     monkeypatch.setattr(Session, "record", lambda self: slower)
     result = fusebench("run", "--suite", "unit_sum", "--case", "rows", "--json")
     assert result.exit_code == ExitCode.REGRESSION, result.output

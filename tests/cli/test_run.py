@@ -45,7 +45,8 @@ def test_options_reach_the_measurement(fusebench: Fusebench, workers: FakeWorker
     ]
     outcome = fusebench("run", "--op", "scale", "--device", "cpu", *options)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
-    task, *others = workers.measurements
+    (task,) = workers.measurements
+    others = workers.asked_again
     assert len(others) == LOOKS[0] - 1, "a precision asks so many processes at least"
     assert {one.plan for one in others} == {task.plan}
     assert (task.plan.replicates, task.plan.rounds, task.plan.cache, task.plan.precision) == (3, 7, CacheState.WARM, 0.01)

@@ -12,7 +12,8 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.naming import device_slug
-from fusebench.schema import ExitCode
+from fusebench.runner.second_look import MOST_CASES, PROCESSES
+from fusebench.schema import ExitCode, Result, Run
 from fusebench.store.run_folder import read_run
 
 if TYPE_CHECKING:
@@ -36,6 +37,60 @@ def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fus
     assert verdicts["even", "scale/plain@1"] == "regression"
     assert verdicts["even", "scale/split@1"] == "pass"
     assert fusebench(*QUICK, "--margin", "0.9").exit_code == ExitCode.PASS
+
+
+def slow_at_first(fusebench: Fusebench, project: Path, workers: FakeWorkers, *arguments: str) -> tuple[Outcome, Run]:
+    """A run against a baseline whose first process runs the kernel slower, and fresh ones do not."""
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    workers.timed = lambda task: measured(task, 2.8)
+    workers.timed_again = lambda task: measured(task, 2.0)
+    outcome = fusebench(*QUICK, *arguments)
+    return outcome, read_run(Path(outcome.stdout.rstrip().rpartition("run: ")[2]))
+
+
+def plain_on_even(run: Run) -> Result:
+    return next(result for result in run.results if (result.case, result.kernel) == ("even", "scale/plain@1"))
+
+
+def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers
+) -> None:
+    outcome, run = slow_at_first(fusebench, project, workers)
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert len(workers.asked_again) == 2 * PROCESSES
+    assert outcome.stderr.count(f"in doubt after its first process, so measured again in {PROCESSES} fresh ones: scale/plain@1 +40.0%") == 2
+    found = plain_on_even(run)
+    assert found.measurement is not None
+    assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))
+    assert found.verdict is not None
+    assert f"measured in {PROCESSES} fresh processes, since it was in doubt after the first" in found.verdict.reason
+    assert [summary.in_doubt.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0%"] * 2
+
+
+def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers
+) -> None:
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    workers.timed = lambda task: measured(task, 2.8)
+    run, folder, gate = gated(fusebench)
+    assert (run.exit_code, gate.exit_code) == (ExitCode.REGRESSION, ExitCode.REGRESSION)
+    found = plain_on_even(read_run(folder))
+    assert found.verdict is not None
+    assert f"measured in {PROCESSES} fresh processes" in found.verdict.reason
+    assert f"measured in {PROCESSES} fresh processes" in " ".join(gate.stdout.split())
+
+
+def test_without_confirmation_the_verdict_is_that_of_one_process(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+    outcome, run = slow_at_first(fusebench, project, workers, "--no-confirm")
+    assert (outcome.exit_code, workers.asked_again) == (ExitCode.REGRESSION, [])
+    assert [summary.in_doubt for summary in run.cases] == ["", ""]
+
+
+def test_the_help_says_how_many_processes_and_cases(fusebench: Fusebench) -> None:
+    text = " ".join(fusebench("run", "--help").stdout.split())
+    assert f"again in {PROCESSES} fresh processes ({MOST_CASES} cases at most)" in text
 
 
 @pytest.mark.parametrize("what", ["baselines", "calibration"])

@@ -27,6 +27,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..config import Project
+    from ..runner.doubts import Doubt
     from ..runner.resuming import Resumed
     from ..runner.session import Session
     from ..schema import Run
@@ -83,6 +84,14 @@ ResumeOption = Annotated[
         show_default=False,
     ),
 ]
+ConfirmOption = Annotated[
+    bool,
+    typer.Option(
+        "--confirm/--no-confirm",
+        help="Measure cases that one process would call slower than the stored baseline, undecided, or faster without a cause, again in 8 "
+        "fresh processes (16 cases at most); their figures and verdicts are then those of the fresh ones.",
+    ),
+]
 MarginOption = Annotated[
     float,
     typer.Option(
@@ -113,6 +122,7 @@ def run(
     precision: PrecisionOption = None,
     resume: ResumeOption = None,
     margin: MarginOption = DEFAULT_MARGIN,
+    confirm: ConfirmOption = True,
     evidence: EvidenceOption = True,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
@@ -122,6 +132,9 @@ def run(
     Every case goes through the accuracy gate first; a kernel that is wrong is never timed.  Kernels are timed in paired rounds against
     the split chain, a copy of the same bytes and a second copy of the baseline, on several random placements of all buffers.  The run's
     folder holds run.json, samples.parquet, report.md and speedup.png.
+
+    Where a baseline is stored for the device, every kernel is judged against it.  What one process would call slower, or cannot decide, is
+    measured again in fresh processes first (--no-confirm leaves that out).
 
     A kernel that regressed against the stored baseline is compiled as it was at the baseline's commit and as it is, and what changed is
     part of the report; where Nsight Compute can read hardware counters, so are those of the first four (--no-evidence leaves both out).
@@ -133,6 +146,7 @@ def run(
     from ..report.document import run_document
     from ..report.table import print_run
     from ..runner.checking import Workers
+    from ..runner.doubts import doubts_against_stored
     from ..runner.run_options import Options, default_plan
     from ..runner.session import Session
     from ..timing.names import require_timer
@@ -164,6 +178,9 @@ def run(
     rule = MarginRule(margin)
     folder = _folder_for(out, selection.project, target.name)
 
+    def in_doubt(record: Run) -> list[Doubt]:
+        return doubts_against_stored(record, selection.project.results, rule) if confirm else []
+
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
         session = Session(selection.collection, target, selection.project.root, options, make_reporter())
@@ -172,7 +189,7 @@ def run(
         interruption: KeyboardInterrupt | Exception | None = None
         with Workers(target, selection.collection.roots, kernel_timeout, ops=selection.ops, timer=timer) as workers:
             try:
-                session.run(selection.cases, workers)
+                session.run(selection.cases, workers, in_doubt)
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it goes on
                 interruption = error
     if interruption is not None:

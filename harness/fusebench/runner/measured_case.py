@@ -1,7 +1,8 @@
 """The work on one case of a run.
 
 Its kernels go through the accuracy gate.  Those that pass are timed against one another, in as many processes as the plan asks for.  A
-kernel that fails while it is timed is out, and the others go on without it; without their baseline they are not timed at all.
+kernel that fails while it is timed is out, and the others go on without it; without their baseline they are not timed at all.  A case
+whose verdict is in doubt when the run is over is timed again, in fresh processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .messages import Failure, Measured, MeasureTask, Progress
 from .precision import begin_ahead, imprecise, measure_in_processes
 from .process import WorkerProcess
 from .reporter import Reporter
+from .second_look import look_again
 from .spending import CHECK, Ledger
 from .summarise import CaseFigures, untimed_summary
 from .timing_remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing
@@ -85,11 +87,50 @@ class CaseMeasurement:
             return
         self._time(ready, _left(seconds, began))
 
-    def _time(self, ready: list[Result], seconds: float | None) -> None:
-        """Time `ready`, the baseline among them, and note their figures."""
-        began = time.monotonic()
+    def measure_again(self, known: Sequence[Result], in_doubt: str) -> None:
+        """Time once more what was timed, in fresh processes.
+
+        Figures are then theirs alone: those of the first process were chosen for what they say.  A kernel that fails now has failed, and
+        the others keep the figures that they have; of the case itself nothing is then found.
+
+        Args:
+            known: every result of the case.
+            in_doubt: what asks for it, for the record.
+
+        Raises:
+            DeviceUnfitError: the device was touched again and again, or its timer lost records.
+        """
+        timed = [result for result in known if result.status is Status.MEASURED]
+        task = self._task(timed, None)
+        replies = look_again(task, self._crew, ask=self._ask)
+        if isinstance(replies, Failure):
+            self._keep_first(replies, known)
+            return
+        self._note_timing(task, replies)
+        figures = CaseFigures(self._entry, replies, self._plan)
+        self.found.summary = msgspec.structs.replace(figures.summary(), in_doubt=in_doubt)
+        again = {result.kernel: msgspec.structs.replace(result, measurement=figures.measurement(result.kernel)) for result in timed}
+        self._add([again.get(result.kernel, result) for result in known])
+
+    def _keep_first(self, failure: Failure, known: Sequence[Result]) -> None:
+        """The case could not be measured again."""
+        self._warn(
+            f"case {self._entry.case.key}: what is in doubt of it could not be measured again, and figures are those of one process: "
+            f"{common_failure(failure)}"
+        )
+        kernel = self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
+        self._add(
+            [
+                msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
+                if result.kernel == kernel
+                else result
+                for result in known
+            ]
+        )
+
+    def _task(self, ready: Sequence[Result], seconds: float | None) -> MeasureTask:
         kernels = tuple(result.kernel for result in ready)
-        task = MeasureTask(
+        return MeasureTask(
             case=self._entry.case,
             kernels=kernels,
             baseline=self._entry.baseline_id,
@@ -100,6 +141,11 @@ class CaseMeasurement:
             # What a CPU runs for an operator depends on more than torch's version: its code is not known.
             digested=kernels if self._crew.workers.device.kind == "cuda" else (),
         )
+
+    def _time(self, ready: list[Result], seconds: float | None) -> None:
+        """Time `ready`, the baseline among them, and note their figures."""
+        began = time.monotonic()
+        task = self._task(ready, seconds)
 
         def timed(replies: Sequence[Measured]) -> list[Result]:
             figures = CaseFigures(self._entry, replies, self._plan)

@@ -2,31 +2,34 @@
 
 Each case is checked and timed by itself (`runner.measured_case`), and a case that repeats another takes its results.  The device is
 locked and found idle before anything starts, and watched throughout.  A case during which something touched the device is measured
-again; if that goes on, the run ends as unfit, keeping what it has.
+again; if that goes on, the run ends as unfit, keeping what it has.  When all are measured, those whose verdict is in doubt are measured
+again in fresh processes.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..registry import Collection, Kernel
-from ..schema import SCHEMA_VERSION, Case, CaseSummary, ExitCode, KernelInfo, Result, Run, Sample, Status
+from ..schema import SCHEMA_VERSION, Case, ExitCode, KernelInfo, Result, Run, Sample, Status
 from ..stats.weighted import suite_summaries
 from .checking import Workers
+from .collected import Collected
 from .contenders import Contenders, contenders, result_for, split_reference
 from .crew import Crew
+from .doubts import Doubt
 from .measured_case import CaseMeasurement, MeasuredCase
 from .repeats import Outcome, Repeats, remark_on_repeat
 from .reporter import Reporter
 from .run_options import Options
+from .second_look import MOST_CASES, PROCESSES
 from .spending import Ledger
 from .summarise import untimed_summary
 
@@ -40,13 +43,10 @@ class Session:
         self.options = options
         self.reporter = reporter
         self._project_root = project_root
-        self.samples: list[Sample] = []
-        self._results: list[Result] = []
-        self._cases: list[CaseSummary] = []
-        self._warnings: list[str] = []
+        self._found = Collected()
+        self._entries: dict[str, Contenders] = {}
         self._timer = options.timer
         self._timer_fallback = ""
-        self._warm_up: dict[str, Any] = {}
         self._exit_code = ExitCode.PASS
         self._created = datetime.now(UTC)
         self._environment = environment_of(device, project_root)
@@ -57,8 +57,16 @@ class Session:
         self._complete = False
         self._skipped = False
 
-    def run(self, cases: Sequence[Case], workers: Workers) -> None:
+    @property
+    def samples(self) -> list[Sample]:
+        """Every timed call, in the order in which they were made."""
+        return self._found.samples
+
+    def run(self, cases: Sequence[Case], workers: Workers, in_doubt: Callable[[Run], Sequence[Doubt]] = lambda run: ()) -> None:
         """Check and measure every case, except those that the run that is gone on with has finished.
+
+        Args:
+            in_doubt: what of the whole is to be measured again, in fresh processes; the most urgent first.
 
         Raises:
             UsageError: the run to go on with was made elsewhere, of other sources, or in another way.
@@ -75,15 +83,17 @@ class Session:
                     entry = contenders(self.collection, case, self.device.kind, self.options.kernel)
                     split_reference(self.collection, entry.op)
                     self.reporter.case(number + 1, len(cases), case, entry.shape)
+                    self._entries[case.key] = entry
                     self._take(entry, crew, self._seconds_for(started, len(cases) - number))
+                self._look_again(in_doubt(self.record()), crew, started)
             self._complete = not self._skipped
         finally:
             self.reporter.end()
 
     def record(self) -> Run:
         """The run as it stands."""
-        state = {**self._environment.state, "during": self._monitor.summary(), "warm_up": self._warm_up}
-        kernels = {result.kernel for result in self._results}
+        state = {**self._environment.state, "during": self._monitor.summary(), "warm_up": self._found.warm_up}
+        kernels = {result.kernel for result in self._found.results}
         return Run(
             schema_version=SCHEMA_VERSION,
             id=secrets.token_hex(4),
@@ -97,13 +107,13 @@ class Session:
             selected_op=self.options.op,
             selected_cases=self.options.case,
             selected_kernels=self.options.kernel,
-            suites=suite_summaries(self._cases, self._results),
-            cases=list(self._cases),
+            suites=suite_summaries(self._found.cases, self._found.results),
+            cases=list(self._found.cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
-            results=list(self._results),
+            results=list(self._found.results),
             spending=self._ledger.spending(),
             resumed_from=[*self._resumed.run.resumed_from, self._resumed.run.id] if self._resumed is not None else [],
-            warnings=list(dict.fromkeys(self._warnings)),
+            warnings=list(dict.fromkeys(self._found.warnings)),
             complete=self._complete,
             exit_code=self._exit_code,
         )
@@ -116,7 +126,7 @@ class Session:
 
     def warn(self, text: str) -> None:
         """Keep a warning for the record and say it now."""
-        self._warnings.append(text)
+        self._found.warnings.append(text)
         self.reporter.note(text)
 
     def _note_problems(self, cases: Sequence[Case]) -> None:
@@ -124,7 +134,7 @@ class Session:
         ops = {case.op for case in cases}
         for problem in self.collection.problems:
             if problem.op in ops:
-                self._warnings.append(f"not loaded: {problem}")
+                self._found.warnings.append(f"not loaded: {problem}")
                 self._exit_code = ExitCode.KERNEL_FAILED
 
     def _seconds_for(self, started: float, cases_left: int) -> float | None:
@@ -140,7 +150,7 @@ class Session:
         known = self._repeats.outcome_of(entry)
         if known is not None:
             self.reporter.note(remark_on_repeat(entry.case, known.summary.same_as))
-            self._cases.append(known.summary)
+            self._found.cases.append(known.summary)
             self._add(known.results)
         elif seconds is not None and seconds <= 0:
             self._skip(entry)
@@ -155,8 +165,8 @@ class Session:
             return False
         summary, results, samples = found
         self._timer, self._timer_fallback = self._resumed.run.timer, self._resumed.run.timer_fallback
-        self._cases.append(summary)
-        self.samples += samples
+        self._found.cases.append(summary)
+        self._found.samples += samples
         self._add(results)
         if not summary.same_as:
             self._repeats.keep(entry, Outcome(summary, tuple(results)))
@@ -165,20 +175,12 @@ class Session:
     def _skip(self, entry: Contenders) -> None:
         self._skipped = True
         reason = f"the budget of {self.options.budget_s:g} s ended before this case"
-        self._cases.append(untimed_summary(entry))
+        self._found.cases.append(untimed_summary(entry))
         self._add(entry.declined)
         self._add([result_for(entry.case, entry.shape, kernel, Status.NOT_MEASURED, reason) for kernel in entry.runnable])
 
     def _measure(self, entry: Contenders, crew: Crew, seconds: float | None) -> None:
-        work = CaseMeasurement(
-            entry,
-            crew,
-            plan=self.options.plan,
-            timer=self.options.timer,
-            monitor=self._monitor,
-            ledger=self._ledger,
-            reporter=self.reporter,
-        )
+        work = self._work(entry, crew, self.options.timer)
         try:
             work.measure(seconds)
         finally:
@@ -186,18 +188,47 @@ class Session:
         assert work.found.summary is not None, "a case that is over has a summary"
         self._repeats.keep(entry, Outcome(work.found.summary, tuple(work.found.results)))
 
+    def _look_again(self, doubts: Sequence[Doubt], crew: Crew, started: float) -> None:
+        """Measure the first cases in doubt once more, as far as the budget reaches."""
+        if len(doubts) > MOST_CASES:
+            self.warn(
+                f"{len(doubts)} cases are in doubt, and {MOST_CASES} are measured again: the others' figures are those of one process"
+            )
+        chosen = doubts[:MOST_CASES]
+        longest = 0.0
+        for number, doubt in enumerate(chosen):
+            began = time.monotonic()
+            if self.options.budget_s is not None and began + longest - started >= self.options.budget_s:
+                left = ", ".join(one.case for one in chosen[number:])
+                self.warn(f"the budget of {self.options.budget_s:g} s ended before what is in doubt could be measured again: {left}")
+                return
+            entry = self._entries[doubt.case]
+            self.warn(f"case {doubt.case}: in doubt after its first process, so measured again in {PROCESSES} fresh ones: {doubt.reason}")
+            self.reporter.case(number + 1, len(chosen), entry.case, entry.shape)
+            self._measure_again(entry, doubt, crew)
+            longest = max(longest, time.monotonic() - began)
+
+    def _measure_again(self, entry: Contenders, doubt: Doubt, crew: Crew) -> None:
+        # With the timer of the first measurement: times of two timers are never compared.
+        work = self._work(entry, crew, self._timer)
+        try:
+            work.measure_again(self._found.results_of(doubt.case), doubt.reason)
+        finally:
+            self._found.keep_measured(doubt.case, work.found, first=1)
+        self._found.replace(doubt.case, work.found.summary, work.found.results)
+
+    def _work(self, entry: Contenders, crew: Crew, timer: str) -> CaseMeasurement:
+        return CaseMeasurement(
+            entry, crew, plan=self.options.plan, timer=timer, monitor=self._monitor, ledger=self._ledger, reporter=self.reporter
+        )
+
     def _keep(self, key: str, found: MeasuredCase) -> None:
         """Take over what was found on a case; the reporter has heard of it."""
         if found.measured:
             self._timer, self._timer_fallback = found.measured[0].timer, found.measured[0].timer_fallback
-        for number, reply in enumerate(found.measured):
-            self._warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
-            self.samples += reply.samples
-        self._cases += [found.summary] if found.summary is not None else []
-        self._results += found.results
-        self._warnings += found.warnings
+        self._found.keep(key, found)
 
     def _add(self, results: Sequence[Result]) -> None:
-        self._results += results
+        self._found.results += results
         for result in results:
             self.reporter.result(result)

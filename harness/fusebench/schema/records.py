@@ -40,6 +40,9 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What contradicts the label `cold` of this case's samples; empty where nothing does.  Its times are then compared with none."""
     repeated_rounds: int = 0
     """Rounds that were timed again, since the device had waited for the host inside of a call."""
+    in_doubt: str = ""
+    """What was in doubt of this case after its first process, so that it was measured again in fresh ones: its figures are those of the
+    fresh processes alone, and samples of process 0 do not count.  Empty where nothing was."""
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -205,6 +205,9 @@ class _Judge:
             # What slows all kernels down alike is no noise of this one: it asks for a cause as a regression does.
             alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.shared else speed
             speed = verdict_on_unchanged(alone, self.circumstances)
+        if change is not None and self.new_cases[new.case_key].in_doubt and new.measurement is not None:
+            again = f"measured in {new.measurement.processes} fresh processes, since it was in doubt after the first"
+            speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)
         judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
         if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing

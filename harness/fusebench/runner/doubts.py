@@ -1,0 +1,68 @@
+"""Cases whose verdict against the stored baseline is in doubt: they are measured again, in fresh processes, before it is given.
+
+What a process does to a kernel it does for its life: on an H200 one of them ran two kernels 4 % slower in all of its placements, of
+identical code.  A run measures each case in one process, so that its intervals do not know of this.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+
+from ..schema import Run, VerdictKind
+from ..stats.rule import MarginRule, describe_change
+from ..stats.suite_rate import less_accurate, results_by_place
+from ..stats.whole_run import judge_whole
+from ..store.baselines import load_baseline
+
+_ORDER = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)
+
+
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """One case, and what is in doubt of it."""
+
+    case: str
+    """Key of the case that was measured; not that of one which takes its results."""
+    reason: str
+    """What its kernels would be called, in words."""
+
+
+def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
+    """Cases of which a kernel with a say would be called slower by its times, or undecided, or faster without a known cause; in this order.
+
+    Cases that were measured in several processes are not among them, nor are losses of accuracy, which are no matter of the process.
+    """
+    found = judge_whole(run, baseline, rule)
+    new, old = results_by_place(run), results_by_place(baseline)
+    measured = {summary.case.key: summary.same_as or summary.case.key for summary in run.cases}
+    unexplained = {(one.case, one.kernel) for one in found.unexplained}
+    kinds: dict[str, list[VerdictKind]] = defaultdict(list)
+    words: dict[str, list[str]] = defaultdict(list)
+    for one in found.judgements:
+        place = (one.suite, one.case, one.kernel)
+        if one.verdict.change is None or not one.verdict.decides or less_accurate(new[place], old[place]):
+            continue
+        timing = new[place].measurement
+        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or (one.case, one.kernel) in unexplained
+        if not claimed or timing is None or timing.processes > 1:
+            continue
+        case = measured[f"{one.suite}:{one.case}"]
+        kind = one.verdict.kind if one.verdict.kind in _ORDER else VerdictKind.IMPROVEMENT
+        text = f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"
+        if text not in words[case]:
+            words[case].append(text)
+            kinds[case].append(kind)
+    order = sorted(words, key=lambda case: min(_ORDER.index(kind) for kind in kinds[case]))
+    return [Doubt(case=case, reason=", ".join(words[case])) for case in order]
+
+
+def doubts_against_stored(run: Run, results_folder: Path, rule: MarginRule) -> list[Doubt]:
+    """`doubts` against the stored baseline of the run's device model; none where there is no baseline.
+
+    Raises:
+        RunRecordError: the stored baseline cannot be read.
+    """
+    baseline = load_baseline(results_folder, run.environment.device_name)
+    return doubts(run, baseline, rule) if baseline is not None else []

@@ -1,0 +1,39 @@
+"""A case timed again in fresh processes, since what one process said of it is in doubt."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from .crew import Crew
+from .messages import Failure, Measured, MeasureTask
+from .precision import LOOKS
+from .process import WorkerProcess
+
+PROCESSES = LOOKS[0]
+"""Fresh processes that measure a case in doubt: the fewest whose interval holds the truth as often as it says, as for a precision."""
+MOST_CASES = 16
+"""Cases in doubt that are measured again, at most: each takes an H200 some 20 s.  Where more are slower, it is no process' mood."""
+
+
+def look_again(
+    task: MeasureTask, crew: Crew, *, ask: Callable[[MeasureTask, WorkerProcess, str], Measured | Failure]
+) -> list[Measured] | Failure:
+    """What each fresh process says of the case, in order, its samples numbered from 1 on; or the first failure.
+
+    Args:
+        task: the measurement that is in doubt, with the timer that it was made with.
+        ask: puts a task to a worker, with what it does in words, and answers when nothing disturbed it.
+    """
+    replies: list[Measured] = []
+    for number, worker in enumerate(crew.fresh(PROCESSES), start=1):
+        # Without digests: the process that measured first has said what code runs.
+        again = msgspec.structs.replace(task, seed=random.SystemRandom().randrange(2**31), digested=())
+        reply = ask(again, worker, f"measure again in fresh process {number} of {PROCESSES}")
+        if isinstance(reply, Failure):
+            return msgspec.structs.replace(reply, reason=f"in fresh process {number}: {reply.reason}")
+        samples = [msgspec.structs.replace(sample, process=number) for sample in reply.samples]
+        replies.append(msgspec.structs.replace(reply, samples=samples))
+    return replies

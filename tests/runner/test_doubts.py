@@ -1,0 +1,106 @@
+"""Which cases are measured again before their verdict is given, and in what order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.runner.doubts import doubts, doubts_against_stored
+from fusebench.schema import Role, Run
+from fusebench.stats.rule import MarginRule
+from fusebench.store.baselines import promote
+from fusebench.store.run_folder import read_run, write_run
+
+FUSED, CUDA, COMPILED = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1"))
+RECORDS = Path(__file__).parents[2] / "results"
+
+
+def found(synthetic: ModuleType, *, code: bool = False, **changes: Any) -> list[tuple[str, str]]:
+    """Case and reason of each doubt about a run with these changes."""
+    old, new = synthetic.make_run(run_id="old"), synthetic.make_run(run_id="new", **changes)
+    if code:
+        old, new = synthetic.with_code(old), synthetic.with_code(new)
+    return [(one.case.partition(":")[2], one.reason) for one in doubts(new, old, MarginRule())]
+
+
+def test_a_run_that_passes_leaves_no_doubt(synthetic: ModuleType) -> None:
+    assert found(synthetic) == []
+
+
+def test_regressions_come_first_then_what_is_undecided_then_improvements_without_a_cause(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", FUSED): 0.8, ("zimage_1024", CUDA): 1.025, ("batch2_medium", FUSED): 1.2, ("batch2_medium", CUDA): 1.025}
+    cases = found(synthetic, slow=slow)
+    assert [case for case, _ in cases] == ["batch2_medium", "zimage_1024", "flux_1024"]
+    assert cases[0][1].count(" (") == 2, "all that is in doubt of a case is named"
+    assert FUSED in cases[0][1]
+    assert "(regression)" in cases[0][1]
+    assert CUDA in cases[1][1]
+    assert "(undecided)" in cases[1][1]
+
+
+def test_an_improvement_that_changed_code_accounts_for_is_in_no_doubt(synthetic: ModuleType) -> None:
+    old = synthetic.with_code(synthetic.make_run(run_id="old"))
+    new = synthetic.with_code(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 0.95}), changed=[FUSED])
+    assert doubts(new, old, MarginRule()) == []
+
+
+def test_identical_code_that_reads_slower_is_in_doubt(synthetic: ModuleType) -> None:
+    ((case, reason),) = found(synthetic, code=True, slow={("flux_1024", FUSED): 1.04})
+    assert (case, "(undecided)" in reason) == ("flux_1024", True)
+
+
+def test_a_loss_of_accuracy_is_no_matter_of_the_process(synthetic: ModuleType) -> None:
+    assert found(synthetic, errors={("flux_1024", FUSED): 1.4}) == []
+
+
+def test_what_has_no_say_is_in_no_doubt(synthetic: ModuleType) -> None:
+    assert found(synthetic, slow={("flux_1024", COMPILED): 1.3}) == []
+    old = synthetic.change_results(synthetic.make_run(run_id="old"), role=Role.PEER)
+    new = synthetic.change_results(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.3}), role=Role.PEER)
+    assert doubts(new, old, MarginRule()) == []
+
+
+def test_a_case_that_was_measured_in_several_processes_is_not_measured_again(synthetic: ModuleType) -> None:
+    new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
+    assert len(doubts(new, synthetic.make_run(run_id="old"), MarginRule())) == 1
+    results = [
+        msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=8)) for result in new.results
+    ]
+    assert doubts(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()) == []
+
+
+def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", FUSED): 1.2, ("zimage_1024", FUSED): 1.2}
+    new = synthetic.make_run(run_id="new", slow=slow)
+    taking = [
+        msgspec.structs.replace(summary, same_as="qknorm_rope:flux_1024") if summary.case.name == "zimage_1024" else summary
+        for summary in new.cases
+    ]
+    (one,) = doubts(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:flux_1024"
+    assert one.reason.count(FUSED) == 1
+
+
+def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tmp_path: Path) -> None:
+    run: Run = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
+    assert doubts_against_stored(run, tmp_path, MarginRule()) == []
+    base = synthetic.make_run(run_id="base")
+    promote(write_run(tmp_path / "runs", base, synthetic.make_samples(base)), tmp_path)
+    assert [one.case for one in doubts_against_stored(run, tmp_path, MarginRule())] == ["qknorm_rope:flux_1024"]
+
+
+def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_in_doubt() -> None:
+    """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline."""
+    (folder,) = (RECORDS / "nightlies" / "nvidia_h200").glob("*_1e35dc64")
+    (one,) = doubts(read_run(folder), read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule())
+    assert one.case == "residual_gate_norm_scale_shift:bench_1024x4096"
+    assert one.reason.count("(undecided)") == 2
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.99])
+def test_changes_inside_the_margin_leave_no_doubt(synthetic: ModuleType, factor: float) -> None:
+    assert found(synthetic, slow={("flux_1024", FUSED): factor}) == []

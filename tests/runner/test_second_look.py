@@ -1,0 +1,140 @@
+"""Cases in doubt measured again: whose figures count, what is kept of the first process, and what ends it early."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fusebench.runner import session as session_module
+from fusebench.runner.doubts import Doubt
+from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.second_look import MOST_CASES, PROCESSES
+from fusebench.schema import Case, Run, Sample, Status
+
+if TYPE_CHECKING:
+    from .session_bench import Bench
+
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
+SPLIT, GOOD, ANY = (_bench[name] for name in ("SPLIT", "GOOD", "ANY"))
+FIRST_US, AGAIN_US = 2.0, 1.5
+"""Times of the kernel `good` in the first process, and in the fresh ones."""
+
+
+def faster(task: MeasureTask) -> Measured:
+    """What a fresh process measures."""
+    reply: Measured = measured(task, timer=task.timer)
+    samples = [msgspec.structs.replace(one, span_ns=round(1000 * AGAIN_US)) if one.arm == GOOD else one for one in reply.samples]
+    return msgspec.structs.replace(reply, samples=samples)
+
+
+def answering(answer: Callable[[MeasureTask], Measured | Failure], times: int = MOST_CASES) -> Callable[[Any, int], None]:
+    """Makes every fresh worker answer so."""
+    return lambda worker, number: worker.replies.extend([answer] * times)
+
+
+def look_again(
+    bench: Bench, cases: Sequence[Case], keys: Sequence[str], answer: Callable[[MeasureTask], Measured | Failure] = faster, **options: Any
+) -> tuple[Run, list[Sample]]:
+    """A run in which the cases of `keys` are in doubt, and its samples."""
+    bench.workers.prepare = answering(answer)
+    session = bench.session(**options)
+    session.run(cases, bench.workers, lambda run: [Doubt(case=key, reason="planted") for key in keys])
+    return session.record(), session.samples
+
+
+def time_us(run: Run, case: str) -> float:
+    timing = by_kernel(run, case)[GOOD].measurement
+    assert timing is not None
+    value: float = timing.time_us.value
+    return value
+
+
+def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_kept(bench: Bench, cases: list[Case]) -> None:
+    run, samples = look_again(bench, cases, ["scale:second"])
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US, AGAIN_US, FIRST_US])
+    assert [summary.in_doubt for summary in run.cases] == ["", "planted", ""]
+    timing = by_kernel(run, "second")[GOOD].measurement
+    assert timing is not None
+    assert (timing.processes, timing.replicates) == (PROCESSES, PROCESSES * 2)
+    assert {one.process for one in samples if one.case == "scale:second"} == set(range(PROCESSES + 1))
+    assert {one.process for one in samples if one.case == "scale:first"} == {0}
+    assert run.complete
+    assert any("scale:second" in text and "planted" in text for text in run.warnings)
+    assert f"scale:second in process {PROCESSES + 1}" in run.environment.state["warm_up"]
+
+
+def test_nothing_in_doubt_starts_no_process(bench: Bench, cases: list[Case]) -> None:
+    look_again(bench, cases, [])
+    assert bench.workers.started == []
+
+
+def test_what_was_timed_is_timed_with_the_timer_of_the_first_process_and_on_seeds_of_its_own(bench: Bench, case: Case) -> None:
+    run, _ = look_again(bench, [case], [case.key])
+    tasks = [task for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    assert len(tasks) == PROCESSES
+    assert {(task.timer, frozenset(task.kernels), task.baseline) for task in tasks} == {("host", frozenset({SPLIT, GOOD}), SPLIT)}
+    assert len({task.seed for task in tasks}) == PROCESSES
+    assert by_kernel(run)["scale/wrong@1"].status is Status.WRONG, "what is wrong stays so, untimed"
+
+
+def test_a_case_that_takes_the_results_of_one_in_doubt_takes_the_new_ones(bench: Bench, case: Case) -> None:
+    again = msgspec.structs.replace(case, suite="model", name="again", weight=7.0)
+    run, _ = look_again(bench, [case, again], [case.key])
+    assert (time_us(run, "even"), time_us(run, "again")) == pytest.approx((AGAIN_US, AGAIN_US))
+    first, second = run.cases
+    assert (second.case, second.same_as, second.in_doubt) == (again, case.key, "planted")
+    assert second.copy_us == first.copy_us
+    assert {result.suite for result in run.results if result.case == "again"} == {"model"}
+
+
+def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_their_figures(bench: Bench, cases: list[Case]) -> None:
+    crash = Failure(kernel=GOOD, status=Status.CRASHED, reason="planted crash")
+    run, _ = look_again(bench, cases, ["scale:first"], lambda task: crash)
+    failed = by_kernel(run, "first")[GOOD]
+    assert (failed.status, failed.measurement) == (Status.CRASHED, None)
+    assert "planted crash" in failed.reason
+    assert "fresh process 1" in failed.reason
+    kept = by_kernel(run, "first")[SPLIT].measurement
+    assert kept is not None
+    assert kept.processes == 1
+    assert run.cases[0].in_doubt == "", "its figures are those of the first process"
+    assert any("could not be measured again" in text for text in run.warnings)
+
+
+def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:
+    many = [msgspec.structs.replace(case, name=f"case{number}", params={"size": 1024 + number}) for number in range(MOST_CASES + 2)]
+    run, _ = look_again(bench, many, [one.key for one in many])
+    assert sum(summary.in_doubt != "" for summary in run.cases) == MOST_CASES
+    assert any(f"{MOST_CASES + 2} cases are in doubt" in text for text in run.warnings)
+
+
+def test_a_budget_that_is_over_leaves_doubts_and_says_so(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10_000, 30))
+    monkeypatch.setattr(session_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
+    run, _ = look_again(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
+    assert [summary.in_doubt != "" for summary in run.cases] == [True, False, False]
+    (left,) = [text for text in run.warnings if "the budget" in text]
+    assert left.endswith("scale:second")
+    assert run.complete, "every case was measured"
+
+
+def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomplete(bench: Bench, cases: list[Case]) -> None:
+    def interrupt(task: MeasureTask) -> Measured:
+        if task.case.name == "second":
+            raise KeyboardInterrupt
+        return faster(task)
+
+    bench.workers.prepare = answering(interrupt)
+    session = bench.session()
+    with pytest.raises(KeyboardInterrupt):
+        session.run(cases, bench.workers, lambda run: [Doubt(case=f"scale:{name}", reason="planted") for name in ("first", "second")])
+    run = session.record()
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US, FIRST_US, FIRST_US])
+    assert not run.complete
+    assert bench.workers.alive == 0
