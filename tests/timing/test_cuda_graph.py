@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from fusebench.errors import NotCapturableError, TimerError
+from fusebench.timing import cuda_graph
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.cuda_graph import REPLAYS, CudaGraphTimer
 
 
 class FakeGpu:
-    """Every launch costs what it says; events add a constant, and the first replay of a graph uploads it."""
+    """Every launch costs what it says, and a graph at least what the host takes to launch it; events add a constant, and the first replay
+    of a graph uploads it."""
 
-    def __init__(self, constant_ns: float = 2800.0, upload_ns: float = 0.0) -> None:
-        self.constant_ns, self.upload_ns = constant_ns, upload_ns
+    def __init__(self, constant_ns: float = 2800.0, upload_ns: float = 0.0, host_ns: float = 0.0) -> None:
+        self.constant_ns, self.upload_ns, self.host_ns = constant_ns, upload_ns, host_ns
         self.now = 0.0
         self.captures = 0
         self._recording: list[float] | None = None
@@ -37,9 +39,12 @@ class FakeGpu:
         uploads = [self.upload_ns]
 
         def replay() -> None:
-            self.now += total + (uploads.pop() if uploads else 0.0)
+            self.now += max(total, self.host_ns) + (uploads.pop() if uploads else 0.0)
 
         return replay
+
+    def spin(self, us: float) -> None:
+        self.launch(1000 * us)
 
     def elapsed_ns(self, work: Callable[[], None]) -> float:
         began = self.now
@@ -64,6 +69,20 @@ def test_what_the_first_replay_of_a_graph_costs_is_not_counted() -> None:
     gpu = FakeGpu(upload_ns=300_000.0)
     (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "short", 1500.0)], lambda one: gpu.launch(60_000.0))
     assert timing.span_ns == 1500
+
+
+@pytest.mark.parametrize("call_ns", [1500.0, 51_000.0])
+def test_what_the_host_takes_to_launch_a_graph_is_not_taken_off_a_call_that_needs_no_preparation(call_ns: float) -> None:
+    gpu = FakeGpu(host_ns=4200.0)
+    (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "warm", call_ns)], lambda one: None)
+    assert timing.span_ns == call_ns
+
+
+def test_the_planted_defect_of_the_test_above_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph, "HEAD_START_US", 0.0)
+    gpu = FakeGpu(host_ns=4200.0)
+    (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "warm", 51_000.0)], lambda one: None)
+    assert timing.span_ns == 51_000 - 4200
 
 
 def test_a_replay_that_fails_is_not_told_as_a_next_arm_that_cannot_be_captured() -> None:
