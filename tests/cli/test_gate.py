@@ -200,7 +200,7 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
     result = fusebench("gate", "new")
     assert result.exit_code == 4
     assert "suite qknorm_rope has shrunk (33.3% of its weight): 1 cases are gone: batch2_medium" in result.stdout
-    assert f"unexplained improvement  flux_1024  {FUSED}  -10.00%" in result.stdout
+    assert f"unexplained improvement  qknorm_rope:flux_1024  {FUSED}  -10.00%" in result.stdout
     document = json.loads(fusebench("gate", "new", "--json").stdout)
     assert (document["shrunken"][0]["cases"], document["unexplained"][0]["kernel"]) == (["batch2_medium"], FUSED)
 

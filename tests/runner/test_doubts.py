@@ -42,6 +42,18 @@ def test_regressions_come_first_then_what_is_undecided_then_improvements_without
     assert "(undecided)" in cases[1][1]
 
 
+def test_a_case_of_the_same_name_in_another_suite_is_in_no_doubt(synthetic: ModuleType) -> None:
+    def both(run_id: str, slow: dict[tuple[str, str], float]) -> Run:
+        """A run over two suites that hold a case of one name, of which the first one's kernels take `slow` times as long."""
+        one = synthetic.make_run(run_id=run_id, slow=slow)
+        other = synthetic.make_run(run_id=run_id, suite="models/some", cases=["flux_1024"])
+        merged: Run = msgspec.structs.replace(one, cases=[*one.cases, *other.cases], results=[*one.results, *other.results])
+        return merged
+
+    (one,) = doubts(both("new", {("flux_1024", FUSED): 0.8}), both("old", {}), MarginRule())
+    assert one.case == "qknorm_rope:flux_1024"
+
+
 def test_an_improvement_that_changed_code_accounts_for_is_in_no_doubt(synthetic: ModuleType) -> None:
     old = synthetic.with_code(synthetic.make_run(run_id="old"))
     new = synthetic.with_code(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 0.95}), changed=[FUSED])

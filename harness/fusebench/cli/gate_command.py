@@ -135,7 +135,7 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
     if found.not_selected or found.not_selected_cases:
         output.print(f"not selected by this run, and not judged: {', '.join([*found.not_selected, *found.not_selected_cases])}")
     for one in found.unexplained:
-        output.print(f"unexplained improvement  {one.case}  {one.kernel}  {one.reason}")
+        output.print(f"unexplained improvement  {one.suite}:{one.case}  {one.kernel}  {one.reason}")
     output.print(identical_line(found))
     for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
         output.print(part)

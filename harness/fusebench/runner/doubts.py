@@ -37,7 +37,7 @@ def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
     found = judge_whole(run, baseline, rule)
     new, old = results_by_place(run), results_by_place(baseline)
     measured = {summary.case.key: summary.same_as or summary.case.key for summary in run.cases}
-    unexplained = {(one.case, one.kernel) for one in found.unexplained}
+    unexplained = {(one.suite, one.case, one.kernel) for one in found.unexplained}
     kinds: dict[str, list[VerdictKind]] = defaultdict(list)
     words: dict[str, list[str]] = defaultdict(list)
     for one in found.judgements:
@@ -45,7 +45,7 @@ def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
         if one.verdict.change is None or not one.verdict.decides or less_accurate(new[place], old[place]):
             continue
         timing = new[place].measurement
-        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or (one.case, one.kernel) in unexplained
+        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or place in unexplained
         if not claimed or timing is None or timing.processes > 1:
             continue
         case = measured[f"{one.suite}:{one.case}"]

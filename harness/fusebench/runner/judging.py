@@ -55,7 +55,7 @@ def judged(run: Run, results_folder: Path, rule: MarginRule) -> Run:
         verdicts = {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in found.judgements}
         suites = {summary.case.suite for summary in run.cases}
         remarks = [str(suite) for suite in found.shrunken if suite.suite in suites]
-        remarks += [f"unexplained improvement of {one.kernel} on {one.case}: {one.reason}" for one in found.unexplained]
+        remarks += [f"unexplained improvement of {one.kernel} on {one.suite}:{one.case}: {one.reason}" for one in found.unexplained]
         if any(spread.beyond for spread in found.identical):
             remarks.append(identical_line(found))
         run = msgspec.structs.replace(run, warnings=[*run.warnings, *remarks])

@@ -54,6 +54,7 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
 class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     """An improvement without a known cause."""
 
+    suite: str
     case: str
     kernel: str
     reason: str
@@ -119,7 +120,7 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
             continue
         change = judgement.verdict.change
         seen = describe_change(change, 2) if change is not None else "faster"
-        found.append(Unexplained(case=judgement.case, kernel=judgement.kernel, reason=f"{seen}; {why}"))
+        found.append(Unexplained(suite=judgement.suite, case=judgement.case, kernel=judgement.kernel, reason=f"{seen}; {why}"))
     return found
 
 
