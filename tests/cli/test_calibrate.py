@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.cli import calibrate_command
@@ -15,9 +16,11 @@ from fusebench.errors import DeviceUnfitError
 from fusebench.runner import subjects
 from fusebench.runner.calibrating import Calibrating
 from fusebench.runner.process import WorkerProcess
+from fusebench.schema import ExitCode
 from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import calibration_file
+from fusebench.store.calibrations import load_calibration, write_calibration
 
 Fusebench = Callable[..., Any]
 
@@ -116,3 +119,63 @@ def test_a_folder_that_takes_no_calibration_is_found_before_anything_is_measured
 
 def test_planted_slowdowns_lie_beyond_the_margin_that_passes() -> None:
     assert Plan().margin < min(calibrate_command.GPU_SLOWDOWNS)
+
+
+@pytest.fixture
+def committed() -> Path:
+    """The calibration of an H200 that lies in this repository."""
+    return calibration_file(Path(__file__).parents[2] / "results", "NVIDIA H200")
+
+
+def test_a_calibration_made_elsewhere_is_put_into_the_stored_one_once(toy_project: Path, fusebench: Fusebench, committed: Path) -> None:
+    made_elsewhere = load_calibration(committed.parents[1], "NVIDIA H200")
+    assert made_elsewhere is not None
+    first = fusebench("calibrate", "--join", str(committed))
+    assert first.exit_code == 0, first.output
+    assert f"{len(made_elsewhere.trials)} comparisons in {len(made_elsewhere.sessions)} sessions; calibration: " in first.stdout
+    stored = load_calibration(toy_project / "results", "NVIDIA H200")
+    assert stored == made_elsewhere
+    again = fusebench("calibrate", "--join", str(committed))
+    assert (again.exit_code, "already; its trials would count twice" in again.stderr) == (ExitCode.USAGE, True)
+    assert load_calibration(toy_project / "results", "NVIDIA H200") == stored
+
+
+def test_sessions_come_after_those_that_are_stored(toy_project: Path, fusebench: Fusebench, committed: Path, tmp_path: Path) -> None:
+    whole = load_calibration(committed.parents[1], "NVIDIA H200")
+    assert whole is not None
+    last = len(whole.sessions) - 1
+
+    def part(numbers: range) -> Path:
+        """A record of these sessions alone, as another machine would have written it."""
+        alone = msgspec.structs.replace(
+            whole,
+            sessions=tuple(whole.sessions[number] for number in numbers),
+            trials=tuple(_moved(one, numbers[0]) for one in whole.trials if one.place.session in numbers),
+            truths=tuple(_moved(one, numbers[0]) for one in whole.truths if one.place.session in numbers),
+            components=tuple(
+                msgspec.structs.replace(one, session=one.session - numbers[0]) for one in whole.components if one.session in numbers
+            ),
+        )
+        return write_calibration(tmp_path / f"from {numbers[0]}", alone)
+
+    outcome = fusebench("calibrate", "--join", str(part(range(last))), "--join", str(part(range(last, last + 1))))
+    assert outcome.exit_code == 0, outcome.output
+    assert load_calibration(toy_project / "results", "NVIDIA H200") == whole
+
+
+def _moved(one: Any, earlier: int) -> Any:
+    return msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, session=one.place.session - earlier))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--join", "absent.json"], "there is no file absent.json"),
+        (["--join", "absent.json", "--quick", "--device", "cpu"], "--join measures nothing, so --device, --quick cannot stand beside it"),
+        (["--join", "pyproject.toml"], "not a calibration that fusebench wrote"),
+    ],
+)
+@pytest.mark.usefixtures("toy_project")
+def test_what_cannot_be_joined_is_refused(fusebench: Fusebench, arguments: list[str], said: str) -> None:
+    outcome = fusebench("calibrate", *arguments)
+    assert (outcome.exit_code, said in outcome.stderr) == (ExitCode.USAGE, True), outcome.output

@@ -17,7 +17,8 @@ from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.runner import calibrating
 from fusebench.runner.calibrating import Calibrating, Found
-from fusebench.runner.calibration_summary import combined, summary_of
+from fusebench.runner.calibration_joining import joined
+from fusebench.runner.calibration_summary import record_of, summary_of
 from fusebench.runner.messages import MeasureTask
 from fusebench.schema import CacheState, SamplingPlan, VerdictKind
 from fusebench.stats.calibration import FEWEST_TRIALS
@@ -43,7 +44,7 @@ def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) 
 def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter)
     assert {(one.place.case, one.launches) for one in found.trials} == {("calibration:rows_1001", 1), ("calibration:delay_1001", 2)}
-    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
     assert [one.name for one in summary_of(record).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
     assert [(one.low_us, one.several_launches, one.comparisons) for one in record.note.effects] == [(10.0, False, 8), (10.0, True, 8)]
 
@@ -51,7 +52,7 @@ def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter:
 def test_a_timer_that_sees_no_launches_tells_no_calls_apart(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter, FakeWorker(sees_launches=False))
     assert {one.launches for one in found.trials} == {0}
-    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
     assert [(one.several_launches, one.comparisons) for one in record.note.effects] == [(False, 16)]
 
 
@@ -78,7 +79,7 @@ def test_a_process_that_deceives_the_first_stage_is_no_false_alarm(cpu: Device, 
 def test_a_pipeline_that_cries_wolf_is_found_out(cpu: Device, reporter: Any) -> None:
     """The planted defect of the figure itself: equal arms of which the new one is always slower, in every process."""
     found = calibrate(cpu, reporter, FakeWorker(shift=0.02), fresh={"shift": 0.02})
-    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
     assert record.note.false_regressions == record.note.comparisons == 16
     assert record.note.false_regression_high == 1.0
 
@@ -195,22 +196,27 @@ def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device
 
 def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: Any, tmp_path: Path) -> None:
     environment = Calibrating(cpu, Path(), options(), reporter).environment
-    first = combined(calibrate(cpu, reporter), options(), environment, None)
+    first = record_of(calibrate(cpu, reporter), options(), environment)
     assert join_calibration(tmp_path, environment.device_name, lambda _: first)[0] == first
     stored = load_calibration(tmp_path, environment.device_name)
     assert stored == first
     assert load_note(tmp_path, environment.device_name) == first.note
-    both = combined(calibrate(cpu, reporter), options(), environment, stored)
+    with pytest.raises(UsageError, match=r"holds the session of .* already"):
+        joined(stored, first)
+    with pytest.raises(UsageError, match="a calibration of Toy CPU does not belong with one of Another CPU"):
+        joined(msgspec.structs.replace(stored, environment=msgspec.structs.replace(environment, device_name="Another CPU")), first)
+    later = msgspec.structs.replace(calibrate(cpu, reporter), created="2030-01-01T00:00:00+00:00")
+    both = joined(stored, record_of(later, options(), environment))
     assert (both.note.comparisons, len(both.sessions)) == (2 * first.note.comparisons, 2)
     assert {truth.place.session for truth in both.truths} == {trial.place.session for trial in both.trials} == {0, 1}
     assert {one.session for one in both.components} == {0, 1}
     changed = options(plan=SamplingPlan(replicates=12, rounds=9, cache=CacheState.WARM, trim=0.1))
     again = calibrate(cpu, reporter)
     with pytest.raises(UsageError, match=r"made another way \(sampling: "):
-        combined(again, changed, environment, stored)
+        joined(stored, record_of(again, changed, environment))
     assert not stored.same_buffers, "warm"
     with pytest.raises(UsageError, match=r"arms of a pair: in the same buffers -> in buffers of their own"):
-        combined(again, options(), environment, msgspec.structs.replace(stored, same_buffers=True))
+        joined(msgspec.structs.replace(stored, same_buffers=True), record_of(again, options(), environment))
 
 
 def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any, tmp_path: Path) -> None:
@@ -219,9 +225,10 @@ def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any,
 
     def join(found: Found) -> None:
         started.wait()
-        join_calibration(tmp_path, environment.device_name, lambda stored: combined(found, options(), environment, stored))
+        join_calibration(tmp_path, environment.device_name, lambda stored: joined(stored, record_of(found, options(), environment)))
 
-    both = [threading.Thread(target=join, args=(calibrate(cpu, reporter),)) for _ in range(2)]
+    found = [msgspec.structs.replace(calibrate(cpu, reporter), created=f"2030-01-0{number}T00:00:00+00:00") for number in (1, 2)]
+    both = [threading.Thread(target=join, args=(one,)) for one in found]
     for one in both:
         one.start()
     for one in both:
@@ -233,7 +240,7 @@ def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any,
 
 def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: Any) -> None:
     environment = Calibrating(cpu, Path(), options(), reporter).environment
-    few = combined(calibrate(cpu, reporter), options(), environment, None)
+    few = record_of(calibrate(cpu, reporter), options(), environment)
     (found,) = summary_of(few).classes[0].found.values()
     assert 0 < found.count == found.total < FEWEST_TRIALS
     assert (few.note.effects[0].smallest, few.note.effects[0].largest_planted) == (None, None)
@@ -242,4 +249,4 @@ def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: 
     found = Found(
         trials=repeated.trials, truths=few.truths, components=(), warnings=(), timer="host", created="t", seconds=1.0, complete=True
     )
-    assert combined(found, options(), environment, None).note.effects[0].smallest == pytest.approx(0.02, rel=0.1)
+    assert record_of(found, options(), environment).note.effects[0].smallest == pytest.approx(0.02, rel=0.1)

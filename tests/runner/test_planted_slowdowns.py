@@ -12,7 +12,7 @@ import pytest
 from fusebench.cli.calibrate_command import CPU_SLOWDOWNS, GPU_SLOWDOWNS
 from fusebench.device import Device
 from fusebench.runner.calibrating import Calibrating, Found
-from fusebench.runner.calibration_summary import combined
+from fusebench.runner.calibration_summary import record_of
 from fusebench.runner.pilots import FIT
 from fusebench.stats.planting import Planting
 
@@ -85,7 +85,7 @@ def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Dev
     assert {one.place.nominal for one in found.trials} == {0.0}
     assert (len(found.trials), found.truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
     assert [warning.partition(": ")[2].partition(" is not planted")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
-    record = combined(found, options(), Calibrating(cpu, Path(), options(), reporter).environment, None)
+    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
     assert [(one.comparisons, one.smallest, one.largest_planted) for one in record.note.effects] == [(8, None, None)]
     assert set(found.warnings) <= set(record.warnings)
 

@@ -10,7 +10,7 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.runner.calibrating import Calibrating
-from fusebench.runner.calibration_summary import combined, summary_of
+from fusebench.runner.calibration_summary import record_of, summary_of
 from fusebench.runner.pilots import Pilot
 from fusebench.runner.trial_counts import planted_counts
 from fusebench.stats.calibration import FEWEST_TRIALS
@@ -56,6 +56,6 @@ def test_a_calibration_of_one_subject_per_class_can_claim_what_it_planted(cpu: D
     for trials in (0, FEWEST_TRIALS):
         found = calibrate(cpu, reporter, planted=3, trials=trials)
         assert len(of(found, 0.02)) == 2 * max(trials, 2 * 3)
-        claims[trials] = [one.smallest_found for one in summary_of(combined(found, options(), environment, None)).classes]
+        claims[trials] = [one.smallest_found for one in summary_of(record_of(found, options(), environment)).classes]
     assert claims[0] == [None, None]
     assert claims[FEWEST_TRIALS] == [pytest.approx(0.02, rel=0.1)] * 2

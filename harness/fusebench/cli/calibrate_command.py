@@ -17,6 +17,7 @@ from .run_command import WaitOption
 if TYPE_CHECKING:
     from ..config import Project
     from ..runner.subjects import Subject
+    from ..store.calibrations import CalibrationRecord
 
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
 CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
@@ -50,6 +51,7 @@ TRUTH_REPLICATES = 12
 
 
 def calibrate(
+    context: typer.Context,
     *,
     suite: SuiteOption = None,
     op: OpOption = None,
@@ -91,6 +93,15 @@ def calibrate(
         ),
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
+    join: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--join",
+            metavar="FILE",
+            show_default=False,
+            help="Measure nothing: add the calibration in FILE, made elsewhere on a device of one model, to what is stored; repeatable.",
+        ),
+    ] = None,
     wait: WaitOption = 0.0,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
@@ -102,13 +113,16 @@ def calibrate(
     kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless given.
 
     The result lies in results/calibration/ and stands in every report of the device.  Several GPUs of one model can be calibrated at the
-    same time, with --add and a --device each.
+    same time, with --add and a --device each; those on other machines are put together with --join.
     """
+    if join:
+        _join(context, join, json)
+        return
     from ..device import device_lock, require_idle, resolve_device
     from ..device.toolchain import require_torch_for
-    from ..report.calibration_table import calibration_document, calibration_report
     from ..runner.calibrating import Calibrating
-    from ..runner.calibration_summary import combined, require_same_method, summary_of
+    from ..runner.calibration_joining import joined, require_same_method
+    from ..runner.calibration_summary import record_of
     from ..runner.calibration_visit import CalibrationOptions
     from ..runner.checking import Workers
     from ..runner.comparing import default_looks
@@ -119,7 +133,7 @@ def calibrate(
     from ..store.calibrations import join_calibration, load_calibration
     from ..store.files import require_writable
     from ..timing.names import require_timer
-    from .output import print_json, remark
+    from .output import remark
     from .progress import make_reporter
 
     require_timer(timer)
@@ -157,17 +171,33 @@ def calibrate(
         ops = {subject.case.op for subject in subjects}
         with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout, ops=ops, timer=timer) as workers:
             found = calibrating.run(subjects, workers)
-    record, file = join_calibration(
-        project.results, target.name, lambda stored: combined(found, options, calibrating.environment, stored if add else None)
-    )
+    new = record_of(found, options, calibrating.environment)
+    record, file = join_calibration(project.results, target.name, lambda stored: joined(stored if add else None, new))
+    _show(record, file, f"{len(found.trials)} comparisons in {found.seconds:.0f} s", json=json)
+    if found.unfit:
+        raise DeviceUnfitError(found.unfit)
+
+
+def _join(context: typer.Context, files: list[Path], json: bool) -> None:
+    from .calibration_join import join_files, require_nothing_to_measure
+
+    require_nothing_to_measure(context)
+    record, file = join_files(files)
+    _show(record, file, f"{len(record.trials)} comparisons in {len(record.sessions)} sessions", json=json)
+
+
+def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> None:
+    """The stored record, and what was `done` to it."""
+    from ..report.calibration_table import calibration_document, calibration_report
+    from ..runner.calibration_summary import summary_of
+    from .output import print_json
+
     summary = summary_of(record)
     if json:
         print_json(calibration_document(record, summary, str(file)))
     else:
         typer.echo(calibration_report(record, summary))
-        typer.echo(f"{len(found.trials)} comparisons in {found.seconds:.0f} s; calibration: {file}")
-    if found.unfit:
-        raise DeviceUnfitError(found.unfit)
+        typer.echo(f"{done}; calibration: {file}")
 
 
 def _selected(
