@@ -116,7 +116,7 @@ def test_the_stored_calibration_says_the_same_in_headline_and_table() -> None:
     assert summed_up(record) == record, "the stored note is what today's rules make of its trials"
     text = calibration_report(record, summary_of(record))
     rows = rows_of(text)[: len(record.note.effects)]
-    assert [row[5] for row in rows] == ["more than 3.96%", "2.10%", "1.00%", "1.02%", "4.98%", "1.02%"]
+    assert [row[5] for row in rows] == ["more than 4.53%", "2.12%", "1.03%", "1.02%", "5.07%", "1.98%"]
     assert [row[6] == "too few trials" for row in rows] == [row[5] == "too few trials" for row in rows]
     for row in rows:
         assert f"{row[0].removesuffix(', several launches')}: {row[5]}" in text
