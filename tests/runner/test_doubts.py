@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from fusebench.runner.doubts import doubts, doubts_against_stored
-from fusebench.schema import Role, Run
+from fusebench.schema import Role, Run, Status
 from fusebench.stats.rule import MarginRule
 from fusebench.store.baselines import promote
 from fusebench.store.run_folder import read_run, write_run
 
-FUSED, CUDA, COMPILED = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1"))
+FUSED, CUDA, COMPILED, SPLIT = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1", "split_triton@1"))
 RECORDS = Path(__file__).parents[2] / "results"
 
 
@@ -95,6 +95,29 @@ def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synth
     (one,) = doubts(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
     assert one.case == "qknorm_rope:flux_1024"
     assert one.reason.count(FUSED) == 1
+
+
+def test_of_a_case_that_takes_the_results_of_one_that_is_not_in_the_run_its_own_key_is_named(synthetic: ModuleType) -> None:
+    """As in a run that goes on with a part of the cases of one that was stopped."""
+    new = synthetic.make_run(run_id="new", slow={("zimage_1024", FUSED): 1.2})
+    taking = [
+        msgspec.structs.replace(summary, same_as="elsewhere:flux_1024") if summary.case.name == "zimage_1024" else summary
+        for summary in new.cases
+    ]
+    (one,) = doubts(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:zimage_1024"
+
+
+def test_a_case_whose_baseline_kernel_has_failed_cannot_be_measured_again(synthetic: ModuleType) -> None:
+    new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2, ("zimage_1024", FUSED): 1.2})
+    results = [
+        msgspec.structs.replace(result, status=Status.CRASHED, reason="planted crash", measurement=None)
+        if (result.case, result.kernel) == ("flux_1024", SPLIT)
+        else result
+        for result in new.results
+    ]
+    (one,) = doubts(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:zimage_1024"
 
 
 def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from fusebench.runner import session as session_module
-from fusebench.runner.doubts import Doubt
+from fusebench.runner.doubts import Doubt, doubts
 from fusebench.runner.messages import Failure, Measured, MeasureTask
+from fusebench.runner.resuming import Resumed
 from fusebench.runner.second_look import MOST_CASES, PROCESSES
-from fusebench.schema import Case, Run, Sample, Status
+from fusebench.schema import Case, Result, Run, Sample, Status
+from fusebench.stats.rule import MarginRule
 
 if TYPE_CHECKING:
     from .session_bench import Bench
@@ -138,3 +140,47 @@ def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomp
     assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US, FIRST_US, FIRST_US])
     assert not run.complete
     assert bench.workers.alive == 0
+
+
+def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed there stays as it is, and what was measured there is not measured a third time."""
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+
+    def in_doubt(run: Run) -> list[Doubt]:
+        """Against a baseline in which the kernel `good` took half as long."""
+        return doubts(run, halved(run), MarginRule())
+
+    def failing(task: MeasureTask) -> Measured | Failure:
+        if task.case.name == "third":
+            raise KeyboardInterrupt
+        return faster(task) if task.case.name == "second" else Failure(kernel=SPLIT, status=Status.CRASHED, reason="planted crash")
+
+    bench.workers.prepare = answering(failing)
+    stopped = bench.session()
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(cases, bench.workers, in_doubt)
+    bench.workers.started.clear()
+    bench.workers.prepare = answering(faster)
+    session = bench.session(resumed=Resumed(stopped.record(), stopped.samples))
+    session.run(cases, bench.workers, in_doubt)
+    run = session.record()
+    assert {task.case.name for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)} == {"third"}
+    assert by_kernel(run, "first")[SPLIT].status is Status.CRASHED
+    assert [summary.in_doubt != "" for summary in run.cases] == [False, True, True]
+    assert run.complete
+
+
+def halved(run: Run) -> Run:
+    """The run with half the time of the kernel `good`."""
+
+    def half(result: Result) -> Result:
+        timing = result.measurement
+        if timing is None or result.kernel != GOOD:
+            return result
+        time_us, replace = timing.time_us, msgspec.structs.replace
+        time_us = replace(time_us, value=time_us.value / 2, low=time_us.low / 2, high=time_us.high / 2)
+        return replace(result, measurement=replace(timing, time_us=time_us))
+
+    return msgspec.structs.replace(run, results=[half(result) for result in run.results])

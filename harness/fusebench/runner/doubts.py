@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..schema import Run, VerdictKind
+from ..schema import Run, Status, VerdictKind
 from ..stats.rule import MarginRule, describe_change
 from ..stats.suite_rate import less_accurate, results_by_place
 from ..stats.whole_run import judge_whole
@@ -24,7 +24,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """One case, and what is in doubt of it."""
 
     case: str
-    """Key of the case that was measured; not that of one which takes its results."""
+    """Key of the case that was measured; that of one which takes its results only where the measured one is not in the run."""
     reason: str
     """What its kernels would be called, in words."""
 
@@ -32,11 +32,12 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
     """Cases of which a kernel with a say would be called slower by its times, or undecided, or faster without a known cause; in this order.
 
-    Cases that were measured in several processes are not among them, nor are losses of accuracy, which are no matter of the process.
+    Cases that were measured in several processes are not among them, nor those whose baseline kernel has failed since, with which they
+    would be paired, nor are losses of accuracy, which are no matter of the process.
     """
     found = judge_whole(run, baseline, rule)
     new, old = results_by_place(run), results_by_place(baseline)
-    measured = {summary.case.key: summary.same_as or summary.case.key for summary in run.cases}
+    summaries = {summary.case.key: summary for summary in run.cases}
     unexplained = {(one.suite, one.case, one.kernel) for one in found.unexplained}
     kinds: dict[str, list[VerdictKind]] = defaultdict(list)
     words: dict[str, list[str]] = defaultdict(list)
@@ -44,11 +45,15 @@ def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
         place = (one.suite, one.case, one.kernel)
         if one.verdict.change is None or not one.verdict.decides or less_accurate(new[place], old[place]):
             continue
-        timing = new[place].measurement
+        timing, summary = new[place].measurement, summaries[f"{one.suite}:{one.case}"]
         claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or place in unexplained
         if not claimed or timing is None or timing.processes > 1:
             continue
-        case = measured[f"{one.suite}:{one.case}"]
+        paired_with = new.get((one.suite, one.case, summary.baseline or ""))
+        if paired_with is None or paired_with.status is not Status.MEASURED:
+            continue  # a run that is gone on with may hold such a case: it failed in the second look of the one that was stopped
+        # A run that is gone on with for a part of its cases may lack the one whose results were taken.
+        case = summary.same_as if summary.same_as in summaries else summary.case.key
         kind = one.verdict.kind if one.verdict.kind in _ORDER else VerdictKind.IMPROVEMENT
         text = f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"
         if text not in words[case]:
