@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from fusebench.errors import DeviceUnfitError
 from fusebench.runner import session as session_module
 from fusebench.runner.doubts import Doubt, doubts
 from fusebench.runner.messages import Failure, Measured, MeasureTask
@@ -17,6 +18,8 @@ from fusebench.runner.resuming import Resumed
 from fusebench.runner.second_look import MOST_CASES, PROCESSES
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.stats.rule import MarginRule
+from fusebench.timing.coldness import Coldness
+from fusebench.timing.placement import CONTROL
 
 if TYPE_CHECKING:
     from .session_bench import Bench
@@ -107,6 +110,39 @@ def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_t
     assert kept.processes == 1
     assert run.cases[0].in_doubt == "", "its figures are those of the first process"
     assert any("could not be measured again" in text for text in run.warnings)
+
+
+def test_a_baseline_that_fails_as_its_own_second_copy_has_failed(bench: Bench, cases: list[Case]) -> None:
+    run, _ = look_again(bench, cases, ["scale:first"], lambda task: Failure(kernel=CONTROL, status=Status.HUNG, reason="planted"))
+    assert {kernel: result.status for kernel, result in by_kernel(run, "first").items() if kernel in (SPLIT, GOOD)} == {
+        SPLIT: Status.HUNG,
+        GOOD: Status.MEASURED,
+    }
+
+
+def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(bench: Bench, cases: list[Case]) -> None:
+    """Else a regression would become incomparable, which a run's exit code does not show."""
+
+    def warm(task: MeasureTask) -> Measured:
+        reply = faster(task)
+        slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1)
+        return msgspec.structs.replace(reply, minimum_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
+
+    run, samples = look_again(bench, cases, ["scale:first"], warm)
+    assert time_us(run, "first") == pytest.approx(FIRST_US)
+    assert (run.cases[0].in_doubt, run.cases[0].not_cold) == ("", "")
+    assert {one.process for one in samples} == {0}
+    assert any("scale:first" in text and "could not be measured again" in text and "not cold" in text for text in run.warnings)
+
+
+def test_a_device_that_becomes_unfit_keeps_what_was_measured_first(bench: Bench, cases: list[Case]) -> None:
+    bench.workers.prepare = answering(lambda task: Failure(status=Status.HUNG, reason="planted", unfit=True))
+    session = bench.session()
+    with pytest.raises(DeviceUnfitError):
+        session.run(cases, bench.workers, lambda run: [Doubt(case="scale:first", reason="planted")])
+    run = session.record()
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US] * 3)
+    assert not run.complete
 
 
 def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:

@@ -91,7 +91,8 @@ class CaseMeasurement:
         """Time once more what was timed, in fresh processes.
 
         Figures are then theirs alone: those of the first process were chosen for what they say.  A kernel that fails now has failed, and
-        the others keep the figures that they have; of the case itself nothing is then found.
+        the others keep the figures that they have; of the case itself nothing is then found.  Nor is it where the fresh samples are not
+        cold: times without that label are compared with none, so that a regression would end as no verdict at all.
 
         Args:
             known: every result of the case.
@@ -104,29 +105,34 @@ class CaseMeasurement:
         task = self._task(timed, None)
         replies = look_again(task, self._crew, ask=self._ask)
         if isinstance(replies, Failure):
-            self._keep_first(replies, known)
+            self._keep_first(common_failure(replies), self._failed(replies, known))
+            return
+        figures = CaseFigures(self._entry, replies, self._plan)
+        summary = figures.summary()
+        if summary.not_cold:
+            self._keep_first(f"its samples were not cold: {summary.not_cold}", known)
             return
         self._note_timing(task, replies)
-        figures = CaseFigures(self._entry, replies, self._plan)
-        self.found.summary = msgspec.structs.replace(figures.summary(), in_doubt=in_doubt)
+        self.found.summary = msgspec.structs.replace(summary, in_doubt=in_doubt)
         again = {result.kernel: msgspec.structs.replace(result, measurement=figures.measurement(result.kernel)) for result in timed}
         self._add([again.get(result.kernel, result) for result in known])
 
-    def _keep_first(self, failure: Failure, known: Sequence[Result]) -> None:
-        """The case could not be measured again."""
-        self._warn(
-            f"case {self._entry.case.key}: what is in doubt of it could not be measured again, and figures are those of one process: "
-            f"{common_failure(failure)}"
-        )
+    def _keep_first(self, why: str, results: Sequence[Result]) -> None:
+        """The case could not be measured again; `results` are then those of the case."""
+        key = self._entry.case.key
+        self._warn(f"case {key}: what is in doubt of it could not be measured again, and figures are those of one process: {why}")
+        self._add(results)
+
+    def _failed(self, failure: Failure, known: Sequence[Result]) -> list[Result]:
+        """`known`, with the failure in the place of what the kernel had that it is due to."""
         kernel = self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
-        self._add(
-            [
-                msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
-                if result.kernel == kernel
-                else result
-                for result in known
-            ]
-        )
+        reason = own_failure(failure)
+        return [
+            msgspec.structs.replace(result, status=failure.status, reason=reason, measurement=None, code=None)
+            if result.kernel == kernel
+            else result
+            for result in known
+        ]
 
     def _task(self, ready: Sequence[Result], seconds: float | None) -> MeasureTask:
         kernels = tuple(result.kernel for result in ready)
