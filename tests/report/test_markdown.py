@@ -31,15 +31,23 @@ def test_the_assembler_stands_beside_triton_where_it_is_known(synthetic: ModuleT
     assert "| torch, triton | 2.11.0, 3.6.0 (ptxas 12.8.93, ptxas-blackwell 12.9.86) |" in markdown_report(both)
 
 
-@pytest.mark.parametrize(("counts", "said"), [((4,), "4 processes"), ((8, 4, 12), "4 to 12 processes")])
-def test_cases_measured_in_several_processes_are_said_to_be(synthetic: ModuleType, counts: tuple[int, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("counts", "said", "units"),
+    [
+        ((1,), "", "replicates"),
+        ((4,), " in each of 4 processes", "processes"),
+        ((8, 4, 12), " in each of 4 to 12 processes", "processes"),
+        ((1, 8), " in each of 1 to 8 processes", "processes, or one's replicates"),
+    ],
+)
+def test_cases_measured_in_several_processes_are_said_to_be(synthetic: ModuleType, counts: tuple[int, ...], said: str, units: str) -> None:
     run = synthetic.make_run()
     results = [
         msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=counts[place % len(counts)]))
         for place, result in enumerate(run.results)
     ]
     text = markdown_report(msgspec.structs.replace(run, results=results))
-    assert f"12 replicates x 40 rounds in each of {said}, 10% trimmed means, Student t interval over the processes" in text
+    assert re.search(rf"12 replicates x 40 rounds{said}, 10% trimmed means, Student t interval over the {units}(?!,| or)", text)
 
 
 def test_every_table_is_rectangular_and_every_kernel_is_in_the_full_one(synthetic: ModuleType) -> None:

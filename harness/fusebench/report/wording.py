@@ -119,7 +119,8 @@ def sampling(run: Run) -> str:
         taken += f" in each of {most if fewest == most else f'{fewest} to {most}'} processes"
     elif plan.replicates == 1:
         return f"{taken}, one replicate: no interval"
-    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {'processes' if most > 1 else 'replicates'}"
+    units = "replicates" if most == 1 else "processes" if fewest > 1 else "processes, or one's replicates"
+    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {units}"
 
 
 def control_line(run: Run) -> str:

@@ -15,7 +15,7 @@ from .process import WorkerProcess
 PROCESSES = LOOKS[0]
 """Fresh processes that measure a case in doubt: the fewest whose interval holds the truth as often as it says, as for a precision."""
 MOST_CASES = 16
-"""Cases in doubt that are measured again, at most: each takes an H200 some 20 s.  Where more are slower, it is no process' mood."""
+"""Cases in doubt that are measured again, at most: each takes an H200 some 12 s.  Where more are slower, it is no process' mood."""
 
 
 def look_again(

@@ -120,7 +120,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     kernels: int
     process: int = 0
     """0 for the process that measured first, from 1 on for the further ones of a run with a precision, and for the fresh ones that measured
-    a finding of `ab` again; each counts its own replicates."""
+    a case in doubt or a finding of `ab` again; each counts its own replicates."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
