@@ -140,6 +140,16 @@ def test_a_calibration_made_elsewhere_is_put_into_the_stored_one_once(toy_projec
     assert load_calibration(toy_project / "results", "NVIDIA H200") == stored
 
 
+def test_a_folder_that_takes_no_calibration_is_named_and_nothing_is_joined(
+    toy_project: Path, fusebench: Fusebench, committed: Path
+) -> None:
+    link = toy_project / "results" / "calibration"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(toy_project / "absent" / "disk")
+    outcome = fusebench("calibrate", "--join", str(committed))
+    assert (outcome.exit_code, f"{link}: nothing can be written there" in outcome.stderr) == (ExitCode.USAGE, True), outcome.output
+
+
 def test_sessions_come_after_those_that_are_stored(toy_project: Path, fusebench: Fusebench, committed: Path, tmp_path: Path) -> None:
     whole = load_calibration(committed.parents[1], "NVIDIA H200")
     assert whole is not None
@@ -172,7 +182,7 @@ def _moved(one: Any, earlier: int) -> Any:
     [
         (["--join", "absent.json"], "there is no file absent.json"),
         (["--join", "absent.json", "--quick", "--device", "cpu"], "--join measures nothing, so --device, --quick cannot stand beside it"),
-        (["--join", "pyproject.toml"], "not a calibration that fusebench wrote"),
+        (["--join", "pyproject.toml"], "invalid character (byte 0); name the results/calibration/<device>.json of another checkout"),
     ],
 )
 @pytest.mark.usefixtures("toy_project")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WITH_JOIN = {"join", "json"}
 """The options that may stand beside --join: nothing is measured."""
+WHAT_TO_NAME = "name the results/calibration/<device>.json of another checkout"
 
 
 def require_nothing_to_measure(context: typer.Context) -> None:
@@ -29,21 +30,25 @@ def join_files(files: list[Path]) -> tuple[CalibrationRecord, Path]:
     """Put the sessions of each file into the stored calibration of its device model; all of them, or none.
 
     Raises:
-        UsageError: a file that is not there, or whose sessions do not belong with those stored, or are stored already.
+        UsageError: a file that is not there, or whose sessions do not belong with those stored, or are stored already; or the folder takes
+            no calibration.
         RunRecordError: a calibration that cannot be read.
     """
     from ..config import find_project
     from ..runner.calibration_joining import joined
-    from ..store.calibration_note import decoded
+    from ..store.calibration_note import calibration_file, decoded
     from ..store.calibrations import CalibrationRecord, join_calibration
+    from ..store.files import require_writable
 
     project = find_project()
     found: list[CalibrationRecord] = []
     for file in files:
-        record = decoded(file, CalibrationRecord)
+        record = decoded(file, CalibrationRecord, instead=WHAT_TO_NAME)
         if record is None:
-            raise UsageError(f"--join: there is no file {file}; name the results/calibration/<device>.json of another checkout")
+            raise UsageError(f"--join: there is no file {file}; {WHAT_TO_NAME}")
         found.append(record)
+    device = found[0].environment.device_name
+    require_writable(calibration_file(project.results, device).parent)
 
     def join(stored: CalibrationRecord | None) -> CalibrationRecord:
         for record in found:
@@ -51,4 +56,4 @@ def join_files(files: list[Path]) -> tuple[CalibrationRecord, Path]:
         assert stored is not None, "at least one file is given"
         return stored
 
-    return join_calibration(project.results, found[0].environment.device_name, join)
+    return join_calibration(project.results, device, join)

@@ -48,8 +48,10 @@ def with_calibration(run: Run, results: Path) -> Run:
     return msgspec.structs.replace(run, calibration=load_note(results, run.environment.device_name))
 
 
-def decoded(file: Path, kind: type[T]) -> T | None:
+def decoded(file: Path, kind: type[T], *, instead: str = "restore it, or delete it and run `fusebench calibrate` again") -> T | None:
     """The calibration file as `kind`, or None where there is no file.
+
+    `instead` says what to do about one that is garbled.
 
     Raises:
         RunRecordError: it cannot be read, is garbled, or is of a newer version.
@@ -63,6 +65,4 @@ def decoded(file: Path, kind: type[T]) -> T | None:
     try:
         return decode_record(content, kind, version="version", newest=CALIBRATION_VERSION, where=file)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunRecordError(
-            f"{file}: not a calibration that fusebench wrote: {error}; restore it, or delete it and run `fusebench calibrate` again"
-        ) from error
+        raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error
