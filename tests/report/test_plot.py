@@ -3,9 +3,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 
 from fusebench.report.bundle import write_views
 from fusebench.report.plot import _kernels, _palette, speedup_png
@@ -24,6 +26,23 @@ def test_the_picture_grows_with_the_cases_but_stays_printable(synthetic: ModuleT
     width, height = dimensions(speedup_png(synthetic.make_run(cases=[f"case_{index}" for index in range(count)], kernels=kernels)))
     assert 900 <= width <= 2000
     assert 600 <= height <= 2500
+
+
+def test_the_title_of_a_narrow_picture_fits_it(synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run of which some cases were measured in several processes, on which there is the most to say."""
+    widths: list[float] = []
+    save = Figure.savefig
+
+    def kept(figure: Any, *to: Any, **options: Any) -> None:
+        save(figure, *to, **options)
+        widths.append(figure._suptitle.get_window_extent().width / (options["dpi"] * figure.get_figwidth()))
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    run = synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.BASELINE, synthetic.FUSED])
+    first, *others = run.results
+    several = msgspec.structs.replace(first, measurement=msgspec.structs.replace(first.measurement, processes=8))
+    speedup_png(msgspec.structs.replace(run, results=[several, *others]))
+    assert 0.5 < widths[0] < 1.0
 
 
 def test_the_same_run_gives_the_same_picture_and_another_gives_another(synthetic: ModuleType) -> None:

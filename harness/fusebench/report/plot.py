@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 from ..schema import Estimate, Result, Role, Run, Status
@@ -26,6 +27,8 @@ _COLOURS = {
     Role.PEER: ("#cc79a7", "#d55e00"),
 }
 _ROLE_ORDER = (Role.SPLIT, Role.COMPILED, Role.PEER, Role.FUSED)
+_TITLE_LETTERS = 13
+"""Letters of the title in an inch: it takes 14.6 of those that `sampling` is made of."""
 _ERROR_BAR = {"elinewidth": 1.0, "ecolor": "#222222", "capsize": 2}
 
 
@@ -129,7 +132,9 @@ def _finish(run: Run, figure: Figure, axes: tuple[Axes, Axes], kernels: list[str
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.tick_params(labelsize=8)
-    figure.suptitle(f"{headline(run)}\n{sampling(run)}", fontsize=10)
+    # Pictures of one or two cases are narrower than what is to be said of cases that were measured in several processes.
+    said = textwrap.fill(sampling(run), int(_TITLE_LETTERS * figure.get_figwidth()))
+    figure.suptitle(f"{headline(run)}\n{said}", fontsize=10)
     figure.legend(
         handles=[Patch(color=colours[kernel], label=kernel) for kernel in kernels],
         loc="outside lower center",
