@@ -178,6 +178,25 @@ def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomp
     assert bench.workers.alive == 0
 
 
+def test_an_interruption_between_figures_leaves_no_samples_beside_those_of_the_first_process(
+    bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on with it measures the case again, and would hold them twice."""
+    session = bench.session()
+
+    def in_doubt(run: Run) -> list[Doubt]:
+        monkeypatch.setattr(bench.reporter, "result", interrupted)
+        return [Doubt(case=case.key, reason="planted")]
+
+    def interrupted(result: Result) -> None:
+        raise KeyboardInterrupt
+
+    bench.workers.prepare = answering(faster)
+    with pytest.raises(KeyboardInterrupt):
+        session.run([case], bench.workers, in_doubt)
+    assert (time_us(session.record(), "even"), {one.process for one in session.samples}) == (pytest.approx(FIRST_US), {0})
+
+
 def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
     bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
