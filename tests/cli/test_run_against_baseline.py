@@ -26,9 +26,14 @@ project, workers, measured, only_run = (_bench[name] for name in ("project", "wo
 add_kernel, QUICK = _bench["add_kernel"], _bench["QUICK"]
 
 
-def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+def promote_a_run(fusebench: Fusebench, project: Path) -> None:
+    """Make the project's first run, and promote it."""
     assert fusebench(*QUICK).exit_code == ExitCode.PASS
     assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+
+
+def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+    promote_a_run(fusebench, project)
     assert fusebench(*QUICK).exit_code == ExitCode.PASS
     workers.timed = lambda task: measured(task, 2.8)
     slower = fusebench(*QUICK, "--json")
@@ -41,8 +46,7 @@ def test_a_slower_kernel_is_a_regression_against_the_promoted_run(fusebench: Fus
 
 def slow_at_first(fusebench: Fusebench, project: Path, workers: FakeWorkers, *arguments: str) -> tuple[Outcome, Run]:
     """A run against a baseline whose first process runs the kernel slower, and fresh ones do not."""
-    assert fusebench(*QUICK).exit_code == ExitCode.PASS
-    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    promote_a_run(fusebench, project)
     workers.timed = lambda task: measured(task, 2.8)
     workers.timed_again = lambda task: measured(task, 2.0)
     outcome = fusebench(*QUICK, *arguments)
@@ -71,8 +75,7 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
 def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(
     fusebench: Fusebench, project: Path, workers: FakeWorkers
 ) -> None:
-    assert fusebench(*QUICK).exit_code == ExitCode.PASS
-    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    promote_a_run(fusebench, project)
     workers.timed = lambda task: measured(task, 2.8)
     run, folder, gate = gated(fusebench)
     assert (run.exit_code, gate.exit_code) == (ExitCode.REGRESSION, ExitCode.REGRESSION)
@@ -127,8 +130,7 @@ def gated(fusebench: Fusebench, *arguments: str) -> tuple[Outcome, Path, Outcome
 def against_the_whole_suite(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> FakeWorkers:
     """A baseline of every case and kernel, and workers for the runs that are held against it."""
     add_kernel(project, "other")
-    assert fusebench(*QUICK).exit_code == ExitCode.PASS
-    assert fusebench("baseline", "promote", str(only_run(project)), "--force").exit_code == 0
+    promote_a_run(fusebench, project)
     return workers
 
 

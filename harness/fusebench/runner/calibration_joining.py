@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from ..errors import UsageError
+from ..schema import CacheState, SamplingPlan
 from ..stats.planting import PlantedTrial, Truth
+from ..stats.sequential import Plan
 from ..store.calibrations import CalibrationRecord, CaseComponents
 from ..timing.pairs import in_same_buffers
 from .calibration_summary import summed_up
@@ -17,24 +19,44 @@ from .calibration_visit import CalibrationOptions
 Placed = TypeVar("Placed", PlantedTrial, Truth)
 
 
+_REMEDIES = {"--add": "repeat its options, or leave --add out to replace it", "--join": "they cannot be put together"}
+"""By the option that asks for it, what to do about trials of different methods."""
+
+
+class _Method(NamedTuple):
+    """What must agree between trials that are counted together."""
+
+    timer: str
+    cache: CacheState
+    sampling: SamplingPlan
+    looks: Plan
+    same_buffers: bool
+    processes: int
+
+    def named(self) -> dict[str, object]:
+        """By its name in messages."""
+        return {
+            "timer": self.timer,
+            "cache state": self.cache,
+            "sampling": self.sampling,
+            "looks": self.looks,
+            "arms of a pair": "in the same buffers" if self.same_buffers else "in buffers of their own",
+            "fresh processes": self.processes,
+        }
+
+
 def require_same_method(record: CalibrationRecord, options: CalibrationOptions, timer: str) -> None:
     """Raise UsageError where trials made with `options` do not belong with those of `record`."""
-    new = _named(
-        timer=timer,
-        cache=options.plan.cache,
-        sampling=options.plan,
-        looks=options.looks,
-        same_buffers=in_same_buffers(options.plan.cache),
-        processes=options.processes,
-    )
-    _require_same(record, new, "--add", "repeat its options, or leave --add out to replace it")
+    plan = options.plan
+    new = _Method(timer, plan.cache, plan, options.looks, in_same_buffers(plan.cache), options.processes)
+    _require_same(record, new, "--add")
 
 
 def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: str = "--add") -> CalibrationRecord:
     """`earlier`, unless None, with the sessions of `new` after its own; environment and date are those of `new`.
 
     Args:
-        option: what asks for it on the command line, for the message.
+        option: what asks for it on the command line, `--add` or `--join`, for the message.
 
     Raises:
         UsageError: they are of two device models, were made in different ways, or `earlier` holds a session of `new` already.
@@ -44,8 +66,7 @@ def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: st
     models = earlier.environment.device_name, new.environment.device_name
     if models[0] != models[1]:
         raise UsageError(f"{option}: a calibration of {models[1]} does not belong with one of {models[0]}")
-    remedy = "repeat its options, or leave --add out to replace it" if option == "--add" else "they cannot be put together"
-    _require_same(earlier, _method(new), option, remedy)
+    _require_same(earlier, _method(new), option)
     _require_new(earlier, new, option)
     first = len(earlier.sessions)
     return summed_up(
@@ -60,28 +81,17 @@ def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: st
     )
 
 
-def _named(*, same_buffers: bool, **method: Any) -> dict[str, Any]:
-    """What makes a method, by its name in messages."""
-    housing = "in the same buffers" if same_buffers else "in buffers of their own"
-    return {
-        "timer": method["timer"],
-        "cache state": method["cache"],
-        "sampling": method["sampling"],
-        "looks": method["looks"],
-        "arms of a pair": housing,
-        "fresh processes": method["processes"],
-    }
+def _method(record: CalibrationRecord) -> _Method:
+    return _Method(record.timer, record.cache, record.sampling, record.looks, record.same_buffers, record.processes)
 
 
-def _method(record: CalibrationRecord) -> dict[str, Any]:
-    return _named(**{name: getattr(record, name) for name in ("timer", "cache", "sampling", "looks", "same_buffers", "processes")})
-
-
-def _require_same(record: CalibrationRecord, method: dict[str, Any], option: str, remedy: str) -> None:
-    differing = [f"{what}: {old} -> {method[what]}" for what, old in _method(record).items() if old != method[what]]
+def _require_same(record: CalibrationRecord, method: _Method, option: str) -> None:
+    new = method.named()
+    differing = [f"{what}: {old} -> {new[what]}" for what, old in _method(record).named().items() if old != new[what]]
     if differing:
         raise UsageError(
-            f"{option}: the stored calibration of {record.environment.device_name} was made another way ({'; '.join(differing)}); {remedy}"
+            f"{option}: the stored calibration of {record.environment.device_name} was made another way ({'; '.join(differing)}); "
+            f"{_REMEDIES[option]}"
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ..schema import CaseSummary, Result, Sample
 from .measured_case import MeasuredCase
+from .messages import Measured
 from .repeats import Outcome
 
 
@@ -27,16 +29,16 @@ class Collected:
 
     def keep(self, key: str, found: MeasuredCase) -> None:
         """Take over what was found on a case."""
-        self.keep_measured(key, found)
+        self.keep_measured(key, found.measured)
+        self.warnings += found.warnings
         self.cases += [found.summary] if found.summary is not None else []
         self.results += found.results
 
-    def keep_measured(self, key: str, found: MeasuredCase, first: int = 0) -> None:
-        """Take over what processes, numbered from `first` on, measured of a case, and the warnings; not its results."""
-        for number, reply in enumerate(found.measured, start=first):
+    def keep_measured(self, key: str, replies: Sequence[Measured], first: int = 0) -> None:
+        """Take over what processes, numbered from `first` on, measured of a case."""
+        for number, reply in enumerate(replies, start=first):
             self.warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
             self.samples += reply.samples
-        self.warnings += found.warnings
 
     def replace(self, key: str, summary: CaseSummary | None, results: list[Result]) -> None:
         """Put these in the place of what is known of a case, and of those that take its results; without a summary, the old one stays."""

@@ -39,8 +39,7 @@ def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
     new, old = results_by_place(run), results_by_place(baseline)
     summaries = {summary.case.key: summary for summary in run.cases}
     unexplained = {(one.suite, one.case, one.kernel) for one in found.unexplained}
-    kinds: dict[str, list[VerdictKind]] = defaultdict(list)
-    words: dict[str, list[str]] = defaultdict(list)
+    claims: dict[str, dict[str, int]] = defaultdict(dict)  # by case, what is said of its kernels, and how urgent that is
     for one in found.judgements:
         place = (one.suite, one.case, one.kernel)
         if one.verdict.change is None or not one.verdict.decides or less_accurate(new[place], old[place]):
@@ -55,12 +54,8 @@ def doubts(run: Run, baseline: Run, rule: MarginRule) -> list[Doubt]:
         # A run that is gone on with for a part of its cases may lack the one whose results were taken.
         case = summary.same_as if summary.same_as in summaries else summary.case.key
         kind = one.verdict.kind if one.verdict.kind in _ORDER else VerdictKind.IMPROVEMENT
-        text = f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"
-        if text not in words[case]:
-            words[case].append(text)
-            kinds[case].append(kind)
-    order = sorted(words, key=lambda case: min(_ORDER.index(kind) for kind in kinds[case]))
-    return [Doubt(case=case, reason=", ".join(words[case])) for case in order]
+        claims[case][f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"] = _ORDER.index(kind)
+    return [Doubt(case=case, reason=", ".join(claims[case])) for case in sorted(claims, key=lambda case: min(claims[case].values()))]
 
 
 def doubts_against_stored(run: Run, results_folder: Path, rule: MarginRule) -> list[Doubt]:

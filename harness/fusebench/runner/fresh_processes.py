@@ -58,7 +58,7 @@ def in_fresh_processes(
             return reply
         if refused := label_refused(reply, task.plan.trim):
             return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
-        keep([msgspec.structs.replace(sample, process=number + 1) for sample in reply.samples])
+        keep(reply.numbered(number + 1).samples)
         for pair in pairs:
             logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
     return logs

@@ -105,7 +105,8 @@ class CaseMeasurement:
         task = self._task(timed, None)
         replies = look_again(task, self._crew, ask=self._ask)
         if isinstance(replies, Failure):
-            self._keep_first(common_failure(replies), self._failed(replies, known))
+            culprit = self._culprit(replies)
+            self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in known])
             return
         figures = CaseFigures(self._entry, replies, self._plan)
         summary = figures.summary()
@@ -123,16 +124,9 @@ class CaseMeasurement:
         self._warn(f"case {key}: what is in doubt of it could not be measured again, and figures are those of one process: {why}")
         self._add(results)
 
-    def _failed(self, failure: Failure, known: Sequence[Result]) -> list[Result]:
-        """`known`, with the failure in the place of what the kernel had that it is due to."""
-        kernel = self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
-        reason = own_failure(failure)
-        return [
-            msgspec.structs.replace(result, status=failure.status, reason=reason, measurement=None, code=None)
-            if result.kernel == kernel
-            else result
-            for result in known
-        ]
+    def _culprit(self, failure: Failure) -> str:
+        """The kernel that the failure is due to; the control arm is the baseline's second copy."""
+        return self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
 
     def _task(self, ready: Sequence[Result], seconds: float | None) -> MeasureTask:
         kernels = tuple(result.kernel for result in ready)
@@ -194,13 +188,13 @@ class CaseMeasurement:
 
     def _time_without(self, failure: Failure, ready: list[Result], seconds: float | None) -> None:
         """A kernel failed while it was timed: it is out, the others are timed without it, unless it was their baseline."""
-        kernel = self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
+        kernel = self._culprit(failure)
         culprit = next((result for result in ready if result.kernel == kernel), None)
         if culprit is None:
             self._add([msgspec.structs.replace(result, status=failure.status, reason=common_failure(failure)) for result in ready])
             self.found.summary = untimed_summary(self._entry)
             return
-        self._add([msgspec.structs.replace(culprit, status=failure.status, reason=own_failure(failure))])
+        self._add([_failed(culprit, failure)])
         others = [result for result in ready if result is not culprit]
         if kernel == self._entry.baseline_id:
             self._give_up(others)
@@ -229,6 +223,11 @@ class CaseMeasurement:
     def _show(self, what: str, progress: Progress) -> None:
         warming_up = progress.kernel and what.startswith("measure")
         self._reporter.step(f"{what}: {progress.text}" if warming_up else what, progress.done, progress.total)
+
+
+def _failed(result: Result, failure: Failure) -> Result:
+    """What becomes of the result of a kernel that failed while it was timed, whatever an earlier process had measured."""
+    return msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
 
 
 def _left(seconds: float | None, began: float) -> float | None:

@@ -125,6 +125,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     same_code: dict[str, bool | None] = {}
     """By name of a pair of digested arms, whether both launch the same machine code; None where that is not known."""
 
+    def numbered(self, process: int) -> Measured:
+        """The same, its samples naming that process."""
+        return msgspec.structs.replace(self, samples=[msgspec.structs.replace(sample, process=process) for sample in self.samples])
+
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a task gave no result.  `kernel` is empty where no kernel is to blame."""

@@ -73,11 +73,10 @@ def measure_in_processes(
             break
         seconds = None if deadline is None else deadline - time.monotonic()
         doing = "measure" if most == 1 else f"measure in process {number + 1} of at most {most}"
-        reply = ask(task if number == 0 else _again(task, replies[0].timer, seconds), worker, doing)
+        reply = ask(task if number == 0 else again(task, replies[0].timer, seconds), worker, doing)
         if isinstance(reply, Failure):
             return msgspec.structs.replace(reply, reason=f"in process {number + 1}: {reply.reason}") if number else reply
-        samples = [msgspec.structs.replace(sample, process=number) for sample in reply.samples] if number else reply.samples
-        replies.append(msgspec.structs.replace(reply, samples=samples))
+        replies.append(reply.numbered(number) if number else reply)
     return replies
 
 
@@ -94,8 +93,8 @@ def _worker(crew: Crew, number: int) -> WorkerProcess:
     return crew.fresh(wanted - 1)[number - 1]
 
 
-def _again(task: MeasureTask, timer: str, seconds: float | None) -> MeasureTask:
-    """The same measurement for another process.
+def again(task: MeasureTask, timer: str, seconds: float | None = None) -> MeasureTask:
+    """The same measurement for another process, on placements of its own.
 
     With the timer of the first one: times of two timers have no mean.  And without digests: the first one has said what code runs.
     """

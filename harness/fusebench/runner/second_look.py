@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import msgspec
 
 from .crew import Crew
 from .messages import Failure, Measured, MeasureTask
-from .precision import LOOKS
+from .precision import LOOKS, again
 from .process import WorkerProcess
 
 PROCESSES = LOOKS[0]
@@ -29,11 +28,8 @@ def look_again(
     """
     replies: list[Measured] = []
     for number, worker in enumerate(crew.fresh(PROCESSES), start=1):
-        # Without digests: the process that measured first has said what code runs.
-        again = msgspec.structs.replace(task, seed=random.SystemRandom().randrange(2**31), digested=())
-        reply = ask(again, worker, f"measure again in fresh process {number} of {PROCESSES}")
+        reply = ask(again(task, task.timer), worker, f"measure again in fresh process {number} of {PROCESSES}")
         if isinstance(reply, Failure):
             return msgspec.structs.replace(reply, reason=f"in fresh process {number}: {reply.reason}")
-        samples = [msgspec.structs.replace(sample, process=number) for sample in reply.samples]
-        replies.append(msgspec.structs.replace(reply, samples=samples))
+        replies.append(reply.numbered(number))
     return replies

@@ -213,11 +213,10 @@ class Session:
         work = self._work(entry, crew, self._timer)
         try:
             work.measure_again(self._found.results_of(doubt.case), doubt.reason)
-        except BaseException:
-            # Without its samples: they would lie beside figures that are not of them.
+        finally:
             self._found.warnings += work.found.warnings
-            raise
-        self._found.keep_measured(doubt.case, work.found, first=1)
+        # Samples only together with the figures that are of them: an interruption keeps neither.
+        self._found.keep_measured(doubt.case, work.found.measured, first=1)
         self._found.replace(doubt.case, work.found.summary, work.found.results)
 
     def _work(self, entry: Contenders, crew: Crew, timer: str) -> CaseMeasurement:

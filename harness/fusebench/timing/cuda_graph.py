@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ..errors import NotCapturableError, TimerError
 from .arm import Arm, CallTiming
-from .spin import CYCLES_PER_US
+from .spin import launch_spin
 
 REPLAYS = 4
 """Replays in the shorter of the two runs.  Each replay of a cold call on an H200 reads 240 MB in about 60 us, so a timed call takes
@@ -135,9 +135,7 @@ class _TorchGpu:
         return graph.replay
 
     def spin(self, us: float) -> None:
-        import torch
-
-        torch.cuda._sleep(int(us * CYCLES_PER_US))  # type: ignore[no-untyped-call]
+        launch_spin(us)
 
     def elapsed_ns(self, work: Callable[[], None]) -> float:
         import torch

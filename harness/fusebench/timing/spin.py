@@ -12,4 +12,11 @@ def spin(us: float) -> None:
     import torch
 
     if us > 0 and not torch.cuda.is_current_stream_capturing():
-        torch.cuda._sleep(int(us * CYCLES_PER_US))  # type: ignore[no-untyped-call]
+        launch_spin(us)
+
+
+def launch_spin(us: float) -> None:
+    """Launch a spin of about `us` microseconds on the current stream, also into a graph that is being captured."""
+    import torch
+
+    torch.cuda._sleep(int(us * CYCLES_PER_US))  # type: ignore[no-untyped-call]
