@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fusebench.accuracy.execution import place_at_random, run_guarded, run_plain
 from fusebench.errors import KernelDeclarationError
 from fusebench.schema import Bitwise, Role
 
@@ -175,6 +177,16 @@ def test_a_wrong_kernel_fails_for_its_own_reason(toys: Any, function: Function, 
         accuracy = toys.check(toys.rms_scale, function, seed=seed)
         assert not accuracy.passed
         assert_matches(reason, accuracy.reason)
+
+
+def test_every_element_that_was_never_written_is_counted_where_allocations_are_intercepted(toys: Any) -> None:
+    params, device = toys.Params(), torch.device("cpu")
+    op, generator = toys.rms_scale, torch.Generator().manual_seed(1)
+    buffers = op.buffers(params, device=device, generator=generator)
+    expected = run_plain(toys.rms_split, op, params, buffers)
+    kernel = toys.kernel(op, "candidate", tail_not_written)
+    found = run_guarded(kernel, op, params, place_at_random(buffers, device, random.Random(1)), expected=expected, intercept=True)
+    assert found.faults == ["output 'y': 288 elements were never written (poison found), first [0, 61]"]
 
 
 def assert_matches(pattern: str, text: str) -> None:
