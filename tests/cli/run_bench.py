@@ -96,7 +96,7 @@ def measured(task: MeasureTask, plain_us: float) -> Measured:
     ]
     return Measured(
         samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=0.1, cut_short=False,
-        retried_replicates=0,
+        timer_retries=0,
     )  # fmt: skip
 
 

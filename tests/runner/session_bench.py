@@ -49,7 +49,7 @@ def measured(task: MeasureTask, **changes: Any) -> Measured:
     ]
     known: dict[str, Any] = {
         "samples": samples, "host_us": {}, "extra_memory_bytes": {}, "timer": "host", "timer_fallback": "", "warm_up": {},
-        "seconds": 1.0, "cut_short": False, "retried_replicates": 0,
+        "seconds": 1.0, "cut_short": False, "timer_retries": 0,
         "phases_s": {"timed rounds": 3.0, "first calls": 2.0}, "first_call_s": dict.fromkeys(("copy", *task.kernels), 0.5),
     }  # fmt: skip
     return Measured(**(known | changes))

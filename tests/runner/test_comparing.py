@@ -172,7 +172,7 @@ def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> No
     bench.worker.said = {
         "timer_fallback": "planted",
         "cut_short": True,
-        "retried_replicates": 3,
+        "timer_retries": 3,
         "late_calls": {A: 999, B: 1},
         "repeated_rounds": 7,
     }
@@ -181,7 +181,7 @@ def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> No
     assert comparison.warnings[:-1] == [
         "timer scripted instead of the device's default: planted",
         "case scale:even: the budget ended before every pair was decided",
-        "case scale:even: the timer lost records in 3 replicates, which were repeated",
+        "case scale:even: the timer failed 3 times, as where records are lost, and the same calls were timed again",
     ]
     assert comparison.warnings[-1].startswith("case scale:even: the device waited for the host inside of 999 of ")
     assert comparison.warnings[-1].endswith(f" calls of {A}: their gaps are the host's too")

@@ -77,7 +77,7 @@ def figures(collection: Collection, case: Case, **known: Any) -> CaseFigures:
     ]
     measured = Measured(
         samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
-        retried_replicates=0, **known,
+        timer_retries=0, **known,
     )  # fmt: skip
     return CaseFigures(contenders(collection, case, "cpu"), [measured], PLAN)
 

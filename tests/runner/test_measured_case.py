@@ -119,9 +119,7 @@ def test_an_arm_whose_calls_waited_for_the_host_is_named(bench: Bench, case: Cas
 
 def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case) -> None:
     bench.worker.replies = [
-        lambda task: measured(
-            task, timer="cuda_events", timer_fallback="no CUPTI", cut_short=True, retried_replicates=2, warm_up={"seconds": 3}
-        )
+        lambda task: measured(task, timer="cuda_events", timer_fallback="no CUPTI", cut_short=True, timer_retries=2, warm_up={"seconds": 3})
     ]
     run = bench.run([case])
     assert (run.timer, run.timer_fallback) == ("cuda_events", "no CUPTI")
@@ -129,7 +127,7 @@ def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case)
     for words in (
         "timer cuda_events instead of the device's default: no CUPTI",
         "budget ended before all 2 replicates",
-        "lost records in 2 replicates, which were repeated",
+        "failed 2 times, as where records are lost, and the same calls were timed again",
     ):
         assert words in said
     assert run.environment.state["warm_up"] == {"scale:even": {"seconds": 3}}

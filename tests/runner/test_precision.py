@@ -236,14 +236,14 @@ def test_a_budget_that_the_first_process_used_up_starts_no_others(bench: Bench, 
 
 
 def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: Case) -> None:
-    bench.worker.replies = [lambda task: measured(task, retried_replicates=1)]
+    bench.worker.replies = [lambda task: measured(task, timer_retries=1)]
     bench.workers.prepare = lambda worker, number: worker.replies.append(
-        lambda task: measured(task, retried_replicates=1, cut_short=number == 3, warm_up={"seconds": number})
+        lambda task: measured(task, timer_retries=1, cut_short=number == 3, warm_up={"seconds": number})
     )
     record = run(bench, case)
     assert record.warnings == [
         "case scale:even: the budget ended before all 2 replicates",
-        "case scale:even: the timer lost records in 8 replicates, which were repeated",
+        "case scale:even: the timer failed 8 times, as where records are lost, and the same calls were timed again",
     ]
     assert record.environment.state["warm_up"]["scale:even in process 4"] == {"seconds": 3}
 

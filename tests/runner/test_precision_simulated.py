@@ -57,7 +57,7 @@ def timings(task: MeasureTask, rng: random.Random) -> Measured:
             samples.append(sample)
     return Measured(
         samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
-        retried_replicates=0,
+        timer_retries=0,
     )  # fmt: skip
 
 

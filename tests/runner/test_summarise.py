@@ -40,7 +40,7 @@ def timed(case: Case, spans: Spans, *, process: int = 0, kernels: int = 2, **kno
     ]  # fmt: skip
     fields: dict[str, Any] = {
         "samples": samples, "host_us": {GOOD: 7.5}, "extra_memory_bytes": {GOOD: 4096}, "timer": "cupti", "timer_fallback": "",
-        "warm_up": {}, "seconds": 1.0, "cut_short": False, "retried_replicates": 0, "minimum_bytes": dict.fromkeys(spans, 8 * 4096),
+        "warm_up": {}, "seconds": 1.0, "cut_short": False, "timer_retries": 0, "minimum_bytes": dict.fromkeys(spans, 8 * 4096),
     }  # fmt: skip
     return Measured(**(fields | known))
 

@@ -17,7 +17,7 @@ HOT = "clocks held down: sw_thermal_slowdown"
 TASK: Any = SimpleNamespace(case=SimpleNamespace(key="scale:even"))
 REPLY = Measured(
     samples=[], host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=0.0, cut_short=False,
-    retried_replicates=0,
+    timer_retries=0,
 )  # fmt: skip
 
 

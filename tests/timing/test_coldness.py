@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from fusebench.errors import NotColdError
+from fusebench.errors import NotColdError, TimerError
 from fusebench.registry import load_collection
 from fusebench.schema import CacheState, ExitCode, SamplingPlan
 from fusebench.timing import preparation
+from fusebench.timing.arm import Arm, CallTiming, Timer
 from fusebench.timing.cache import make_evictor
 from fusebench.timing.coldness import EVICTION_FACTOR, MEMORY_FACTOR, Coldness, contradiction, observe_coldness, require_emptied
 from fusebench.timing.cupti import CuptiTimer
-from fusebench.timing.measure import measure_case
+from fusebench.timing.measure import CaseTimings, measure_case
 from fusebench.timing.placement import arm_specs
+from fusebench.timing.replicate import RETRIES
 
 H200 = Coldness(touched_us=3.1, emptied_us=5.4, memory_gb_per_s=4250.0)
 BYTES = 50_331_648
@@ -53,10 +56,38 @@ def test_an_eviction_without_effect_is_refused() -> None:
     assert EVICTION_FACTOR > 1.05, "two medians of the same launch differ by a few percent"
 
 
+class Failing:
+    """Fails `failures` times, then says what is planted: 3 us in a touched buffer, 6 after the cache was emptied, 100 for the copy."""
+
+    name = "failing"
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.asked = 0
+
+    def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise TimerError("planted")
+        spans = [next(us for word, us in (("touched", 3), ("emptied", 6), ("copy", 100)) if word in arm.name) for arm in calls]
+        return [CallTiming(1000 * us, 1000 * us, 1) for us in spans]
+
+
+@pytest.mark.parametrize("failures", [0, 1, RETRIES])
+def test_a_timer_that_fails_is_asked_again_and_that_is_counted(failures: int) -> None:
+    seen = observe_coldness(Failing(failures), lambda: None, torch.device("cpu"))
+    assert (seen.touched_us, seen.emptied_us, seen.retries) == (3.0, 6.0, failures)
+
+
+def test_a_timer_that_fails_again_and_again_ends_the_proof() -> None:
+    timer = Failing(RETRIES + 1)
+    with pytest.raises(TimerError, match="planted"):
+        observe_coldness(timer, lambda: None, torch.device("cpu"))
+    assert timer.asked == RETRIES + 1
+
+
 @pytest.fixture
 def cuda() -> Any:
-    import torch
-
     return torch.device("cuda")
 
 
@@ -68,17 +99,38 @@ def test_the_eviction_of_this_gpu_works(cuda: Any) -> None:
     assert seen.memory_gb_per_s > 100
 
 
-@pytest.mark.gpu
-@pytest.mark.alone
-def test_a_run_without_eviction_is_not_called_cold(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_cold(device: torch.device, timer: Timer) -> CaseTimings:
+    """A small case of qknorm_rope."""
     collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
     op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
     params = op.parse_params({"tokens": 512, "heads": 24, "head_dim": 128, "layout": "interleaved"})
     plan = SamplingPlan(replicates=2, rounds=4, cache=CacheState.COLD, trim=0.1)
+    return measure_case("s:c", op, params, arm_specs([], baseline), device=device, plan=plan, timer=timer, seed=1)
 
+
+@pytest.mark.gpu
+def test_a_proof_on_which_the_timer_failed_is_made_again_and_counted_with_its_case(cuda: Any) -> None:
+    class Unlucky(CuptiTimer):
+        asked = 0
+
+        def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
+            self.asked += 1
+            if self.asked == 1:
+                raise TimerError("planted")
+            return super().time_calls(calls, prepare)
+
+    timings = measured_cold(cuda, Unlucky())
+    assert timings.coldness is not None
+    assert timings.coldness.retries == 1
+    assert timings.timer_retries == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_run_without_eviction_is_not_called_cold(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(evictor: Callable[[Any], Callable[[], None]]) -> Any:
         monkeypatch.setattr(preparation, "make_evictor", evictor)
-        return measure_case("s:c", op, params, arm_specs([], baseline), device=cuda, plan=plan, timer=CuptiTimer(), seed=1)
+        return measured_cold(cuda, CuptiTimer())
 
     assert contradiction({}, measured(make_evictor).coldness) == ""
     assert "emptying the cache has no effect" in contradiction({}, measured(lambda device: lambda: None).coldness)

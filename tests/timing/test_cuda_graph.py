@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytest
@@ -10,15 +11,18 @@ import pytest
 from fusebench.errors import NotCapturableError, TimerError
 from fusebench.timing import cuda_graph
 from fusebench.timing.arm import Arm, CallTiming
-from fusebench.timing.cuda_graph import REPLAYS, CudaGraphTimer
+from fusebench.timing.cuda_graph import HEAD_START_US, REPLAYS, CudaGraphTimer
 
 
 class FakeGpu:
-    """Every launch costs what it says, and a graph at least what the host takes to launch it; events add a constant, and the first replay
-    of a graph uploads it."""
+    """Every launch costs what it says, and a graph at least what the host takes to launch it; events add a constant, the first replay of a
+    graph uploads it, and in the runs that `late` names by number the host loses `late_ns` before the first launch."""
 
-    def __init__(self, constant_ns: float = 2800.0, upload_ns: float = 0.0, host_ns: float = 0.0) -> None:
-        self.constant_ns, self.upload_ns, self.host_ns = constant_ns, upload_ns, host_ns
+    def __init__(
+        self, constant_ns: float = 2800.0, upload_ns: float = 0.0, host_ns: float = 0.0, late_ns: float = 0.0, late: Container[int] = ()
+    ) -> None:
+        self.constant_ns, self.upload_ns, self.host_ns, self.late_ns, self.late = constant_ns, upload_ns, host_ns, late_ns, late
+        self.runs = 0
         self.now = 0.0
         self.captures = 0
         self._recording: list[float] | None = None
@@ -46,10 +50,12 @@ class FakeGpu:
     def spin(self, us: float) -> None:
         self.launch(1000 * us)
 
-    def elapsed_ns(self, work: Callable[[], None]) -> float:
+    def elapsed_ns(self, work: Callable[[], None], head_start_us: float) -> float:
         began = self.now
         work()
-        return self.now - began + self.constant_ns
+        lost = max(0.0, self.late_ns - 1000 * head_start_us) if self.runs in self.late else 0.0
+        self.runs += 1
+        return self.now - began + lost + self.constant_ns
 
 
 def arm(gpu: FakeGpu, name: str, cost: float) -> Arm:
@@ -79,10 +85,28 @@ def test_what_the_host_takes_to_launch_a_graph_is_not_taken_off_a_call_that_need
 
 
 def test_the_planted_defect_of_the_test_above_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "HEAD_START_US", 0.0)
+    monkeypatch.setattr(cuda_graph, "GRAPH_SPIN_US", 0.0)
     gpu = FakeGpu(host_ns=4200.0)
     (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "warm", 51_000.0)], lambda one: None)
     assert timing.span_ns == 51_000 - 4200
+
+
+FIRST_RUN = 2
+"""The runs before are those that upload both graphs of the only arm."""
+
+
+@pytest.mark.parametrize("late", range(FIRST_RUN, FIRST_RUN + 4))
+def test_a_host_that_comes_late_to_its_first_launch_is_not_counted(late: int) -> None:
+    gpu = FakeGpu(late_ns=64_000.0, late=[late])
+    (timing,) = CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "short", 6000.0)], lambda one: gpu.launch(60_000.0))
+    assert timing.span_ns == 6000
+
+
+def test_the_planted_defect_of_the_test_above_shows_as_on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph, "HEAD_START_US", 0.0)
+    gpu = FakeGpu(late_ns=64_000.0, late=[FIRST_RUN])
+    with pytest.raises(TimerError, match=r"'short': its replays took 10000 ns less than those without it; .* or replays were held up"):
+        CudaGraphTimer(gpu=gpu).time_calls([arm(gpu, "short", 6000.0)], lambda one: gpu.launch(60_000.0))
 
 
 def test_a_replay_that_fails_is_not_told_as_a_next_arm_that_cannot_be_captured() -> None:
@@ -102,8 +126,8 @@ def test_a_replay_that_fails_is_not_told_as_a_next_arm_that_cannot_be_captured()
 
             return fails
 
-        def elapsed_ns(self, work: Callable[[], None]) -> float:
-            found = super().elapsed_ns(work)
+        def elapsed_ns(self, work: Callable[[], None], head_start_us: float) -> float:
+            found = super().elapsed_ns(work, head_start_us)
             if self.broken:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
             return found
@@ -173,6 +197,28 @@ def test_replays_agree_with_the_activity_records() -> None:
 
     typical(CuptiTimer())
     assert typical(CudaGraphTimer()) == pytest.approx(typical(CuptiTimer()), abs=2000)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("head_start_us", [HEAD_START_US, 0.0])
+def test_a_host_that_comes_late_is_covered_by_the_head_start_and_by_nothing_else(head_start_us: float) -> None:
+    """By a planted delay of 100 us before a launch of 50."""
+    from statistics import median
+
+    import torch
+
+    gpu = cuda_graph._TorchGpu()
+    replay = gpu.capture(lambda: torch.cuda._sleep(100_000))
+
+    def late() -> None:
+        until = time.perf_counter() + 100e-6
+        while time.perf_counter() < until:
+            pass
+        replay()
+
+    lost = median(gpu.elapsed_ns(late, head_start_us) - gpu.elapsed_ns(replay, HEAD_START_US) for _ in range(20))
+    assert lost == pytest.approx(0.0 if head_start_us else 100_000.0, abs=20_000)
 
 
 @pytest.mark.gpu

@@ -143,7 +143,7 @@ def test_first_calls_are_announced_once_before_anything_is_timed(timed: Timed, s
 def test_a_replicate_that_lost_records_is_repeated_and_counted(timed: Timed, scripted_timer: type) -> None:
     timer = scripted_timer(lambda attempt, index: 2 if (attempt, index) == (0, 7) else 1)
     timings = timed(timer)
-    assert timings.retried_replicates == 1
+    assert timings.timer_retries == 1
     assert timer.attempts == 3, "one replicate twice, one once"
     assert {sample.kernels for sample in timings.samples} == {1}
     assert Counter(sample.replicate for sample in timings.samples) == {0: 20, 1: 20}
@@ -157,7 +157,7 @@ def test_a_replicate_whose_timer_raises_is_repeated_too(timed: Timed, scripted_t
                 raise TimerError("records were dropped")
             return timings
 
-    assert timed(Unlucky()).retried_replicates == 2
+    assert timed(Unlucky()).timer_retries == 2
 
 
 def test_records_that_are_lost_every_time_end_the_measurement(timed: Timed, scripted_timer: type) -> None:

@@ -106,7 +106,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: dict[str, Any]
     seconds: float
     cut_short: bool
-    retried_replicates: int
+    timer_retries: int
     repeated_rounds: int = 0
     """Rounds that were timed again since the host came late inside of a call."""
     late_calls: dict[str, int] = {}

@@ -20,8 +20,9 @@ def remark_on_timer(reply: Measured) -> str:
 def remarks_on_timing(case: Case, replies: Sequence[Measured]) -> list[str]:
     """What was unusual about the timing of a case in one or several processes, one sentence each."""
     found = []
-    if retried := sum(reply.retried_replicates for reply in replies):
-        found.append(f"case {case.key}: the timer lost records in {retried} replicates, which were repeated")
+    if retries := sum(reply.timer_retries for reply in replies):
+        often = "once" if retries == 1 else f"{retries} times"
+        found.append(f"case {case.key}: the timer failed {often}, as where records are lost, and the same calls were timed again")
     if late := _late_arms(replies):
         found.append(f"case {case.key}: the device waited for the host inside of {', '.join(late)}: their gaps are the host's too")
     return found

@@ -225,7 +225,7 @@ class _Worker:
             warm_up=warm_up,
             seconds=timings.seconds,
             cut_short=timings.cut_short,
-            retried_replicates=timings.retried_replicates,
+            timer_retries=timings.timer_retries,
             repeated_rounds=timings.repeated_rounds,
             late_calls=dict(timings.late_calls),
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},

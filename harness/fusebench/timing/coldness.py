@@ -17,6 +17,7 @@ import msgspec
 from ..errors import NotColdError
 from .arm import Arm, Timer
 from .cache import last_level_cache_bytes
+from .replicate import time_rounds
 from .spin import spin
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ class Coldness(msgspec.Struct, frozen=True, kw_only=True):
     """The same launch after the cache was emptied."""
     memory_gb_per_s: float
     """Of a copy several times the cache, in 1e9 bytes per second, reads and writes together."""
+    retries: int = 0
+    """Times that the timer failed and was asked again."""
 
 
 def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device) -> Coldness:
     """Try the eviction and the memory of a CUDA device, in some ten milliseconds; what it means is for `contradiction` to say.
 
     Raises:
-        TimerError: as the timer.
+        TimerError: the timer failed again and again.
     """
     import torch
 
@@ -79,12 +82,14 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
             evict()
 
     spans: dict[str, list[int]] = {}
-    for arm, timing in zip(arms, timer.time_calls(arms, prepare), strict=True):
+    timed = time_rounds([arms], timer, prepare)
+    for arm, timing in timed.calls():
         spans.setdefault(arm.name, []).append(timing.span_ns)
     return Coldness(
         touched_us=median(spans[_TOUCHED]) / 1e3,
         emptied_us=median(spans[_EMPTIED]) / 1e3,
         memory_gb_per_s=2 * source.nbytes / median(spans[_COPY]),
+        retries=timed.retries,
     )
 
 

@@ -7,6 +7,9 @@ result, and whose results are never compared with another timer's.
 
 Both begin with a spin.  A graph that is over before the host has launched the next one takes as long as the launch: without a spin, what
 precedes a warm call may be nothing at all, and 4 us of launches were taken off a call of 51 us on an H200 whose host was busy.
+
+And the host has launched all replays of a run before the first of them begins: what it loses between the first event and the first launch
+would be counted, and once made a call of 6 us less than nothing there.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ REPLAYS = 4
 """Replays in the shorter of the two runs.  Each replay of a cold call on an H200 reads 240 MB in about 60 us, so a timed call takes
 24 replays or 1.5 ms; twice as many would halve the clock's share (events tick in 32 ns there) and double that."""
 
-HEAD_START_US = 20.0
+GRAPH_SPIN_US = 20.0
 """How long the spin at the beginning of a graph takes: some times what a host takes to launch one."""
+
+HEAD_START_US = 200.0
+"""How long the device is kept busy before a run of replays: some times what a host takes to launch the eight of the longer one."""
 
 Replay = Callable[[], None]
 
@@ -40,8 +46,9 @@ class Gpu(Protocol):
         """Launch what keeps the device busy for about so many microseconds."""
         ...
 
-    def elapsed_ns(self, work: Callable[[], None]) -> float:
-        """Device time from before the first launch of `work` to after its last."""
+    def elapsed_ns(self, work: Callable[[], None], head_start_us: float) -> float:
+        """Device time from before the first launch of `work` to after its last, of which the host makes as many as it can while the device
+        is kept busy for `head_start_us` microseconds, which are not counted."""
         ...
 
 
@@ -71,14 +78,14 @@ class CudaGraphTimer:
             if span <= 0:
                 raise TimerError(
                     f"call {index} of arm {arm.name!r}: its replays took {-span} ns less than those without it; "
-                    "it is too short for the timer cuda_graph, take --timer cupti"
+                    "it is too short for the timer cuda_graph, or replays were held up; take --timer cupti"
                 )
             timings.append(CallTiming(span_ns=span, busy_ns=span, kernels=0))
         return timings
 
     def _captured(self, arm: Arm, prepare: Callable[[Arm], None]) -> tuple[Replay, Replay]:
         def preparation() -> None:
-            self._gpu.spin(HEAD_START_US)
+            self._gpu.spin(GRAPH_SPIN_US)
             prepare(arm)
 
         def whole() -> None:
@@ -96,7 +103,7 @@ class CudaGraphTimer:
         for replay in graphs:
             # The first launch of a graph uploads it too, which the shorter of two runs alone would hold: calls of negative length.  Waited
             # for, since a replay that fails would else be told as a next arm that cannot be captured.
-            self._gpu.elapsed_ns(replay)
+            self._gpu.elapsed_ns(replay, HEAD_START_US)
         return graphs
 
     def _replay_ns(self, replay: Replay) -> float:
@@ -109,8 +116,8 @@ class CudaGraphTimer:
 
             return work
 
-        short = self._gpu.elapsed_ns(replay_times(self._replays))
-        return (self._gpu.elapsed_ns(replay_times(2 * self._replays)) - short) / self._replays
+        short, long = (self._gpu.elapsed_ns(replay_times(runs * self._replays), HEAD_START_US) for runs in (1, 2))
+        return (long - short) / self._replays
 
 
 class _TorchGpu:
@@ -137,9 +144,10 @@ class _TorchGpu:
     def spin(self, us: float) -> None:
         launch_spin(us)
 
-    def elapsed_ns(self, work: Callable[[], None]) -> float:
+    def elapsed_ns(self, work: Callable[[], None], head_start_us: float) -> float:
         import torch
 
+        launch_spin(head_start_us)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         work()

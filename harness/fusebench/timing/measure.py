@@ -52,8 +52,9 @@ class CaseTimings:
     extra_memory_bytes: dict[str, int] = field(default_factory=dict)
     coldness: Coldness | None = None
     """What was seen of the eviction; None for warm samples and on a CPU."""
-    retried_replicates: int = 0
-    """Times that a replicate, or its repeated rounds, lacked records and was timed again."""
+    timer_retries: int = 0
+    """Times that the timer failed, as where records were lost, and timed a replicate, its repeated rounds or the proof that cold is cold
+    again."""
     repeated_rounds: int = 0
     """Rounds that were timed again since the host came late inside of a call (`timing.replicate`)."""
     late_calls: Counter[str] = field(default_factory=Counter)
@@ -81,7 +82,7 @@ class CaseTimings:
         """Keep what was timed of a replicate, and count what that took.  Returns its samples."""
         taken = _samples(case_key, replicate, timed)
         self.samples += taken
-        self.retried_replicates += timed.retries
+        self.timer_retries += timed.retries
         self.repeated_rounds += timed.repeated_rounds
         self.late_calls += timed.late_calls
         return taken
@@ -136,7 +137,7 @@ def measure_case(
             timed; it may call the arms.
 
     Raises:
-        TimerError: records were missing again and again.
+        TimerError: the timer failed again and again, as where records are missing.
         UsageError: two pairs share a name, a pair names an arm that is not among `specs`, or `lengths` lacks one.
     """
     import torch
@@ -176,6 +177,7 @@ def measure_case(
             if device.type == "cuda" and plan.cache is CacheState.COLD:
                 with timings.phase("proof that cold is cold"):
                     timings.coldness = observe_coldness(timer, prepare.evict, device)
+                timings.timer_retries += timings.coldness.retries
             prepare.give_head_start(timings.host_us)
         rounds = balanced_rounds(arms, plan.rounds, rng)
         with timings.phase("timed rounds"), _without_garbage_collection():

@@ -16,7 +16,7 @@ from ..errors import TimerError
 from .arm import Arm, CallTiming, Timer
 
 RETRIES = 2
-"""Times that calls with missing records are repeated before the timer is declared unfit."""
+"""Times that calls on which the timer failed, as where records are missing, are repeated before it is declared unfit."""
 LATE_RETRIES = 2
 """Times that rounds are repeated in which the host came late."""
 HOST_BOUND_SHARE = 0.5
@@ -31,7 +31,7 @@ class TimedRounds:
     timings: list[list[CallTiming]] = field(default_factory=list)
     """By round, in the order of its arms."""
     retries: int = 0
-    """Times that records were missing."""
+    """Times that the timer failed."""
     repeated_rounds: int = 0
     """Rounds that were timed again since the host came late, each as often as it was."""
 
@@ -50,7 +50,7 @@ def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable
     """Time the calls of `rounds`, each a sequence of arms, in order.
 
     Raises:
-        TimerError: records were missing again and again.
+        TimerError: the timer failed again and again, as where records are missing.
     """
     found = TimedRounds(rounds)
     found.timings = _time_whole(rounds, timer, prepare, found)
