@@ -16,7 +16,17 @@ from fusebench.schema import CacheState, ExitCode, SamplingPlan
 from fusebench.timing import preparation
 from fusebench.timing.arm import Arm, CallTiming, Timer
 from fusebench.timing.cache import make_evictor
-from fusebench.timing.coldness import EVICTION_FACTOR, MEMORY_FACTOR, Coldness, contradiction, observe_coldness, require_emptied
+from fusebench.timing.coldness import (
+    EVICTION_FACTOR,
+    MEMORY_FACTOR,
+    Coldness,
+    contradiction,
+    observe_coldness,
+    require_emptied,
+    without_effect,
+)
+from fusebench.timing.cuda_events import CudaEventTimer
+from fusebench.timing.cuda_graph import CudaGraphTimer
 from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.measure import CaseTimings, measure_case
 from fusebench.timing.placement import arm_specs
@@ -93,10 +103,18 @@ def cuda() -> Any:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_the_eviction_of_this_gpu_works(cuda: Any) -> None:
-    seen = observe_coldness(CuptiTimer(), make_evictor(cuda), cuda)
-    assert seen.emptied_us > 1.2 * seen.touched_us
+@pytest.mark.parametrize("timer", [CuptiTimer, CudaEventTimer, CudaGraphTimer])
+def test_the_eviction_of_this_gpu_works_and_every_timer_sees_that(cuda: Any, timer: Callable[[], Timer]) -> None:
+    seen = observe_coldness(timer(), make_evictor(cuda), cuda)
+    assert without_effect(seen) == ""
     assert seen.memory_gb_per_s > 100
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("timer", [CuptiTimer, CudaEventTimer, CudaGraphTimer])
+def test_every_timer_sees_an_eviction_without_effect(cuda: Any, timer: Callable[[], Timer]) -> None:
+    assert "emptying the cache has no effect" in without_effect(observe_coldness(timer(), lambda: None, cuda))
 
 
 def measured_cold(device: torch.device, timer: Timer) -> CaseTimings:

@@ -7,8 +7,8 @@ CYCLES_PER_US = 2000
 
 
 def spin(us: float) -> None:
-    """Keep the current stream busy for about `us` microseconds; not at all for 0, nor where a graph is being captured: replays have a head
-    start of their own (`timing.cuda_graph`)."""
+    """Keep the current stream busy for about `us` microseconds; not at all for 0, nor where a graph is being captured, which the host
+    launches whole (`timing.cuda_graph`)."""
     import torch
 
     if us > 0 and not torch.cuda.is_current_stream_capturing():
