@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from fusebench.registry import Collection, Kernel, Op, load_collection
 from fusebench.schema import CacheState, Close, KernelId, Language, Role, SamplingPlan
-from fusebench.timing.arm import Arm, CallTiming
+from fusebench.timing.arm import Arm, CallTiming, Timer
+from fusebench.timing.measure import CaseTimings, measure_case
+from fusebench.timing.placement import arm_specs
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +43,20 @@ def make_plan() -> Callable[..., SamplingPlan]:
         return SamplingPlan(replicates=replicates, rounds=rounds, cache=cache, trim=0.0)
 
     return make
+
+
+@pytest.fixture
+def measured_cold() -> Callable[..., CaseTimings]:
+    """`measured_cold(timer, tokens, rounds)`: the split chain of qknorm_rope and what is always timed beside it, on a GPU."""
+
+    def measured(timer: Timer, tokens: int = 512, rounds: int = 4) -> CaseTimings:
+        collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
+        op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
+        params = op.parse_params({"tokens": tokens, "heads": 24, "head_dim": 128, "layout": "interleaved"})
+        plan = SamplingPlan(replicates=2, rounds=rounds, cache=CacheState.COLD, trim=0.1)
+        return measure_case("s:c", op, params, arm_specs([], baseline), device=torch.device("cuda:0"), plan=plan, timer=timer, seed=1)
+
+    return measured
 
 
 class ScriptedTimer:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from fusebench.errors import NotColdError, TimerError
-from fusebench.registry import load_collection
-from fusebench.schema import CacheState, ExitCode, SamplingPlan
+from fusebench.schema import ExitCode
 from fusebench.timing import preparation
 from fusebench.timing.arm import Arm, CallTiming, Timer
 from fusebench.timing.cache import make_evictor
@@ -28,10 +26,10 @@ from fusebench.timing.coldness import (
 from fusebench.timing.cuda_events import CudaEventTimer
 from fusebench.timing.cuda_graph import CudaGraphTimer
 from fusebench.timing.cupti import CuptiTimer
-from fusebench.timing.measure import CaseTimings, measure_case
-from fusebench.timing.placement import arm_specs
+from fusebench.timing.measure import CaseTimings
 from fusebench.timing.replicate import RETRIES
 
+MeasuredCold = Callable[..., CaseTimings]
 H200 = Coldness(touched_us=3.1, emptied_us=5.4, memory_gb_per_s=4250.0)
 BYTES = 50_331_648
 
@@ -117,17 +115,8 @@ def test_every_timer_sees_an_eviction_without_effect(cuda: Any, timer: Callable[
     assert "emptying the cache has no effect" in without_effect(observe_coldness(timer(), lambda: None, cuda))
 
 
-def measured_cold(device: torch.device, timer: Timer) -> CaseTimings:
-    """A small case of qknorm_rope."""
-    collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
-    op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
-    params = op.parse_params({"tokens": 512, "heads": 24, "head_dim": 128, "layout": "interleaved"})
-    plan = SamplingPlan(replicates=2, rounds=4, cache=CacheState.COLD, trim=0.1)
-    return measure_case("s:c", op, params, arm_specs([], baseline), device=device, plan=plan, timer=timer, seed=1)
-
-
 @pytest.mark.gpu
-def test_a_proof_on_which_the_timer_failed_is_made_again_and_counted_with_its_case(cuda: Any) -> None:
+def test_a_proof_on_which_the_timer_failed_is_made_again_and_counted_with_its_case(measured_cold: MeasuredCold) -> None:
     class Unlucky(CuptiTimer):
         asked = 0
 
@@ -137,7 +126,7 @@ def test_a_proof_on_which_the_timer_failed_is_made_again_and_counted_with_its_ca
                 raise TimerError("planted")
             return super().time_calls(calls, prepare)
 
-    timings = measured_cold(cuda, Unlucky())
+    timings = measured_cold(Unlucky())
     assert timings.coldness is not None
     assert timings.coldness.retries == 1
     assert timings.timer_retries == 1
@@ -145,10 +134,10 @@ def test_a_proof_on_which_the_timer_failed_is_made_again_and_counted_with_its_ca
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_run_without_eviction_is_not_called_cold(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_eviction_is_not_called_cold(measured_cold: MeasuredCold, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(evictor: Callable[[Any], Callable[[], None]]) -> Any:
         monkeypatch.setattr(preparation, "make_evictor", evictor)
-        return measured_cold(cuda, CuptiTimer())
+        return measured_cold(CuptiTimer())
 
     assert contradiction({}, measured(make_evictor).coldness) == ""
     assert "emptying the cache has no effect" in contradiction({}, measured(lambda device: lambda: None).coldness)

@@ -9,6 +9,7 @@ import pytest
 from fusebench.errors import NotCapturableError, TimerError
 from fusebench.timing.arm import Arm, CallTiming, Timer
 from fusebench.timing.cuda_graph import CudaGraphTimer
+from fusebench.timing.measure import CaseTimings
 
 
 class FakeGpu:
@@ -130,37 +131,24 @@ def test_a_call_that_waits_for_the_gpu_is_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_case_is_measured_end_to_end_by_replays() -> None:
+def test_a_case_is_measured_end_to_end_by_replays(measured_cold: Callable[..., CaseTimings]) -> None:
     """Inputs restored and cache emptied inside of the graphs, and no head start for a host that launches nothing.
 
     Medians, since other processes' work may hold up some calls where the GPU is shared: that multiplies a mean and moves no median.  Of
     kernels alone: a copy is no kernel in a graph, and takes 39 us on an H200 instead of 27.
     """
-    from pathlib import Path
     from statistics import median
 
-    import torch
-
-    from fusebench.registry import load_collection
-    from fusebench.schema import CacheState, SamplingPlan
     from fusebench.timing.coldness import without_effect
     from fusebench.timing.cupti import CuptiTimer
-    from fusebench.timing.measure import measure_case
-    from fusebench.timing.placement import COPY, arm_specs
-
-    collection = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
-    op, baseline = collection.op("qknorm_rope"), collection.kernel("qknorm_rope/split_triton@1")
-    params = op.parse_params({"tokens": 4096, "heads": 24, "head_dim": 128, "layout": "interleaved"})
-    plan = SamplingPlan(replicates=2, rounds=6, cache=CacheState.COLD, trim=0.1)
-    arms = arm_specs([], baseline)
+    from fusebench.timing.placement import COPY
 
     def typical(timer: Timer) -> dict[str, float]:
-        timings = measure_case("s:c", op, params, arms, device=torch.device("cuda:0"), plan=plan, timer=timer, seed=1)
+        timings = measured_cold(timer, tokens=4096, rounds=6)
         assert timings.coldness is not None
         assert without_effect(timings.coldness) == ""
-        return {
-            arm.name: median(sample.span_ns for sample in timings.samples if sample.arm == arm.name) for arm in arms if arm.name != COPY
-        }
+        arms = {sample.arm for sample in timings.samples} - {COPY}
+        return {arm: median(sample.span_ns for sample in timings.samples if sample.arm == arm) for arm in arms}
 
     by_records, by_replays = typical(CuptiTimer()), typical(CudaGraphTimer())
     assert {name: by_replays[name] - by_records[name] for name in by_records} == dict.fromkeys(by_records, pytest.approx(2500, abs=2500))

@@ -32,6 +32,11 @@ class CallTiming(NamedTuple):
     """Whether the device waited inside the call for the host, which had not begun the next launch: such a gap is not the device's.  False
     where the timer cannot see that."""
 
+    @classmethod
+    def of_whole(cls, span_ns: int) -> CallTiming:
+        """Of a timer that sees no activities, only the call as a whole."""
+        return cls(span_ns=span_ns, busy_ns=span_ns, kernels=0)
+
 
 class Timer(Protocol):
     """Times calls in the order given."""

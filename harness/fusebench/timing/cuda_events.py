@@ -27,4 +27,4 @@ class CudaEventTimer:
             pairs.append((start, end))
         torch.cuda.synchronize()
         spans = [round(start.elapsed_time(end) * 1e6) for start, end in pairs]
-        return [CallTiming(span_ns=span, busy_ns=span, kernels=0) for span in spans]
+        return [CallTiming.of_whole(span) for span in spans]

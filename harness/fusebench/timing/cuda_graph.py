@@ -57,9 +57,10 @@ class CudaGraphTimer:
             span = round(replays[arm.name]())
             if span <= 0:
                 raise TimerError(
-                    f"call {index} of arm {arm.name!r}: {span} ns passed between the events before and after it, expected more"
+                    f"call {index} of arm {arm.name!r}: {span} ns passed between the events before and after it, expected more; "
+                    "take --timer cupti"
                 )
-            timings.append(CallTiming(span_ns=span, busy_ns=span, kernels=0))
+            timings.append(CallTiming.of_whole(span))
         return timings
 
     def _captured(self, arm: Arm, prepare: Callable[[Arm], None]) -> Replay:
@@ -103,7 +104,7 @@ class _TorchGpu:
 
         def replay() -> float:
             graph.replay()
-            torch.cuda.synchronize()  # not `end.synchronize()`: this event was recorded by the graph, of which the host's view is not said
+            torch.cuda.synchronize()  # not `end.synchronize()`: whether that waits for what a graph records is not documented
             return float(start.elapsed_time(end) * 1e6)
 
         return replay

@@ -18,5 +18,5 @@ class HostTimer:
             start = time.perf_counter_ns()
             arm.call()
             span = time.perf_counter_ns() - start
-            timings.append(CallTiming(span_ns=span, busy_ns=span, kernels=0))
+            timings.append(CallTiming.of_whole(span))
         return timings
