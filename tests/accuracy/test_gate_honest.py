@@ -10,7 +10,7 @@ import torch
 
 from fusebench.accuracy.draws import Special, keep_in_range, plant, special_draws
 from fusebench.schema import Bitwise, Role
-from fusebench.stats.accuracy_change import accuracy_growth
+from fusebench.verdict.accuracy_change import accuracy_growth
 
 SHAPES = [(96, 64, 100), (7, 128, 60), (3, 96, 40)]
 """Rows, channels, checks: 200 in all."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fusebench.runner.checking import Workers
-from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Accuracy, Sample
 
 KERNEL = """

@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.device import resolve_device
-from fusebench.runner.messages import CheckTask, MeasureTask
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import CheckTask, MeasureTask
 from fusebench.schema import ExitCode, VerdictKind
 from fusebench.store.calibration_note import calibration_file
 from fusebench.store.comparison_folder import read_comparison
@@ -193,7 +193,7 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
     assert {one.case for one in record.kernels} == {"even"}
 
 
-@pytest.mark.parametrize("where", ["fusebench.runner.comparing.judged", "fusebench.report.ab.ab_markdown"])
+@pytest.mark.parametrize("where", ["fusebench.runner.ab.session.judged", "fusebench.report.ab.ab_markdown"])
 def test_a_fault_in_judging_or_in_the_report_keeps_what_was_compared(
     fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

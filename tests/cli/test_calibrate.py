@@ -13,9 +13,9 @@ import pytest
 from fusebench.cli import calibrate_command
 from fusebench.device import resolve_device
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner import subjects
-from fusebench.runner.calibrating import Calibrating
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.calibrate import targets as subjects
+from fusebench.runner.calibrate.session import Calibrating
+from fusebench.runner.workers.process import WorkerProcess
 from fusebench.schema import ExitCode
 from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan

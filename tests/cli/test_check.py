@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.runner import checking
-from fusebench.runner.contenders import result_for
+from fusebench.runner.case_kernels import result_for
+from fusebench.runner.workers import checking
 from fusebench.schema import Accuracy, ExitCode, Status
 
 Fusebench = Callable[..., Outcome]
@@ -40,14 +40,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Status, str], list[dic
     def plant(status: Status, reason: str = "", **changes: Any) -> list[dict[str, Any]]:
         asked: list[dict[str, Any]] = []
 
-        def check(workers: Any, contenders: Any, kernel: Any, **options: Any) -> Any:
-            asked.append({"case": contenders.case.key, "kernel": str(kernel.id), "seed": options["seed"]})
+        def check(workers: Any, case_kernels: Any, kernel: Any, **options: Any) -> Any:
+            asked.append({"case": case_kernels.case.key, "kernel": str(kernel.id), "seed": options["seed"]})
             known = {
                 "passed": status is Status.CHECKED, "contract": "close(1.5x split)", "rms_error": 3e-3, "max_error": 2e-2,
                 "mean_error": 0.0, "split_rms_error": 2e-3, "split_max_error": 2e-2, "equal_to_split": 0.5,
                 "within_loose_tolerance": True, "draws": 4, "elements": 100, "seed": 7, "reason": reason,
             }  # fmt: skip
-            return result_for(contenders.case, contenders.shape, kernel, status, reason, accuracy=Accuracy(**(known | changes)))
+            return result_for(case_kernels.case, case_kernels.shape, kernel, status, reason, accuracy=Accuracy(**(known | changes)))
 
         monkeypatch.setattr(checking, "check", check)
         return asked

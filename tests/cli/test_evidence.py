@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.runner.comparing import ComparingSession
-from fusebench.runner.session import Session
+from fusebench.runner.ab.session import ComparingSession
+from fusebench.runner.run.session import Session
 from fusebench.schema import ExitCode, Role, Run, Verdict, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.comparison_folder import read_comparison

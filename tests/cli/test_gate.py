@@ -13,11 +13,11 @@ import pytest
 from click.testing import Result
 
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
-from fusebench.stats.rule import MarginRule
-from fusebench.stats.soundness import require_sound
-from fusebench.stats.whole_run import judge_whole
 from fusebench.store.record_files import encode_record
 from fusebench.store.run_folder import read_run
+from fusebench.verdict.compare_to_baseline import judge_whole
+from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.record_validation import require_valid
 
 FUSED = "qknorm_rope/fused_triton@2"
 Fusebench = Callable[..., Result]
@@ -275,7 +275,7 @@ def test_records_from_before_verdicts_said_whether_they_decide_are_read(keep: Ke
         for result in content["results"]:
             result["verdict"] = {"kind": "regression", "reason": "5 % slower"}
         record.write_text(json.dumps(content))
-    assert all(one.has_a_say for one in read_run(record.parent).results)
+    assert all(one.gating for one in read_run(record.parent).results)
     assert fusebench("gate", "new", "--baseline", "old").exit_code == 0
 
 
@@ -297,7 +297,7 @@ def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        require_sound(run)
+        require_valid(run)
         judged = judge_whole(run, stored, rule)
     finally:
         sys.setprofile(before)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fusebench.cli.ending import what_ended
+from fusebench.cli.exit_status import what_ended
 from fusebench.cli.missing_package import PACKAGES, missing_package
 from fusebench.schema import ExitCode
 

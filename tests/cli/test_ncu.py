@@ -13,7 +13,7 @@ from click.testing import Result as Outcome
 
 from fusebench.counters.capturing import PermissionDeniedError
 from fusebench.counters.records import CaptureStatus
-from fusebench.runner import counting
+from fusebench.runner.count import session as counting
 from fusebench.schema import ExitCode
 
 Fusebench = Callable[..., Outcome]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.runner.messages import Failure, Measured, MeasureTask
-from fusebench.runner.precision import LOOKS
+from fusebench.runner.run.precision import LOOKS
+from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import CacheState, ExitCode, Status
 from fusebench.store.run_folder import read_run
 
@@ -111,7 +111,7 @@ def test_a_fault_in_judging_keeps_the_whole_run_without_verdicts(
     def faulty(*_: object) -> None:
         raise ZeroDivisionError("of our own making")
 
-    monkeypatch.setattr("fusebench.runner.judging.judged", faulty)
+    monkeypatch.setattr("fusebench.verdict.run_verdicts.judged", faulty)
     outcome = fusebench(*QUICK)
     assert outcome.exit_code == ExitCode.FAULT
     assert f"kept, without verdicts, in {only_run(project)}" in outcome.stderr

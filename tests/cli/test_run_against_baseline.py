@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.naming import device_slug
-from fusebench.runner.second_look import MOST_CASES, PROCESSES
+from fusebench.runner.run.remeasure import MOST_CASES, PROCESSES
 from fusebench.schema import ExitCode, Result, Run
 from fusebench.store.run_folder import read_run
 

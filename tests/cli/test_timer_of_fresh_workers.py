@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.errors import UsageError
-from fusebench.runner.checking import Workers
+from fusebench.runner.workers.checking import Workers
 
 
 @pytest.mark.parametrize(

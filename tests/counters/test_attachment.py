@@ -17,7 +17,7 @@ from fusebench.device import nvml as nvml_backend
 from fusebench.device.lock import lock_path, read_holder
 from fusebench.device.readings import GpuProcess
 from fusebench.errors import UsageError
-from fusebench.evidence.attached import Suspect, attachments_of
+from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.registry import Collection, load_collection
 from fusebench.report.counters_table import changed_rows, readings
 from fusebench.schema import CacheState, Case
@@ -28,8 +28,8 @@ MANY_REGISTERS, FEW_REGISTERS = {"rows": [0]}, {"rows": [1]}  # two versions of 
 STRANGER = GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute")
 
 
-def suspect(size: int = 8, kernel: str = FAST, **changes: Any) -> Suspect:
-    return Suspect(kernel, Case(suite="scale", name=f"n{size}", op="scale", params={"size": size}), **changes)
+def suspect(size: int = 8, kernel: str = FAST, **changes: Any) -> EvidenceTarget:
+    return EvidenceTarget(kernel, Case(suite="scale", name=f"n{size}", op="scale", params={"size": size}), **changes)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_few_are_counted_each_kernels_first_before_any_kernels_second_and_the_
 
 
 def test_one_work_under_several_names_is_counted_once(evidence: Make, fake_ncu: Any) -> None:
-    again = Suspect(FAST, Case(suite="models/toy", name="block", op="scale", params={"size": 8}))
+    again = EvidenceTarget(FAST, Case(suite="models/toy", name="block", op="scale", params={"size": 8}))
     found = evidence().explain([suspect(), again])
     assert found[again.key] == found[suspect().key]
     assert len(captures(fake_ncu)) == 2

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from fusebench.counters.capturing import CounterReportError
-from fusebench.counters.stored import beside, reread
 from fusebench.errors import UsageError
+from fusebench.runner.count.stored import beside, reread
 from fusebench.schema import Case
 
 NAME = "smsp__warps_eligible.avg.per_cycle_active"

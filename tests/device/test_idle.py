@@ -7,7 +7,7 @@ import pytest
 from fusebench.device import GpuProcess, idle_findings, require_idle, resolve_device
 from fusebench.device.cpu_load import busiest_processes, load_warnings
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.precision import LOOKS
+from fusebench.runner.run.precision import LOOKS
 from fusebench.schema import ExitCode
 
 GIB = 2**30

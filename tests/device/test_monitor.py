@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fusebench.device import EnvironmentMonitor, GpuProcess, resolve_device
-from fusebench.runner.precision import LOOKS
+from fusebench.runner.run.precision import LOOKS
 
 GIB = 2**30
 OURS, THEIRS = 1001, 4242

@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.evidence.attached import Key, Suspect, attachments_of
+from fusebench.evidence.attached import EvidenceTarget, Key, attachments_of
 from fusebench.schema import Attachment, Case
 
-FIRST, SECOND = (Suspect("op/k@1", Case(suite="s", name=name, op="op", params={})) for name in ("one", "two"))
+FIRST, SECOND = (EvidenceTarget("op/k@1", Case(suite="s", name=name, op="op", params={})) for name in ("one", "two"))
 
 
 class Planned:
     """A provider that does what the test says."""
 
-    def __init__(self, kind: str, explain: Callable[[Sequence[Suspect]], Mapping[Key, Attachment]]) -> None:
+    def __init__(self, kind: str, explain: Callable[[Sequence[EvidenceTarget]], Mapping[Key, Attachment]]) -> None:
         self.kind, self.title, self.explain = kind, f"evidence of kind {kind}", explain
 
 
-def knows(kind: str, *suspects: Suspect) -> Planned:
+def knows(kind: str, *suspects: EvidenceTarget) -> Planned:
     return Planned(kind, lambda _: {one.key: Attachment(kind=kind, title="known") for one in suspects})
 
 
 def fails(error: BaseException) -> Planned:
-    def explain(_: Sequence[Suspect]) -> Mapping[Key, Attachment]:
+    def explain(_: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
         raise error
 
     return Planned("failing", explain)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fusebench.config import find_project
-from fusebench.evidence.attached import Suspect, attachments_of
+from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.evidence.evidence_cache import EvidenceCache
 from fusebench.evidence.messages import Progress
 from fusebench.evidence.records import KernelEvidence, StaticReport, StaticStatus
@@ -20,8 +20,8 @@ from fusebench.schema import Attachment, Case
 CASE = Case(suite="unit_sum", name="rows", op="unit_sum", params={"rows": 4096, "columns": 1024})
 
 
-def suspect(name: str) -> Suspect:
-    return Suspect(f"unit_sum/{name}@1", CASE)
+def suspect(name: str) -> EvidenceTarget:
+    return EvidenceTarget(f"unit_sum/{name}@1", CASE)
 
 
 def told(report: StaticReport, name: str, *notes: str) -> Side:
@@ -97,7 +97,7 @@ def test_both_sides_are_asked_for_the_suspects_alone(sound: StaticReport) -> Non
         asked.append(wanted)
         return Told(report=sound, name="side")
 
-    suspects = [suspect("longer"), suspect("narrower"), Suspect("unit_sum/longer@1", msgspec.structs.replace(CASE, name="again"))]
+    suspects = [suspect("longer"), suspect("narrower"), EvidenceTarget("unit_sum/longer@1", msgspec.structs.replace(CASE, name="again"))]
     StaticEvidence(lambda: TARGETS["sm_90"], side, side).explain(suspects)
     for wanted in asked:
         assert [case.key for case in wanted.cases] == ["unit_sum:rows", "unit_sum:again"]

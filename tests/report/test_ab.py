@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from fusebench.report.ab import ab_document, ab_lines, ab_markdown, headline, print_ab
-from fusebench.schema import Accuracy, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
-from fusebench.stats.identical import Twin
+from fusebench.schema import AAPair, Accuracy, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan, judge
-from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
 
 CASE = Case(suite="qk", name="flux", op="qk", params={})
 SLOWER = judge([math.log(1.02) + 0.001 * (-1) ** number for number in range(12)], 20.0)
@@ -47,7 +46,7 @@ def comparison() -> Comparison:
         environment=Environment(
             device="cuda", device_name="NVIDIA H200", python="3.12", platform="x", fusebench="0", git_commit="f" * 40, git_dirty=True
         ),
-        base=OtherSide(asked="main", commit="0" * 40, merge_base=True),
+        base=BaseRevision(asked="main", commit="0" * 40, merge_base=True),
         cases=[ComparedCase(case=CASE, shape="4096x24x128", copy_us=Estimate(26.1, 26.0, 26.2), stream_us=Estimate(23.5, 23.4, 23.6))],
         kernels=[
             slow,
@@ -56,8 +55,8 @@ def comparison() -> Comparison:
             kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the other side has no such kernel", standing=Standing.NEW),
         ],
         twins=[
-            Twin(case="qk:flux", kernel="qk/same@1", time_us=20.0, change=Estimate(0.995, 0.99, 1.0), kind=VerdictKind.PASS),
-            Twin(case="qk:flux", kernel="control", time_us=20.0, change=Estimate(1.001, 0.99, 1.01), kind=VerdictKind.REGRESSION),
+            AAPair(case="qk:flux", kernel="qk/same@1", time_us=20.0, change=Estimate(0.995, 0.99, 1.0), kind=VerdictKind.PASS),
+            AAPair(case="qk:flux", kernel="control", time_us=20.0, change=Estimate(1.001, 0.99, 1.01), kind=VerdictKind.REGRESSION),
         ],
         warnings=["planted"], exit_code=1,
     )  # fmt: skip

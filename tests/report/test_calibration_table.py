@@ -10,10 +10,10 @@ import pytest
 
 from fusebench.report.calibration_table import calibration_document, calibration_report
 from fusebench.report.wording import DASH
-from fusebench.runner.calibration_summary import summary_of, summed_up
+from fusebench.runner.calibrate.summary import summary_of, summed_up
 from fusebench.schema import CacheState, CalibrationNote, Estimate, VerdictKind, VisibleEffect
 from fusebench.stats.calibration import FEWEST_TRIALS, Calibration, summarise
-from fusebench.stats.planting import Place, PlantedTrial, Planting, Truth, as_trials
+from fusebench.stats.injection import GroundTruth, Injection, Place, PlantedTrial, as_trials
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibrations import CalibrationRecord, load_calibration
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[PlantedTrial]:
     """Of 5 us, so many times: one of equal kernels that passes, and one slowed down by 2 % that gets `verdict`."""
-    kinds = ((Place(0, f"calls_{launches}", "op/k@1", Planting.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
+    kinds = ((Place(0, f"calls_{launches}", "op/k@1", Injection.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
     return [
         PlantedTrial(place=place, time_us=5.0, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12, launches=launches)
         for place, kind in kinds * times
@@ -30,7 +30,7 @@ def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> l
 
 
 def slowed(launches: int) -> Place:
-    return Place(0, f"calls_{launches}", "op/k@1", Planting.DELAY, 0.02)
+    return Place(0, f"calls_{launches}", "op/k@1", Injection.DELAY, 0.02)
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def record(synthetic: ModuleType) -> CalibrationRecord:
         processes=5,
         sessions=("t",),
         trials=(*trials(1, VerdictKind.REGRESSION), *trials(2, VerdictKind.UNDECIDED)),
-        truths=tuple(Truth(place=slowed(launches), time_us=5.0, change=Estimate(1.02, 1.019, 1.021), replicates=60) for launches in (1, 2)),
+        truths=tuple(
+            GroundTruth(place=slowed(launches), time_us=5.0, change=Estimate(1.02, 1.019, 1.021), replicates=60) for launches in (1, 2)
+        ),
         components=(),
     )
 

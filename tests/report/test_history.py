@@ -11,10 +11,10 @@ import pytest
 from fusebench.report.history import History, changed_between, history_document, history_markdown, level_text, verdict_line
 from fusebench.report.history_plot import history_pictures, history_png
 from fusebench.schema import Role
-from fusebench.stats.history import Figure, comparable_runs, series_of, snapshot
 from fusebench.stats.random_orders import RandomOrders
-from fusebench.stats.shifts import find_shifts
-from fusebench.store.history import Unreadable
+from fusebench.verdict.history import Figure, comparable_runs, series_of, snapshot
+from fusebench.verdict.shifts import find_shifts
+from fusebench.verdict.snapshots import Unreadable
 
 CASE, OTHER = "flux_1024", "zimage_1024"
 QUICK = RandomOrders(1999)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.device import Device
-from fusebench.runner.calibrating import Calibrating, Found
-from fusebench.runner.calibration_visit import CalibrationOptions
-from fusebench.runner.messages import Failure, Measured, MeasureTask
-from fusebench.runner.subjects import Subject
+from fusebench.runner.calibrate.session import Calibrating, Found
+from fusebench.runner.calibrate.targets import CalibrationTarget
+from fusebench.runner.calibrate.visit import CalibrationOptions
+from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
-from fusebench.stats.planting import Planting
+from fusebench.stats.injection import Injection
 from fusebench.stats.sequential import Plan
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.lengths import Lengths
@@ -131,11 +131,11 @@ class FakeWorkers:
         yield self.started
 
 
-def subject(planting: Planting = Planting.ROWS) -> Subject:
-    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Planting.ROWS else 2000}
+def subject(planting: Injection = Injection.ROWS) -> CalibrationTarget:
+    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Injection.ROWS else 2000}
     case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
-    key = "elements" if planting is Planting.ROWS else "delay_ns"
-    return Subject(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
+    key = "elements" if planting is Injection.ROWS else "delay_ns"
+    return CalibrationTarget(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
 
 
 def options(**changes: Any) -> CalibrationOptions:
@@ -154,7 +154,7 @@ def calibrate(
 ) -> Found:
     workers = FakeWorkers(native or FakeWorker(), **(fresh or {}))
     session = Calibrating(cpu, Path(), options(**changes), reporter)
-    found = session.run([subject(Planting.ROWS), subject(Planting.DELAY)], workers)  # type: ignore[arg-type]
+    found = session.run([subject(Injection.ROWS), subject(Injection.DELAY)], workers)  # type: ignore[arg-type]
     assert len(workers.started) == 5, "five fresh processes serve all findings"
     return found
 

@@ -15,14 +15,14 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import load_collection
-from fusebench.runner.checking import Workers
-from fusebench.runner.compared_case import ComparingOptions
-from fusebench.runner.comparing import ComparingSession
-from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask
-from fusebench.runner.two_sides import Sides
+from fusebench.runner.ab.compared_case import ComparingOptions
+from fusebench.runner.ab.revisions import Revisions
+from fusebench.runner.ab.session import ComparingSession
+from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Accuracy, CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_record import ComparedKernel, Comparison, OtherSide
+from fusebench.store.comparison_record import BaseRevision, ComparedKernel, Comparison
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.lengths import Lengths
 from fusebench.timing.pairs import Judge
@@ -170,9 +170,9 @@ class Bench:
             self.write("new", name, "x.mul_(factor)  # changed")
 
     def session(self) -> ComparingSession:
-        sides = Sides(*(load_collection([self.folder / side], entry_points=False) for side in ("new", "old")))
+        sides = Revisions(*(load_collection([self.folder / side], entry_points=False) for side in ("new", "old")))
         options = ComparingOptions(plan=PLAN, looks=self.looks, project_root=self.folder, **self.options)
-        return ComparingSession(sides, OtherSide(asked="main"), self.device, options, self.reporter)
+        return ComparingSession(sides, BaseRevision(asked="main"), self.device, options, self.reporter)
 
     def run(self, *cases: Case) -> Comparison:
         session = self.session()

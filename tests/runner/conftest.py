@@ -13,8 +13,8 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import Collection, load_collection
-from fusebench.runner.messages import WorkerSetup
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import WorkerSetup
 from fusebench.schema import Case
 
 TOY_KERNELS = Path(__file__).parents[1] / "toy_project" / "kernels"

@@ -12,13 +12,13 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import Collection
-from fusebench.runner.checking import Workers
-from fusebench.runner.judging import judged
-from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
-from fusebench.runner.run_options import Options
-from fusebench.runner.session import Session
+from fusebench.runner.run.options import Options
+from fusebench.runner.run.session import Session
+from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan
-from fusebench.stats.rule import MarginRule
+from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.run_verdicts import judged
 
 PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
 SPLIT, GOOD, FAST, WRONG = "scale/split@1", "scale/good@1", "scale/fast@2", "scale/wrong@1"

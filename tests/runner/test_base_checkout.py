@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusebench.errors import UnknownNameError, UsageError
-from fusebench.runner.base_checkout import BaseCommit, extract, find_base
+from fusebench.runner.evidence.base_checkout import BaseCommit, extract, find_base
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -12,11 +12,11 @@ import pytest
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection, Kernel
-from fusebench.runner import process as process_module
-from fusebench.runner.checking import INTERPRETER_ROWS, Workers, check, check_all
-from fusebench.runner.contenders import contenders
-from fusebench.runner.messages import Checked, CheckTask, Failure, WorkerSetup
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.case_kernels import case_kernels
+from fusebench.runner.workers import process as process_module
+from fusebench.runner.workers.checking import INTERPRETER_ROWS, Workers, check, check_all
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, WorkerSetup
 from fusebench.schema import Accuracy, Case, Language, Status
 
 RIGHT = Accuracy(
@@ -58,7 +58,7 @@ def ask(collection: Collection, case: Case, monkeypatch: pytest.MonkeyPatch) -> 
         workers = Workers(Device(kind=device, name="toy"), collection.roots)  # type: ignore[arg-type]
         native, interpreter = Answering(answer), Answering(answer)
         workers.native, workers.interpreter = native, interpreter  # type: ignore[assignment]
-        result = check(workers, contenders(collection, case, device), kernel, **options)
+        result = check(workers, case_kernels(collection, case, device), kernel, **options)
         return result, native.tasks, interpreter.tasks
 
     return run
@@ -141,7 +141,7 @@ def both(collection: Collection, case: Case, cpu: Device, monkeypatch: pytest.Mo
         monkeypatch.setattr(collection.kernels["scale/good@1"], "language", Language.TRITON)
         workers = Workers(cpu, collection.roots)
         workers.native, workers.interpreter = native, interpreter
-        return check_all(workers, contenders(collection, case, "cpu", "[gw]*"))
+        return check_all(workers, case_kernels(collection, case, "cpu", "[gw]*"))
 
     return run
 

@@ -12,10 +12,10 @@ import pytest
 from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
-from fusebench.runner import checking
-from fusebench.runner.checking import check_cases, default_jobs
-from fusebench.runner.contenders import Contenders, contenders, result_for
-from fusebench.runner.messages import Progress
+from fusebench.runner.case_kernels import CaseKernels, case_kernels, result_for
+from fusebench.runner.workers import checking
+from fusebench.runner.workers.checking import check_cases, default_jobs
+from fusebench.runner.workers.protocol import Progress
 from fusebench.schema import Case, Language, Status
 
 PATIENCE_S = 20.0
@@ -52,10 +52,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorkers]:
 
 
 @pytest.fixture
-def cases(collection: Collection, case: Case, monkeypatch: pytest.MonkeyPatch) -> list[Contenders]:
+def cases(collection: Collection, case: Case, monkeypatch: pytest.MonkeyPatch) -> list[CaseKernels]:
     """Four cases of `scale/good@1` (called Triton here), `wrong` and `split`, the third of none of them."""
     monkeypatch.setattr(collection.kernels["scale/good@1"], "language", Language.TRITON)
-    entries = [contenders(collection, msgspec.structs.replace(case, name=name), "cpu", "[gw]*") for name in "abcd"]
+    entries = [case_kernels(collection, msgspec.structs.replace(case, name=name), "cpu", "[gw]*") for name in "abcd"]
     entries[2] = msgspec.structs.replace(entries[2], runnable=())
     return entries
 
@@ -67,7 +67,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[tuple[st
     def plant(visit: Any = lambda workers, case, kernel: None) -> list[tuple[str, str]]:
         begun: list[tuple[str, str]] = []
 
-        def check(workers: Any, entry: Contenders, kernel: Any, *, seed: Any, on_progress: Any) -> Any:
+        def check(workers: Any, entry: CaseKernels, kernel: Any, *, seed: Any, on_progress: Any) -> Any:
             begun.append((entry.case.name, kernel.id.name))
             on_progress(Progress(text="check", kernel=kernel.id.name))
             visit(workers, entry.case.name, kernel.id.name)
@@ -79,7 +79,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[tuple[st
     return plant
 
 
-def run(cpu: Device, cases: list[Contenders], jobs: int, **options: Any) -> dict[str, list[str]]:
+def run(cpu: Device, cases: list[CaseKernels], jobs: int, **options: Any) -> dict[str, list[str]]:
     """Kernels of the results of each case, in the order in which the cases were done."""
     done: dict[str, list[str]] = {}
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.messages import BASE, CheckTask, Failure
-from fusebench.runner.process import WorkerProcess
-from fusebench.runner.spending import START
+from fusebench.runner.phases import START
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import BASE, CheckTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.stats.confirmation import PROCESSES
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from fusebench.runner.comparing import default_looks
-from fusebench.runner.messages import MeasureTask
+from fusebench.runner.ab.session import default_looks
+from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, ExitCode, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import Standing

@@ -14,8 +14,8 @@ from fusebench.counters.records import Capture, CaptureStatus, Launch
 from fusebench.device import Device, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.registry import Collection, load_collection
-from fusebench.runner import counting
-from fusebench.runner.counting import CountingOptions, CountingSession, captured_by_default, describe_capture, report_name
+from fusebench.runner.count import session as counting
+from fusebench.runner.count.session import CountingOptions, CountingSession, captured_by_default, describe_capture, report_name
 from fusebench.schema import Case, ExitCode, Role
 
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"

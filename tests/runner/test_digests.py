@@ -12,17 +12,17 @@ import pytest
 
 from fusebench.device import Device, EnvironmentMonitor
 from fusebench.registry import Collection
-from fusebench.runner.checking import Workers
-from fusebench.runner.contenders import contenders, result_for
-from fusebench.runner.crew import Crew
-from fusebench.runner.measured_case import CaseMeasurement
-from fusebench.runner.messages import Checked, CheckTask, Measured, MeasureTask, WorkerSetup
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.case_kernels import case_kernels, result_for
+from fusebench.runner.phases import PhaseTimer
 from fusebench.runner.repeats import Outcome
-from fusebench.runner.resuming import Resumed
-from fusebench.runner.run_options import default_plan
-from fusebench.runner.spending import Ledger
-from fusebench.runner.summarise import CaseFigures
+from fusebench.runner.run.measured_case import CaseMeasurement
+from fusebench.runner.run.options import default_plan
+from fusebench.runner.run.resuming import Resumed
+from fusebench.runner.run.summarise import CaseFigures
+from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.pool import WorkerPool
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import Checked, CheckTask, Measured, MeasureTask, WorkerSetup
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.store.baselines import load_baseline, promote
 from fusebench.store.run_folder import write_run
@@ -79,7 +79,7 @@ def figures(collection: Collection, case: Case, **known: Any) -> CaseFigures:
         samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
         timer_retries=0, **known,
     )  # fmt: skip
-    return CaseFigures(contenders(collection, case, "cpu"), [measured], PLAN)
+    return CaseFigures(case_kernels(collection, case, "cpu"), [measured], PLAN)
 
 
 def test_what_a_kernel_launched_is_kept_with_its_result_and_with_copies_of_it(collection: Collection, case: Case) -> None:
@@ -105,16 +105,16 @@ def test_a_run_asks_for_code_on_a_gpu_alone(
         raise KeyboardInterrupt
 
     ready = [result_for(case, "4096", collection.kernel(kernel), Status.CHECKED) for kernel in (GOOD, SPLIT)]
-    monkeypatch.setattr("fusebench.runner.measured_case.check_all", lambda *_, **__: ready)
-    monkeypatch.setattr("fusebench.runner.measured_case.measure_undisturbed", answer)
-    device, ledger = Device(kind=kind, name="Toy"), Ledger()  # type: ignore[arg-type]
+    monkeypatch.setattr("fusebench.runner.run.measured_case.check_all", lambda *_, **__: ready)
+    monkeypatch.setattr("fusebench.runner.run.measured_case.measure_with_retry", answer)
+    device, phases = Device(kind=kind, name="Toy"), PhaseTimer()  # type: ignore[arg-type]
     work = CaseMeasurement(
-        contenders(collection, case, "cpu"),
-        Crew(Workers(device, []), ledger),
+        case_kernels(collection, case, "cpu"),
+        WorkerPool(Workers(device, []), phases),
         plan=default_plan(kind),
         timer="auto",
         monitor=EnvironmentMonitor(Device(kind="cpu", name="Toy")),
-        ledger=ledger,
+        phases=phases,
         reporter=reporter,
     )
     with pytest.raises(KeyboardInterrupt):

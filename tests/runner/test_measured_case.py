@@ -11,8 +11,8 @@ import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
-from fusebench.runner.messages import Failure, MeasureTask
-from fusebench.runner.process import WorkerProcess
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import Failure, MeasureTask
 from fusebench.schema import Case, ExitCode, Status
 
 if TYPE_CHECKING:

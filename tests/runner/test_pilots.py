@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from fusebench.cli.calibrate_command import CPU_SLOWDOWNS, GPU_SLOWDOWNS
-from fusebench.runner.pilots import FIT, delays, fitting_values, tried_values
-from fusebench.runner.subjects import Subject, built_in_subjects
+from fusebench.runner.calibrate.pilots import FIT, delays, fitting_values, tried_values
+from fusebench.runner.calibrate.targets import CalibrationTarget, built_in_targets
 from fusebench.schema import Estimate
 
-ROWS, DELAY = (built_in_subjects("cpu", (way,))[0] for way in ("rows", "delay"))
+ROWS, DELAY = (built_in_targets("cpu", (way,))[0] for way in ("rows", "delay"))
 
 
-def of_size(elements: int, **changes: object) -> Subject:
+def of_size(elements: int, **changes: object) -> CalibrationTarget:
     case = msgspec.structs.replace(ROWS.case, params={**ROWS.case.params, "elements": elements})
     return msgspec.structs.replace(ROWS, case=case, **changes)
 

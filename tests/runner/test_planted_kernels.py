@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fusebench.registry import Collection, load_collection
-from fusebench.runner.subjects import CALIBRATION_KERNELS, PLANTED_KERNEL, SPINNING_KERNEL
+from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, PLANTED_KERNEL, SPINNING_KERNEL
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner import precision as precision_module
-from fusebench.runner.crew import Crew
-from fusebench.runner.messages import CheckTask, Failure, Measured, MeasureTask
-from fusebench.runner.precision import LOOKS, imprecise, measure_in_processes
-from fusebench.runner.spending import START, Ledger
+from fusebench.runner.phases import START, PhaseTimer
+from fusebench.runner.run import precision as precision_module
+from fusebench.runner.run.precision import LOOKS, imprecise, measure_in_processes
+from fusebench.runner.workers.pool import WorkerPool
+from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -
         reply: Measured = measured(task)
         return reply
 
-    with Crew(bench.workers, Ledger()) as crew:
-        measure_in_processes(task, crew, ask=ask, enough=lambda replies: True, warn=pytest.fail)
+    with WorkerPool(bench.workers, PhaseTimer()) as pool:
+        measure_in_processes(task, pool, ask=ask, enough=lambda replies: True, warn=pytest.fail)
     assert asked == [(GOOD, SPLIT)] + [()] * (LOOKS[0] - 1)
 
 

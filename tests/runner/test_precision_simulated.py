@@ -18,12 +18,12 @@ import msgspec
 import pytest
 
 from fusebench.registry import Collection
-from fusebench.runner.contenders import contenders, result_for
-from fusebench.runner.crew import Crew
-from fusebench.runner.messages import Measured, MeasureTask
-from fusebench.runner.precision import imprecise, measure_in_processes
-from fusebench.runner.spending import Ledger
-from fusebench.runner.summarise import CaseFigures
+from fusebench.runner.case_kernels import case_kernels, result_for
+from fusebench.runner.phases import PhaseTimer
+from fusebench.runner.run.precision import imprecise, measure_in_processes
+from fusebench.runner.run.summarise import CaseFigures
+from fusebench.runner.workers.pool import WorkerPool
+from fusebench.runner.workers.protocol import Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Estimate, Sample, SamplingPlan, Status
 from fusebench.stats.paired import half_width
 
@@ -70,7 +70,7 @@ class Simulation:
 
     def speedups(self, plan: SamplingPlan, fused: Sequence[str]) -> list[Estimate]:
         """Those of one run."""
-        entry = contenders(self.collection, self.case, "cpu")
+        entry = case_kernels(self.collection, self.case, "cpu")
         ready = [result_for(self.case, "", self.collection.kernel(kernel), Status.CHECKED) for kernel in (SPLIT, *fused)]
         task = MeasureTask(case=self.case, kernels=(SPLIT, *fused), baseline=SPLIT, plan=plan, timer="host", seed=11)
 
@@ -78,8 +78,8 @@ class Simulation:
             figures = CaseFigures(entry, replies, plan)
             return not imprecise([figures.measured(result) for result in ready], plan)
 
-        with Crew(self.bench.workers, Ledger()) as crew:
-            replies = measure_in_processes(task, crew, ask=lambda task, *_: timings(task, self.rng), enough=enough, warn=pytest.fail)
+        with WorkerPool(self.bench.workers, PhaseTimer()) as pool:
+            replies = measure_in_processes(task, pool, ask=lambda task, *_: timings(task, self.rng), enough=enough, warn=pytest.fail)
         assert isinstance(replies, list)
         found = [CaseFigures(entry, replies, plan).measurement(kernel).speedup for kernel in fused]
         return [one for one in found if one is not None]

@@ -15,11 +15,11 @@ import torch
 
 from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, CACHE_VARIABLE, assembler_environment
 from fusebench.errors import NotCapturableError
-from fusebench.runner import process as process_module
-from fusebench.runner import worker as worker_module
-from fusebench.runner.messages import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, WorkerSetup
-from fusebench.runner.process import WorkerProcess
-from fusebench.runner.worker import NAME_BYTES, READY
+from fusebench.runner.workers import process as process_module
+from fusebench.runner.workers import worker as worker_module
+from fusebench.runner.workers.process import WorkerProcess
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, WorkerSetup
+from fusebench.runner.workers.worker import NAME_BYTES, READY
 from fusebench.schema import CacheState, Case, SamplingPlan, Status
 from fusebench.timing import cupti, select
 

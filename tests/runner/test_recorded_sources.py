@@ -13,9 +13,9 @@ from fusebench.config import Project
 from fusebench.evidence.records import StaticReport, Toolchain
 from fusebench.evidence.static_attachment import Side, Told, Wanted
 from fusebench.evidence.targets import TARGETS
-from fusebench.runner import recorded_sources
-from fusebench.runner.base_checkout import why_absent
-from fusebench.runner.recorded_sources import NoSourcesError, baseline_kernels, baseline_side, run_side
+from fusebench.runner.evidence import recorded_sources
+from fusebench.runner.evidence.base_checkout import why_absent
+from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_side, run_side
 from fusebench.schema import Environment
 
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")

@@ -8,13 +8,13 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.evidence.attached import Key, Suspect
-from fusebench.runner.regression_evidence import any_regressed, compiled_kernels, explained_comparison, explained_judgements, explained_run
+from fusebench.evidence.attached import EvidenceTarget, Key
+from fusebench.runner.evidence.regressions import any_regressed, compiled_kernels, explained_comparison, explained_judgements, explained_run
 from fusebench.schema import Attachment, CacheState, Case, Environment, Estimate, Role, Run, SamplingPlan, Verdict, VerdictKind
-from fusebench.stats.gating import judge_run
-from fusebench.stats.rule import MarginRule
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
+from fusebench.verdict.judgement import judge_run
+from fusebench.verdict.margin_rule import MarginRule
 
 SLOWER, PASSED = (Verdict(kind=kind, reason="planted") for kind in (VerdictKind.REGRESSION, VerdictKind.PASS))
 EVIDENCE = Attachment(kind="planned", title="planned", rows=(("1",),))
@@ -29,7 +29,7 @@ class Asked:
         self.suspects: list[Key] = []
         self._error = error
 
-    def explain(self, suspects: Sequence[Suspect]) -> Mapping[Key, Attachment]:
+    def explain(self, suspects: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
         self.suspects += [one.key for one in suspects]
         if self._error is not None:
             raise self._error
@@ -44,7 +44,8 @@ def comparison() -> Comparison:
     return Comparison(
         id="x", created="2026-07-27T07:25:47+00:00", command="", timer="host",
         plan=SamplingPlan(replicates=4, rounds=5, cache=CacheState.WARM, trim=0.1), looks=Plan(), twins=[],
-        environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"), base=OtherSide(asked="main"),
+        environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"),
+        base=BaseRevision(asked="main"),
         cases=[ComparedCase(case=Case(suite="s", name=name, op="op", params={}), shape="8") for name in ("one", "two")],
         kernels=[
             kernel("slow", SLOWER), kernel("good", PASSED), kernel("in_torch", SLOWER), kernel("peer", SLOWER, Role.PEER),
@@ -76,7 +77,7 @@ def test_a_loss_of_accuracy_at_the_same_speed_is_told_apart(
     heard: list[bool] = []
 
     class Hears(Asked):
-        def explain(self, suspects: Sequence[Suspect]) -> Mapping[Key, Attachment]:
+        def explain(self, suspects: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
             heard.extend(one.slower for one in suspects)
             return super().explain(suspects)
 

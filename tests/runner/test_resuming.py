@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.runner.messages import MeasureTask
-from fusebench.runner.precision import LOOKS
-from fusebench.runner.resuming import Resumed
+from fusebench.runner.run.precision import LOOKS
+from fusebench.runner.run.resuming import Resumed
+from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, Run, Sample
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import pytest
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import Collection
 from fusebench.registry.collection import Problem
-from fusebench.runner import measured_case as measured_case_module
-from fusebench.runner import session as session_module
-from fusebench.runner.messages import MeasureTask
-from fusebench.runner.run_options import default_plan
+from fusebench.runner.run import measured_case as measured_case_module
+from fusebench.runner.run import session as session_module
+from fusebench.runner.run.options import default_plan
+from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 
 if TYPE_CHECKING:

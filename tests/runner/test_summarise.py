@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fusebench.registry import Collection
-from fusebench.runner.contenders import contenders
-from fusebench.runner.messages import Measured
-from fusebench.runner.summarise import CaseFigures
+from fusebench.runner.case_kernels import case_kernels
+from fusebench.runner.run.summarise import CaseFigures
+from fusebench.runner.workers.protocol import Measured
 from fusebench.schema import CacheState, Case, Result, Role, Sample, SamplingPlan, Status
 from fusebench.timing.coldness import Coldness
 
@@ -51,7 +51,7 @@ def figures(collection: Collection, case: Case, spans: Spans, *, trim: float = 0
 
 def figures_of(collection: Collection, case: Case, processes: Sequence[Measured], trim: float = 0.0) -> CaseFigures:
     plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=trim)
-    return CaseFigures(contenders(collection, case, "cpu"), processes, plan)
+    return CaseFigures(case_kernels(collection, case, "cpu"), processes, plan)
 
 
 def test_a_kernels_figures(collection: Collection, case: Case) -> None:

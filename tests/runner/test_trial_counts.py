@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fusebench.device import Device
-from fusebench.runner.calibrating import Calibrating
-from fusebench.runner.calibration_summary import record_of, summary_of
-from fusebench.runner.pilots import Pilot
-from fusebench.runner.trial_counts import planted_counts
+from fusebench.runner.calibrate.pilots import Pilot
+from fusebench.runner.calibrate.session import Calibrating
+from fusebench.runner.calibrate.summary import record_of, summary_of
+from fusebench.runner.calibrate.trial_counts import injected_counts
 from fusebench.stats.calibration import FEWEST_TRIALS
 
 _bench = runpy.run_path(str(Path(__file__).with_name("calibration_bench.py")))
@@ -24,29 +24,29 @@ def pilot(time_us: float, *slowdowns: float, launches: int = 1) -> Pilot:
 
 
 def test_subjects_of_one_class_share_the_trials_that_it_needs() -> None:
-    counts = planted_counts({3: pilot(5.0, 0.01), 7: pilot(9.9, 0.01)}, passes=2, fewest=1, trials=18)
+    counts = injected_counts({3: pilot(5.0, 0.01), 7: pilot(9.9, 0.01)}, passes=2, fewest=1, trials=18)
     assert counts == {3: {0.01: 5}, 7: {0.01: 5}}, "2 subjects of 2 passes: 4.5 each"
 
 
 @pytest.mark.parametrize("other", [pilot(12.0, 0.01), pilot(5.0, 0.01, launches=2)])
 def test_another_duration_and_calls_of_several_launches_are_classes_of_their_own(other: Pilot) -> None:
-    assert planted_counts({0: pilot(5.0, 0.01), 1: other}, passes=2, fewest=3, trials=20) == {0: {0.01: 10}, 1: {0.01: 10}}
+    assert injected_counts({0: pilot(5.0, 0.01), 1: other}, passes=2, fewest=3, trials=20) == {0: {0.01: 10}, 1: {0.01: 10}}
 
 
 def test_a_timer_that_sees_no_launches_tells_no_calls_apart() -> None:
     both = {0: pilot(5.0, 0.01, launches=0), 1: pilot(5.0, 0.01, launches=1)}
-    assert planted_counts(both, passes=1, fewest=3, trials=20) == {0: {0.01: 10}, 1: {0.01: 10}}
+    assert injected_counts(both, passes=1, fewest=3, trials=20) == {0: {0.01: 10}, 1: {0.01: 10}}
 
 
 def test_only_subjects_that_plant_a_slowdown_count_for_it() -> None:
-    counts = planted_counts({0: pilot(5.0, 0.01, 0.02), 1: pilot(5.0, 0.02), 2: pilot(5.0)}, passes=1, fewest=3, trials=20)
+    counts = injected_counts({0: pilot(5.0, 0.01, 0.02), 1: pilot(5.0, 0.02), 2: pilot(5.0)}, passes=1, fewest=3, trials=20)
     assert counts == {0: {0.01: 20, 0.02: 10}, 1: {0.02: 10}, 2: {}}
 
 
 def test_no_subject_has_fewer_than_asked_for() -> None:
     many = {place: pilot(5.0, 0.01) for place in range(40)}
-    assert planted_counts(many, passes=2, fewest=3, trials=20) == {place: {0.01: 3} for place in range(40)}
-    assert planted_counts({0: pilot(5.0, 0.01)}, passes=2, fewest=3, trials=0) == {0: {0.01: 3}}
+    assert injected_counts(many, passes=2, fewest=3, trials=20) == {place: {0.01: 3} for place in range(40)}
+    assert injected_counts({0: pilot(5.0, 0.01)}, passes=2, fewest=3, trials=0) == {0: {0.01: 3}}
 
 
 def test_a_calibration_of_one_subject_per_class_can_claim_what_it_planted(cpu: Device, reporter: Any) -> None:

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fusebench.schema import VerdictKind
+from fusebench.schema import Finding, VerdictKind
 from fusebench.stats.calibration import Trial
 from fusebench.stats.confirmation import PROCESSES, conclude, confirm, needs_confirmation, placements_for
-from fusebench.stats.sequential import Finding, Plan, judge
+from fusebench.stats.sequential import Plan, judge
 
 Array = npt.NDArray[np.float64]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fusebench.schema import VerdictKind
-from fusebench.stats.confirmation import PROCESSES, Outcome, combined_p, conclude, confirm, false_alarm_bound, placements_for
-from fusebench.stats.sequential import Finding, Plan, judge
+from fusebench.schema import ConfirmationOutcome, Finding, VerdictKind
+from fusebench.stats.confirmation import PROCESSES, combined_p, conclude, confirm, false_alarm_bound, placements_for
+from fusebench.stats.sequential import Plan, judge
 
 SLOWER = [0.01] * PROCESSES
 EQUAL = [0.0] * PROCESSES
@@ -27,16 +27,16 @@ def processes(centers: list[float]) -> list[list[float]]:
 @pytest.mark.parametrize(
     ("change", "fresh", "outcome", "kind"),
     [
-        (0.02, SLOWER, Outcome.CONFIRMED, VerdictKind.REGRESSION),
-        (0.02, [*SLOWER[1:], 0.003], Outcome.UNCLEAR, VerdictKind.UNDECIDED),
-        (0.02, EQUAL, Outcome.REFUTED, VerdictKind.PASS),
-        (0.02, [*EQUAL[1:], -0.02], Outcome.UNCLEAR, VerdictKind.UNDECIDED),
-        (0.02, EQUAL[:4], Outcome.UNCLEAR, VerdictKind.UNDECIDED),  # 2**-4 is too much to pass on
-        (-0.02, [-0.01] * 5, Outcome.CONFIRMED, VerdictKind.IMPROVEMENT),
-        (-0.02, SLOWER, Outcome.UNCLEAR, VerdictKind.UNDECIDED),
+        (0.02, SLOWER, ConfirmationOutcome.CONFIRMED, VerdictKind.REGRESSION),
+        (0.02, [*SLOWER[1:], 0.003], ConfirmationOutcome.UNCLEAR, VerdictKind.UNDECIDED),
+        (0.02, EQUAL, ConfirmationOutcome.REFUTED, VerdictKind.PASS),
+        (0.02, [*EQUAL[1:], -0.02], ConfirmationOutcome.UNCLEAR, VerdictKind.UNDECIDED),
+        (0.02, EQUAL[:4], ConfirmationOutcome.UNCLEAR, VerdictKind.UNDECIDED),  # 2**-4 is too much to pass on
+        (-0.02, [-0.01] * 5, ConfirmationOutcome.CONFIRMED, VerdictKind.IMPROVEMENT),
+        (-0.02, SLOWER, ConfirmationOutcome.UNCLEAR, VerdictKind.UNDECIDED),
     ],
 )
-def test_only_processes_that_all_agree_confirm(change: float, fresh: list[float], outcome: Outcome, kind: VerdictKind) -> None:
+def test_only_processes_that_all_agree_confirm(change: float, fresh: list[float], outcome: ConfirmationOutcome, kind: VerdictKind) -> None:
     first = finding(change)
     confirmation = confirm(first, processes(fresh))
     assert confirmation.outcome is outcome
@@ -82,7 +82,8 @@ def test_processes_with_modes_of_their_own_rarely_agree_by_chance() -> None:
     generator = np.random.default_rng(10)
     first = finding(0.02)
     confirmed = sum(
-        confirm(first, (generator.choice([-0.02, 0.02], (5, 1)) + generator.normal(0, 0.002, (5, 6))).tolist()).outcome is Outcome.CONFIRMED
+        confirm(first, (generator.choice([-0.02, 0.02], (5, 1)) + generator.normal(0, 0.002, (5, 6))).tolist()).outcome
+        is ConfirmationOutcome.CONFIRMED
         for _ in range(2000)
     )
     assert binom.ppf(0.001, 2000, 0.5**5) <= confirmed <= binom.ppf(0.999, 2000, 0.5**5)

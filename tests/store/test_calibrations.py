@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fusebench.runner.calibration_summary import summary_of
+from fusebench.runner.calibrate.summary import summary_of
 from fusebench.store.calibration_note import calibration_file, load_note
 from fusebench.store.calibrations import load_calibration
 

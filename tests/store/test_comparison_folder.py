@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.schema import CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
-from fusebench.stats.identical import Twin
+from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_folder import read_comparison, write_comparison, write_report
-from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Comparison, OtherSide, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
 from fusebench.store.finding import COMPARISON_FILE
 
 CASE = Case(suite="s", name="c", op="scale", params={"size": 8})
@@ -25,7 +24,8 @@ def record() -> Comparison:
     return Comparison(
         id="abcd1234", created="2026-07-27T07:25:47+00:00", command="fusebench ab", timer="host",
         plan=SamplingPlan(replicates=4, rounds=5, cache=CacheState.WARM, trim=0.1), looks=Plan(),
-        environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"), base=OtherSide(asked="main"),
+        environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"),
+        base=BaseRevision(asked="main"),
         cases=[ComparedCase(case=CASE, shape="8", control_ratio=open_ended)],
         kernels=[
             ComparedKernel(
@@ -33,7 +33,7 @@ def record() -> Comparison:
                 verdict=Verdict(kind=VerdictKind.PASS, reason="identical source files", change=open_ended),
             )
         ],
-        twins=[Twin(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
+        twins=[AAPair(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from fusebench.errors import UsageError
 from fusebench.schema import Sample, VerdictKind
 from fusebench.stats.sequential import Plan
-from fusebench.timing.pairs import Judge, Pair, households, pair_logs
+from fusebench.timing.pairs import Judge, Pair, buffer_groups, pair_logs
 
 LOOKS = Plan(looks=(12, 18, 28))
 PAIRS = (Pair("slower", new="slow", old="base"), Pair("same", new="twin", old="base"))
@@ -95,5 +95,5 @@ def test_the_log_ratios_of_samples_are_those_that_the_judge_saw() -> None:
 
 def test_arms_that_pairs_join_directly_or_through_others_are_one_household() -> None:
     pairs = [Pair("p", new="a", old="b"), Pair("q", new="d", old="e"), Pair("r", new="c", old="e"), Pair("s", new="e", old="d")]
-    assert households("abcdef", pairs) == {"a": "b", "b": "b", "c": "e", "d": "e", "e": "e", "f": "f"}
-    assert households("ab", []) == {"a": "a", "b": "b"}
+    assert buffer_groups("abcdef", pairs) == {"a": "b", "b": "b", "c": "e", "d": "e", "e": "e", "f": "f"}
+    assert buffer_groups("ab", []) == {"a": "a", "b": "b"}

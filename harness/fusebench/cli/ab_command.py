@@ -30,10 +30,10 @@ from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 
 if TYPE_CHECKING:
-    from ..runner.comparing import ComparingSession
+    from ..runner.ab.session import ComparingSession
     from ..schema import SamplingPlan
     from ..stats.sequential import Plan
-    from ..store.comparison_record import Comparison, OtherSide
+    from ..store.comparison_record import BaseRevision, Comparison
     from .selection import Selection
 
 S = TypeVar("S", bound="SamplingPlan | Plan")
@@ -118,11 +118,11 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     from ..device.toolchain import require_torch_for
     from ..registry import load_collection
     from ..report.ab import ab_document, print_ab
-    from ..runner.checking import Workers
-    from ..runner.compared_case import ComparingOptions
-    from ..runner.comparing import ComparingSession, default_looks
-    from ..runner.run_options import default_plan
-    from ..runner.two_sides import Sides
+    from ..runner.ab.compared_case import ComparingOptions
+    from ..runner.ab.revisions import Revisions
+    from ..runner.ab.session import ComparingSession, default_looks
+    from ..runner.run.options import default_plan
+    from ..runner.workers.checking import Workers
     from ..store.calibration_note import load_note
     from ..store.files import require_writable
     from ..store.finding import runs_folder
@@ -166,7 +166,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
         locked = stack.enter_context(ExitStack())
         locked.enter_context(device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)))
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
-        sides = Sides(selection.collection, load_collection(roots, entry_points=False))
+        sides = Revisions(selection.collection, load_collection(roots, entry_points=False))
         session = ComparingSession(sides, other, target, options, make_reporter())
         for warning in (*target.warnings, *warnings):
             session.warn(warning)
@@ -216,33 +216,33 @@ def _with(settings: S, **given: float | None) -> S:
 
 def other_side(
     selection: Selection, base: str | None, base_kernels: Path | None, exact: bool, scratch: Path
-) -> tuple[OtherSide, tuple[Path, ...]]:
+) -> tuple[BaseRevision, tuple[Path, ...]]:
     """What is compared with, and where its kernels lie."""
     return _folder_side(base_kernels) if base_kernels is not None else _commit_side(selection, base or "", exact, scratch)
 
 
-def _folder_side(folder: Path) -> tuple[OtherSide, tuple[Path, ...]]:
+def _folder_side(folder: Path) -> tuple[BaseRevision, tuple[Path, ...]]:
     """A folder as what is compared with, and where its kernels lie."""
-    from ..store.comparison_record import OtherSide
+    from ..store.comparison_record import BaseRevision
 
     if not folder.is_dir():
         raise UsageError(f"--base-kernels {folder}: no such folder; expected one like `kernels/`, with a folder per op")
-    return OtherSide(asked=str(folder)), (folder.resolve(),)
+    return BaseRevision(asked=str(folder)), (folder.resolve(),)
 
 
-def _commit_side(selection: Selection, ref: str, exact: bool, scratch: Path) -> tuple[OtherSide, tuple[Path, ...]]:
+def _commit_side(selection: Selection, ref: str, exact: bool, scratch: Path) -> tuple[BaseRevision, tuple[Path, ...]]:
     """The same of a commit, whose kernels are unpacked into `scratch`."""
-    from ..runner.base_checkout import extract, find_base
-    from ..store.comparison_record import OtherSide
+    from ..runner.evidence.base_checkout import extract, find_base
+    from ..store.comparison_record import BaseRevision
 
     commit = find_base(selection.project.root, ref, exact=exact)
     found = extract(selection.project.root, commit, selection.collection.roots, scratch)
-    return OtherSide(asked=ref, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots
+    return BaseRevision(asked=ref, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots
 
 
 def _explained(record: Comparison, measured: Measured, other: Sequence[Path]) -> Comparison:
     """`record` with evidence about its regressions against the kernels in `other`."""
-    from ..runner.regression_evidence import compiled_kernels, explained_comparison
+    from ..runner.evidence.regressions import compiled_kernels, explained_comparison
 
     name = f"commit {record.base.commit[:12]}" if record.base.commit else record.base.asked
     compiled = compiled_kernels([kernel.info for kernel in measured.collection.kernels.values()])
@@ -262,7 +262,7 @@ def _keep_partial(session: ComparingSession, record: Comparison, folder: Path, i
     """Write what a comparison has that did not come to its end; nothing where it has nothing."""
     import msgspec
 
-    from .ending import what_ended
+    from .exit_status import what_ended
     from .output import remark
 
     if not session.begun:

@@ -25,15 +25,15 @@ def promote(
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/."""
     from ..config import find_project
     from ..report.bundle import write_views
-    from ..stats.soundness import require_sound
     from ..store.baselines import VIEWS, objections, promote
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..verdict.record_validation import require_valid
 
     project = find_project()
     folder = find_run(run, project)
     record = read_run(folder)
-    require_sound(record)
+    require_valid(record)
     if not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     target = promote(folder, project.results, force=force)

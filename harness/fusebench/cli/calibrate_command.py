@@ -16,7 +16,7 @@ from .run_command import WaitOption
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..runner.subjects import Subject
+    from ..runner.calibrate.targets import CalibrationTarget
     from ..store.calibrations import CalibrationRecord
 
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
@@ -120,14 +120,14 @@ def calibrate(
         return
     from ..device import device_lock, require_idle, resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.calibrating import Calibrating
-    from ..runner.calibration_joining import joined, require_same_method
-    from ..runner.calibration_summary import record_of
-    from ..runner.calibration_visit import CalibrationOptions
-    from ..runner.checking import Workers
-    from ..runner.comparing import default_looks
-    from ..runner.run_options import default_plan
-    from ..runner.subjects import CALIBRATION_KERNELS, built_in_subjects
+    from ..runner.ab.session import default_looks
+    from ..runner.calibrate.joining import joined, require_same_method
+    from ..runner.calibrate.session import Calibrating
+    from ..runner.calibrate.summary import record_of
+    from ..runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets
+    from ..runner.calibrate.visit import CalibrationOptions
+    from ..runner.run.options import default_plan
+    from ..runner.workers.checking import Workers
     from ..stats.confirmation import PROCESSES
     from ..store.calibration_note import calibration_file
     from ..store.calibrations import join_calibration, load_calibration
@@ -141,7 +141,7 @@ def calibrate(
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
-    subjects = [*built_in_subjects(target.kind, built_in.ways), *selected]
+    subjects = [*built_in_targets(target.kind, built_in.ways), *selected]
     if not subjects:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
@@ -189,7 +189,7 @@ def _join(context: typer.Context, files: list[Path], json: bool) -> None:
 def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> None:
     """The stored record, and what was `done` to it."""
     from ..report.calibration_table import calibration_document, calibration_report
-    from ..runner.calibration_summary import summary_of
+    from ..runner.calibrate.summary import summary_of
     from .output import print_json
 
     summary = summary_of(record)
@@ -202,7 +202,7 @@ def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> No
 
 def _selected(
     *, suite: list[str] | None, op: str | None, kernel: str | None, case: str | None, kernels: list[Path] | None, device_kind: str
-) -> tuple[list[Subject], Project, tuple[Path, ...]]:
+) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...]]:
     """The subjects that the SELECTION options add, the project, and its kernels folders where any is needed."""
     from ..config import find_project
 
@@ -213,9 +213,9 @@ def _selected(
         if device_kind != "cuda" or not any((folder / f"{SUITE}.toml").is_file() for folder in project.suites):
             return [], project, ()
         suite = [SUITE]
-    from ..runner.subjects import subjects_of
+    from ..runner.calibrate.targets import targets_of
     from .selection import resolve_selection
 
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
-    found = subjects_of(selection.collection, selection.cases, device_kind, kernel)
+    found = targets_of(selection.collection, selection.cases, device_kind, kernel)
     return found, selection.project, selection.collection.roots

@@ -35,7 +35,7 @@ def join_files(files: list[Path]) -> tuple[CalibrationRecord, Path]:
         RunRecordError: a calibration that cannot be read.
     """
     from ..config import find_project
-    from ..runner.calibration_joining import joined
+    from ..runner.calibrate.joining import joined
     from ..store.calibration_note import calibration_file, decoded
     from ..store.calibrations import CalibrationRecord, join_calibration
     from ..store.files import require_writable

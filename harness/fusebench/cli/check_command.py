@@ -11,7 +11,7 @@ from .options import CaseOption, DeviceOption, JsonOption, KernelOption, Kernels
 
 if TYPE_CHECKING:
     from ..registry import Collection
-    from ..runner.messages import Progress
+    from ..runner.workers.protocol import Progress
 
 _COLUMNS = ("case", "shape", "kernel", "status", "contract", "rms (x split)", "max (x split)", "= split", "remark")
 
@@ -51,8 +51,8 @@ def check(
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.checking import check_cases, default_jobs
-    from ..runner.contenders import Contenders, contenders, split_reference
+    from ..runner.case_kernels import CaseKernels, case_kernels, split_reference
+    from ..runner.workers.checking import check_cases, default_jobs
     from .output import print_json, print_table
     from .progress import make_reporter
     from .selection import resolve_selection
@@ -60,13 +60,13 @@ def check(
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     target = resolve_device(device)
     require_torch_for(target)
-    entries = [contenders(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
+    entries = [case_kernels(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
     for entry in entries:
         split_reference(selection.collection, entry.op)
     reporter = make_reporter()
     found: dict[int, list[Result]] = {}
 
-    def show(entry: Contenders, progress: Progress) -> None:
+    def show(entry: CaseKernels, progress: Progress) -> None:
         reporter.step(f"check {progress.kernel} on {entry.case.name}", progress.done, progress.total)
 
     def show_results(place: int, results: list[Result]) -> None:

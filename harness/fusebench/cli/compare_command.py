@@ -21,16 +21,16 @@ def compare(
     """
     from ..config import find_project
     from ..report.comparison import comparison_document, print_comparison
-    from ..stats.gating import judge_run
-    from ..stats.rule import MarginRule
-    from ..stats.soundness import require_sound
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..verdict.judgement import judge_run
+    from ..verdict.margin_rule import MarginRule
+    from ..verdict.record_validation import require_valid
 
     project = find_project()
     before, after = read_run(find_run(old, project)), read_run(find_run(new, project))
     for record in (before, after):
-        require_sound(record)
+        require_valid(record)
     judgements = judge_run(after, before, MarginRule())
     if json:
         print_json(comparison_document(before, after, judgements))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..evidence.attached import Provider
     from ..evidence.static_attachment import Side, Told, Wanted
     from ..registry import Collection, Op
-    from ..runner.recorded_sources import Compile
+    from ..runner.evidence.recorded_sources import Compile
     from ..schema import CacheState, Run
 
 
@@ -52,7 +52,7 @@ def providers_of_run(project: Project, measured: Measured, baseline: Run) -> lis
 
     from ..evidence.static_attachment import StaticEvidence
     from ..evidence.targets import target_of
-    from ..runner.recorded_sources import baseline_kernels, baseline_side
+    from ..runner.evidence.recorded_sources import baseline_kernels, baseline_side
 
     collection, device = measured.collection, measured.device
     project = msgspec.structs.replace(project, kernels=collection.roots)
@@ -69,7 +69,7 @@ def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baselin
     """For a stored run that is judged by `baseline`, perhaps on a machine without its device: nothing that needs one."""
     from ..evidence.static_attachment import StaticEvidence
     from ..evidence.targets import target_of
-    from ..runner.recorded_sources import baseline_side, run_side
+    from ..runner.evidence.recorded_sources import baseline_side, run_side
 
     compile_in = _compiler(ops)
     return [

@@ -8,7 +8,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run, worst_exit_code
-from ..stats.rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
+from ..verdict.margin_rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
 from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..config import Project
     from ..evidence.attached import Key
     from ..schema import Attachment
-    from ..stats.gating import Judgement
-    from ..stats.whole_run import Judged
+    from ..verdict.compare_to_baseline import Judged
+    from ..verdict.judgement import Judgement
 
 
 def gate(
@@ -55,18 +55,18 @@ def gate(
     from ..report.attached import evidence_row
     from ..report.calibrated import calibration_line
     from ..report.comparison import judgement_row, spread_row
-    from ..stats.gating import gate_exit_code
-    from ..stats.soundness import require_sound
-    from ..stats.whole_run import judge_whole
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..verdict.compare_to_baseline import judge_whole
+    from ..verdict.judgement import gate_exit_code
+    from ..verdict.record_validation import require_valid
 
     if not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
     project = find_project()
     judged = with_calibration(read_run(find_run(run, project)), project.results)
-    require_sound(judged)
+    require_valid(judged)
     against = _baseline_of(judged, baseline, project)
     if against is None:
         message = (
@@ -79,7 +79,7 @@ def gate(
                 {"run": judged.id, "baseline": None, "margin": margin, "exit_code": ExitCode.UNDECIDED, "reason": message, "judgements": []}
             )
         raise typer.Exit(ExitCode.UNDECIDED)
-    require_sound(against, "baseline")
+    require_valid(against, "baseline")
     found = judge_whole(judged, against, MarginRule(margin))
     codes = [gate_exit_code(found.judgements, allow_incomparable=allow_incomparable)]
     if any(suite.unchecked for suite in found.shrunken) and not allow_incomparable:
@@ -117,7 +117,7 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
     from ..report.attached import evidence_parts
     from ..report.calibrated import calibration_line
     from ..report.comparison import print_judgements
-    from ..stats.whole_run import identical_line
+    from ..verdict.compare_to_baseline import identical_line
 
     output = console()
     margins = f"margin {margin:.1%}, of calls of several launches {SEVERAL_LAUNCHES * margin:.1%}"
@@ -144,7 +144,7 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
 
 def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project: Project) -> dict[Key, tuple[Attachment, ...]]:
     """What changed in the kernels that regressed; nothing is loaded where none has."""
-    from ..runner.regression_evidence import explained_judgements, regressed
+    from ..runner.evidence.regressions import explained_judgements, regressed
 
     if not any(regressed(one) for one in judgements):
         return {}

@@ -17,7 +17,7 @@ from .output import console, print_json
 
 if TYPE_CHECKING:
     from ..report.history import History
-    from ..stats.history import Snapshot
+    from ..verdict.history import Snapshot
 
 PICTURE_SUFFIX = ".png"
 
@@ -80,9 +80,9 @@ def history(
     from ..config import find_project
     from ..report.history import History, history_document, history_markdown, print_history
     from ..stats.fdr import DEFAULT_RATE
-    from ..stats.history import Figure, comparable_runs, series_of
-    from ..stats.shifts import find_shifts, history_exit_code
-    from ..store.history import history_folders, read_history
+    from ..verdict.history import Figure, comparable_runs, series_of
+    from ..verdict.shifts import find_shifts, history_exit_code
+    from ..verdict.snapshots import history_folders, read_history
 
     if not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example 0.01 for 1 %")

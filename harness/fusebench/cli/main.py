@@ -32,7 +32,7 @@ from . import (
     run_command,
     static_command,
 )
-from .ending import exit_code_of
+from .exit_status import exit_code_of
 
 EXIT_INTERRUPTED = 130
 """What a shell reports for a process that SIGINT ended: 128 + 2."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..device import Device
     from ..device.nsight import NsightProbe
     from ..registry import Collection
-    from ..runner.counting import CountingSession
+    from ..runner.count.session import CountingSession
     from ..schema import Case
     from .selection import Selection
 
@@ -152,8 +152,8 @@ def _captured(
     """The finished run and its folder; an interrupted one is kept too, before the interruption goes on."""
     import msgspec
 
-    from ..counters.stored import beside
     from ..report.counters_markdown import counters_markdown
+    from ..runner.count.stored import beside
     from ..store.counter_folder import write_counters
     from .output import remark
 
@@ -223,7 +223,7 @@ def _other_kernels(
 def _session(
     selection: Selection, target: Device, settings: Settings, probe: NsightProbe, *, side: tuple[Collection, str] | None, reports: Path
 ) -> CountingSession:
-    from ..runner.counting import CountingOptions, CountingSession
+    from ..runner.count.session import CountingOptions, CountingSession
     from .progress import make_reporter
 
     kernels, name = side if side is not None else (None, "")

@@ -22,7 +22,7 @@ def find_counters(text: str, project: Project) -> CounterRun:
 
 def put_beside(record: CounterRun, against: str | None, project: Project) -> CounterRun:
     """`record` with the stored run that `against` names as its other side; as it is without one."""
-    from ..counters.stored import beside
+    from ..runner.count.stored import beside
 
     return record if against is None else beside(record, find_counters(against, project))
 
@@ -50,14 +50,14 @@ def stored_run(text: str, project: Project, what: tuple[str, tuple[str, ...]], *
     record = read_counters(folder)
     if not reread:
         return record
-    from ..counters.stored import reread as read_again
+    from ..runner.count.stored import reread as read_again
 
     return read_again(record, folder, _tool(), metric_set=what[0], metrics=what[1])
 
 
 def _report_of_a_run(path: Path, what: tuple[str, tuple[str, ...]]) -> CounterRun:
     from ..counters.capturing import read_report
-    from ..counters.stored import reread
+    from ..runner.count.stored import reread
     from ..store.counter_folder import COUNTERS_FILE, read_counters
 
     ncu_path = _tool()

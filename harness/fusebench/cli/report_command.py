@@ -77,9 +77,9 @@ def report(
 
 
 def _record(folder: Path, project: Project) -> Run:
-    from ..stats.soundness import require_showable
     from ..store.calibration_note import with_calibration
     from ..store.run_folder import read_run
+    from ..verdict.record_validation import require_showable
 
     run = read_run(folder)
     require_showable(run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schema import CacheState, ExitCode
-from ..stats.rule import DEFAULT_MARGIN, MarginRule
+from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
 from .evidence_work import Measured, providers_of_run
 from .options import (
     CaseOption,
@@ -27,10 +27,10 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..runner.doubts import Doubt
-    from ..runner.resuming import Resumed
-    from ..runner.session import Session
+    from ..runner.run.resuming import Resumed
+    from ..runner.run.session import Session
     from ..schema import Run
+    from ..verdict.suspects import Suspect
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -145,11 +145,11 @@ def run(
     from ..device.toolchain import require_torch_for
     from ..report.document import run_document
     from ..report.table import print_run
-    from ..runner.checking import Workers
-    from ..runner.doubts import doubts_against_stored
-    from ..runner.run_options import Options, default_plan
-    from ..runner.session import Session
+    from ..runner.run.options import Options, default_plan
+    from ..runner.run.session import Session
+    from ..runner.workers.checking import Workers
     from ..timing.names import require_timer
+    from ..verdict.suspects import suspects_against_baseline
     from .output import console, print_json, remark
     from .progress import make_reporter
     from .selection import resolve_selection
@@ -178,8 +178,8 @@ def run(
     rule = MarginRule(margin)
     folder = _folder_for(out, selection.project, target.name)
 
-    def in_doubt(record: Run) -> list[Doubt]:
-        return doubts_against_stored(record, selection.project.results, rule) if confirm else []
+    def in_doubt(record: Run) -> list[Suspect]:
+        return suspects_against_baseline(record, selection.project.results, rule) if confirm else []
 
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
@@ -208,9 +208,9 @@ def run(
 
 def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
     """Where the run's folder goes, once it is known that what will be measured can be judged and kept."""
-    from ..runner.judging import require_judgeable
     from ..store.files import require_writable
     from ..store.finding import runs_folder
+    from ..verdict.run_verdicts import require_judgeable
 
     folder = out if out is not None else runs_folder(project)
     require_writable(folder, instead="name another with --out DIR")
@@ -219,7 +219,7 @@ def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
 
 
 def _stopped_run(text: str, project: Project) -> Resumed:
-    from ..runner.resuming import Resumed
+    from ..runner.run.resuming import Resumed
     from ..store.finding import find_run
     from ..store.run_folder import read_run, sample_values
 
@@ -229,7 +229,7 @@ def _stopped_run(text: str, project: Project) -> Resumed:
 
 def _concluded(session: Session, folder: Path, rule: MarginRule, project: Project, measured: Measured | None) -> Run:
     """The run with its verdicts and, where `measured` says of what, with evidence about regressions; kept without them if that fails."""
-    from ..runner.judging import judged
+    from ..verdict.run_verdicts import judged
 
     try:
         record = judged(session.record(), project.results, rule)
@@ -241,7 +241,7 @@ def _concluded(session: Session, folder: Path, rule: MarginRule, project: Projec
 
 def _explained(record: Run, project: Project, measured: Measured) -> Run:
     """`record`, judged, with evidence about its regressions against the stored baseline."""
-    from ..runner.regression_evidence import any_regressed, explained_run
+    from ..runner.evidence.regressions import any_regressed, explained_run
     from ..store.baselines import load_baseline
 
     baseline = load_baseline(project.results, record.environment.device_name) if any_regressed(record) else None
@@ -266,7 +266,7 @@ def _keep_partial(session: Session, folder: Path, interruption: BaseException) -
     """Write what a run has that did not come to its verdicts; nothing where it has nothing."""
     import msgspec
 
-    from .ending import what_ended
+    from .exit_status import what_ended
     from .output import remark
 
     record = session.record()

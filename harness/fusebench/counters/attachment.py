@@ -12,7 +12,7 @@ import msgspec
 from ..device import Device, device_lock, require_idle
 from ..device.nsight import require_counters
 from ..errors import FusebenchError
-from ..evidence.attached import Key, Suspect
+from ..evidence.attached import EvidenceTarget, Key
 from ..registry import Collection
 from ..schema import Attachment, CacheState
 from .capturing import Settings, capture, settings_for
@@ -87,7 +87,7 @@ class CountersEvidence:
         self._cache, self._silence_s, self._progress = cache, silence_s, progress
         self._rows, self._sentences = rows, sentences
 
-    def explain(self, suspects: Sequence[Suspect]) -> dict[Key, Attachment]:
+    def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
         """An attachment for every suspect that is slower: a table, a reason, or that it was left out."""
         slower = [suspect for suspect in suspects if suspect.slower]
         works = self._works(slower)
@@ -108,15 +108,15 @@ class CountersEvidence:
         due = {suspect.key for work in chosen for suspect in work}
         return found | {one.key: self._note(reason if one.key in due else LEFT_OUT) for one in slower if one.key not in found}
 
-    def _works(self, suspects: Iterable[Suspect]) -> list[list[Suspect]]:
+    def _works(self, suspects: Iterable[EvidenceTarget]) -> list[list[EvidenceTarget]]:
         """Suspects by kernel and work: cases of one op with equal parameters are the same work under several names."""
-        works: dict[tuple[str, bytes], list[Suspect]] = {}
+        works: dict[tuple[str, bytes], list[EvidenceTarget]] = {}
         for suspect in suspects:
             params = self._collection.op(suspect.case.op).parse_params(suspect.case.params)
             works.setdefault((suspect.kernel, msgspec.json.encode(params, order="deterministic")), []).append(suspect)
         return list(works.values())
 
-    def _compared(self, works: Sequence[Sequence[Suspect]]) -> Iterator[tuple[Sequence[Suspect], Attachment]]:
+    def _compared(self, works: Sequence[Sequence[EvidenceTarget]]) -> Iterator[tuple[Sequence[EvidenceTarget], Attachment]]:
         """Each with its evidence, as soon as it is there.
 
         Raises:
@@ -145,7 +145,7 @@ class CountersEvidence:
             require_idle(self._device, wait_s=SETTLE_S)
             yield settings_for(self._device, probe, metric_set=EVIDENCE, metrics=FULL, cache=self._cache, silence_s=self._silence_s)
 
-    def _capture(self, suspect: Suspect, side: KernelFolders, settings: Settings, report: Path) -> Capture:
+    def _capture(self, suspect: EvidenceTarget, side: KernelFolders, settings: Settings, report: Path) -> Capture:
         case, op = suspect.case, self._collection.op(suspect.case.op)
         params = op.parse_params(case.params)
         outcome = capture(
@@ -197,7 +197,7 @@ class CountersEvidence:
         return Attachment(kind=self.kind, title=self.title, notes=(text,))
 
 
-def first_of_each(works: Sequence[Sequence[Suspect]], most: int = MOST) -> list[Sequence[Suspect]]:
+def first_of_each(works: Sequence[Sequence[EvidenceTarget]], most: int = MOST) -> list[Sequence[EvidenceTarget]]:
     """Up to `most` of them: each kernel's first before any kernel's second, in their order."""
     turns: dict[str, int] = {}
     ranked = []

@@ -18,7 +18,7 @@ Key = tuple[str, str]
 """A case's key and a kernel's id."""
 
 
-class Suspect(msgspec.Struct, frozen=True):
+class EvidenceTarget(msgspec.Struct, frozen=True):
     """A kernel on a case that has regressed."""
 
     kernel: str
@@ -43,14 +43,14 @@ class Provider(Protocol):
     def title(self) -> str:
         """What the evidence is called where there is none."""
 
-    def explain(self, suspects: Sequence[Suspect]) -> Mapping[Key, Attachment]:
+    def explain(self, suspects: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
         """What it knows, by suspect; suspects that it has no business with are left out.
 
         May raise FusebenchError where it knows nothing at all, and holds whatever lock it needs itself.
         """
 
 
-def attachments_of(suspects: Sequence[Suspect], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
+def attachments_of(suspects: Sequence[EvidenceTarget], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
     """Every provider's evidence by suspect, in the order of the providers; no entry where none has any.
 
     Verdicts stand whatever happens here: a provider that fails, or is interrupted by Ctrl-C, leaves its reason in the place of evidence.
@@ -71,6 +71,6 @@ def attachments_of(suspects: Sequence[Suspect], providers: Sequence[Provider]) -
     return {key: tuple(attachments) for key, attachments in found.items()}
 
 
-def _without(provider: Provider, suspects: Sequence[Suspect], reason: str) -> dict[Key, Attachment]:
+def _without(provider: Provider, suspects: Sequence[EvidenceTarget], reason: str) -> dict[Key, Attachment]:
     missing = Attachment(kind=provider.kind, title=provider.title, notes=(f"not collected: {' '.join(reason.split())}",))
     return {suspect.key: missing for suspect in suspects}

@@ -9,7 +9,7 @@ import msgspec
 
 from ..registry import Op
 from ..schema import Attachment, Case, VerdictKind
-from .attached import Key, Suspect
+from .attached import EvidenceTarget, Key
 from .collecting import OnProgress, collect
 from .evidence_cache import EvidenceCache
 from .records import KernelEvidence, StaticReport, StaticStatus
@@ -65,7 +65,7 @@ class StaticEvidence:
     def __init__(self, target: Callable[[], Target], before: Side, after: Side) -> None:
         self._target, self._before, self._after = target, before, after
 
-    def explain(self, suspects: Sequence[Suspect]) -> dict[Key, Attachment]:
+    def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
         """An attachment for every suspect: Triton kernels and those in CUDA C++, other libraries' left out.
 
         Raises:

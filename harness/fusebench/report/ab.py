@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schema import Spending, VerdictKind
-from ..stats.accuracy_change import accuracy_growth
-from ..stats.rule import describe_change
+from ..stats.describe import describe_change
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, Standing
+from ..verdict.accuracy_change import accuracy_growth
 from .attached import Attached, evidence_parts, evidence_row
 from .calibrated import calibration_words
 from .document import ends, finite

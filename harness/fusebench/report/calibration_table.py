@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..runner.calibration_summary import claim_of
+from ..runner.calibrate.summary import claim_of
 from ..stats.calibration import Calibration, ClassSummary, Rate
-from ..stats.planting import Truth
+from ..stats.injection import GroundTruth
 from ..store.calibrations import CalibrationRecord, CaseComponents
 from .calibrated import TOO_FEW, calibration_words, smallest_words
 from .document import finite
@@ -106,7 +106,7 @@ def _visible(one: ClassSummary) -> str:
     return DASH if one.visible is None else f"{one.visible:.2%}"
 
 
-def _truth_row(one: Truth) -> list[str]:
+def _truth_row(one: GroundTruth) -> list[str]:
     change = one.change
     seen = f"{change.value - 1:+.2%} [{change.low - 1:+.2%}, {change.high - 1:+.2%}]"
     return [one.place.kernel, one.place.case, str(one.place.planting), f"{one.place.nominal:.2%}", seen, f"{one.time_us:.2f}"]

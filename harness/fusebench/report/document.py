@@ -69,7 +69,7 @@ def _result(result: Result) -> dict[str, Any]:
         "gb_per_s": finite(timing.gb_per_s) if timing else None,
         "accuracy": _plain(msgspec.to_builtins(result.accuracy)) if result.accuracy else None,
         "verdict": str(verdict.kind) if verdict else None,
-        "decides": result.has_a_say,
+        "decides": result.gating,
         "covers": result.covers or None,
         "reason": (verdict.reason if verdict else "") or result.reason or part_label(result),
         **evidence_row(result.attachments),

@@ -22,7 +22,7 @@ def github_annotations(run: Run) -> str:
 
 
 def _annotation(result: Result) -> str:
-    silent = "" if result.has_a_say else "notice"
+    silent = "" if result.gating else "notice"
     where = f"{result.kernel} on {result.suite}:{result.case}"
     if result.status in FAILED_STATUSES:
         return _command(silent or "error", f"{where}: {result.status}", failure_reason(result) or "no reason recorded")

@@ -9,10 +9,10 @@ import msgspec
 
 from ..schema import ExitCode, Run
 from ..stats.changepoint import SMALLEST_PART
-from ..stats.comparability import board_differences, fingerprint_differences
-from ..stats.history import Figure, LeftOut, Snapshot
-from ..stats.shifts import Shift, Track, blind, history_exit_code, runs_needed
-from ..store.history import Unreadable
+from ..verdict.comparability import board_differences, fingerprint_differences
+from ..verdict.history import Figure, LeftOut, Snapshot
+from ..verdict.shifts import Shift, Track, blind, history_exit_code, runs_needed
+from ..verdict.snapshots import Unreadable
 from .document import finite
 from .markdown import markdown_table
 from .wording import DASH, count, headline, microseconds, share, short_kernel

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..stats.history import Figure
-from ..stats.shifts import Shift, Track
+from ..verdict.history import Figure
+from ..verdict.shifts import Shift, Track
 from .history import History, commit_of
 from .pages import file_name
 from .wording import count, headline, short_kernel

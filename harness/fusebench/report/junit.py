@@ -40,7 +40,7 @@ def _test_case(result: Result) -> ElementTree.Element:
     )
     if (trouble := _trouble(result)) is not None:
         element, kind, message = trouble
-        if element == "skipped" or not result.has_a_say:
+        if element == "skipped" or not result.gating:
             ElementTree.SubElement(case, "skipped", message=_printable(f"{kind}: {message}"))
         else:
             ElementTree.SubElement(case, element, type=kind, message=_printable(message))

@@ -82,6 +82,6 @@ def outcome(row: Result) -> str:
     """The verdict where there is one, marked where it has no say in the exit code, else how far the kernel came; then what it covers where
     that is not the whole op."""
     reached = str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
-    if row.verdict is not None and row.verdict.kind not in _NEVER_COUNT and not row.has_a_say:
+    if row.verdict is not None and row.verdict.kind not in _NEVER_COUNT and not row.gating:
         reached += ", no say"
     return f"{reached}; {part_label(row)}" if row.covers else reached

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..stats.paired import spans_by_replicate, time_estimate
 from ..timing.coldness import contradiction
-from .messages import Measured
+from .workers.protocol import Measured
 
 
 def label_refused(measured: Measured, trim: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..schema import Case, CaseSummary, Result
-from .contenders import Contenders
+from .case_kernels import CaseKernels
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -31,17 +31,17 @@ class Repeats:
     def __init__(self) -> None:
         self._outcomes: dict[tuple[str, bytes], Outcome] = {}
 
-    def outcome_of(self, entry: Contenders) -> Outcome | None:
+    def outcome_of(self, entry: CaseKernels) -> Outcome | None:
         """What was found on an earlier case of the same op and parameters, under this case's name; None on the first."""
         known = self._outcomes.get(work_of(entry))
         return known.under(entry.case) if known is not None else None
 
-    def keep(self, entry: Contenders, outcome: Outcome) -> None:
+    def keep(self, entry: CaseKernels, outcome: Outcome) -> None:
         """Remember what was found on a case."""
         self._outcomes.setdefault(work_of(entry), outcome)
 
 
-def work_of(entry: Contenders) -> tuple[str, bytes]:
+def work_of(entry: CaseKernels) -> tuple[str, bytes]:
     """What is run on a case: cases that agree in it are the same work."""
     # The parsed parameters and not the case's own: a default that one suite writes out is no difference.
     return entry.op.name, msgspec.json.encode(entry.params, order="deterministic")

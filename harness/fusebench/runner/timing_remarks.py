@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..schema import Case
-from .messages import Failure, Measured
+from .workers.protocol import Failure, Measured
 
 LATE_SHARE = 0.05
 """Share of an arm's calls that may have waited for the host without a word: a GPU's trimmed means leave out twice as many."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from .cases import Case, Suite
 from .codes import EXIT_PRECEDENCE, ExitCode, worst_exit_code
+from .findings import AAPair, Confirmation, ConfirmationOutcome, Finding
 from .kernels import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
 from .records import (
     COMPARABLE_VERSIONS,
@@ -44,6 +45,7 @@ __all__ = [
     "EXIT_PRECEDENCE",
     "FAILED_STATUSES",
     "SCHEMA_VERSION",
+    "AAPair",
     "Accuracy",
     "Attachment",
     "Bitwise",
@@ -52,10 +54,13 @@ __all__ = [
     "Case",
     "CaseSummary",
     "Close",
+    "Confirmation",
+    "ConfirmationOutcome",
     "Contract",
     "Environment",
     "Estimate",
     "ExitCode",
+    "Finding",
     "KernelId",
     "KernelInfo",
     "Language",

@@ -146,7 +146,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     margin: float | None = None
     """Share of the old time that counted as no change."""
     decides: bool = True
-    """Whether it has a say in the exit code.  Older records do not hold it and read as True; `Result.has_a_say` knows their peers."""
+    """Whether it has a say in the exit code.  Older records do not hold it and read as True; `Result.gating` knows their peers."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +230,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return self.decides and self.role is not Role.COMPILED
 
     @property
-    def has_a_say(self) -> bool:
+    def gating(self) -> bool:
         """Whether what its verdict, or without one its status, says counts in the exit code."""
         return self.decides and (self.verdict is None or self.verdict.decides)

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 
-import msgspec
-
-from ..schema import Verdict, VerdictKind
-from .sequential import Finding, Plan
+from ..schema import Confirmation, ConfirmationOutcome, Finding, Verdict, VerdictKind
+from .sequential import Plan
 from .signed_rank import center, walsh_averages
 
 PROCESSES = 5
@@ -28,31 +25,6 @@ PROCESSES = 5
 FEWEST_PLACEMENTS = 12
 """Replicates in each of them, or as many as the first finding took, where it took more.  At sd 0.56 % an estimate from 12 scatters by
 0.17 %: a true 1 % lies 3.6 of these beyond a margin of 0.4 %, so all five agree 99.9 % of the time."""
-
-
-class Outcome(StrEnum):
-    """What the fresh processes say of the first finding."""
-
-    CONFIRMED = "confirmed"
-    """All of them find it."""
-    REFUTED = "refuted"
-    """All of them find a change inside the margin, and they are enough to say so."""
-    UNCLEAR = "unclear"
-
-
-class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """The fresh processes' estimates and what they amount to."""
-
-    outcome: Outcome
-    estimates: tuple[float, ...]
-    """New time over old, one per fresh process."""
-    agreeing: int
-    """Processes whose estimate lies beyond the margin in the finding's direction."""
-
-    @property
-    def p_value(self) -> float:
-        """P-value of "no change beyond the margin" from the fresh processes alone: 2**-P where all agree, else 1."""
-        return 0.5 ** len(self.estimates) if self.outcome is Outcome.CONFIRMED else 1.0
 
 
 def needs_confirmation(finding: Finding) -> bool:
@@ -79,11 +51,11 @@ def confirm(finding: Finding, by_process: Sequence[Sequence[float]], pass_level:
     limit = math.log1p(finding.margin)
     sign = 1.0 if finding.kind is VerdictKind.REGRESSION else -1.0
     agreeing = sum(sign * value > limit for value in centers)
-    outcome = Outcome.UNCLEAR
+    outcome = ConfirmationOutcome.UNCLEAR
     if agreeing == len(centers):
-        outcome = Outcome.CONFIRMED
+        outcome = ConfirmationOutcome.CONFIRMED
     elif all(abs(value) <= limit for value in centers) and 0.5 ** len(centers) <= pass_level:
-        outcome = Outcome.REFUTED
+        outcome = ConfirmationOutcome.REFUTED
     return Confirmation(outcome=outcome, estimates=tuple(math.exp(value) for value in centers), agreeing=agreeing)
 
 
@@ -97,7 +69,7 @@ def combined_p(finding: Finding, confirmation: Confirmation | None, direction: V
     first = finding.p_faster if direction is VerdictKind.IMPROVEMENT else finding.p_slower
     if finding.kind is not direction:
         return first
-    return first * confirmation.p_value if confirmation is not None and confirmation.outcome is Outcome.CONFIRMED else 1.0
+    return first * confirmation.p_value if confirmation is not None and confirmation.outcome is ConfirmationOutcome.CONFIRMED else 1.0
 
 
 def conclude(finding: Finding, confirmation: Confirmation | None) -> Verdict:
@@ -109,9 +81,9 @@ def conclude(finding: Finding, confirmation: Confirmation | None) -> Verdict:
     seen = ", ".join(f"{value - 1:+.2%}" for value in confirmation.estimates)
     share = f"{confirmation.agreeing} of {len(confirmation.estimates)} fresh processes ({seen})"
     kind, words = {
-        Outcome.CONFIRMED: (finding.kind, "confirmed by"),
-        Outcome.REFUTED: (VerdictKind.PASS, "not repeated, found by"),
-        Outcome.UNCLEAR: (VerdictKind.UNDECIDED, "processes disagree, found by"),
+        ConfirmationOutcome.CONFIRMED: (finding.kind, "confirmed by"),
+        ConfirmationOutcome.REFUTED: (VerdictKind.PASS, "not repeated, found by"),
+        ConfirmationOutcome.UNCLEAR: (VerdictKind.UNDECIDED, "processes disagree, found by"),
     }[confirmation.outcome]
     return Verdict(kind=kind, reason=f"{finding.reason}; {words} {share}", change=finding.change)
 

@@ -23,8 +23,8 @@ from statistics import NormalDist
 
 import msgspec
 
-from ..schema import Estimate, VerdictKind
-from .rule import describe_change
+from ..schema import Estimate, Finding, VerdictKind
+from .describe import describe_change
 from .signed_rank import Floats, bounds, center, p_above, p_below, walsh_averages
 
 WILCOXON_EFFICIENCY = 3 / math.pi
@@ -69,25 +69,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if not time_us > 0:
             raise ValueError(f"time_us={time_us!r}: expected a positive duration in microseconds")
         return max(self.margin, self.floor_us / time_us)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicates so far say."""
-
-    kind: VerdictKind
-    """`regression`, `improvement`, `pass` or `undecided`."""
-    change: Estimate
-    """New time over old: Hodges-Lehmann estimate and repeated confidence interval, at the level that decided."""
-    p_slower: float
-    """P-value of "no slower than the margin", over all looks so far."""
-    p_faster: float
-    """P-value of "no faster than the margin"."""
-    margin: float
-    replicates: int
-    """Replicates that the finding stands on: those of the look that decided, or of the last look taken."""
-    next_look: int | None
-    """Number of replicates at which to look again; None where the decision is taken or the plan is at its end."""
-    reason: str
 
 
 def judge(logs: Sequence[float] | Floats, time_us: float, plan: Plan | None = None) -> Finding:

@@ -12,7 +12,6 @@ from pathlib import Path
 from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
-from ..stats.soundness import require_sound
 from .files import folder_in_making
 from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples
 
@@ -59,7 +58,6 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
-    require_sound(run)
     against = objections(run, run_folder)
     if against and not force:
         raise RunRecordError(

@@ -10,7 +10,7 @@ import msgspec
 
 from ..device.lock import lock_folder
 from ..schema import CacheState, CalibrationNote, Environment, SamplingPlan
-from ..stats.planting import PlantedTrial, Truth
+from ..stats.injection import GroundTruth, PlantedTrial
 from ..stats.sequential import Plan
 from ..stats.variance import Components
 from .calibration_note import CALIBRATION_VERSION, calibration_file, decoded
@@ -46,7 +46,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...]
     """When each session was made, UTC, ISO 8601."""
     trials: tuple[PlantedTrial, ...]
-    truths: tuple[Truth, ...]
+    truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...] = ()
 

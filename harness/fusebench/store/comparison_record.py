@@ -9,10 +9,23 @@ from enum import StrEnum
 
 import msgspec
 
-from ..schema import Accuracy, Attachment, CalibrationNote, Case, Environment, Estimate, Role, SamplingPlan, Spending, Status, Verdict
-from ..stats.confirmation import Confirmation
-from ..stats.identical import Twin
-from ..stats.sequential import Finding, Plan
+from ..schema import (
+    AAPair,
+    Accuracy,
+    Attachment,
+    CalibrationNote,
+    Case,
+    Confirmation,
+    Environment,
+    Estimate,
+    Finding,
+    Role,
+    SamplingPlan,
+    Spending,
+    Status,
+    Verdict,
+)
+from ..stats.sequential import Plan
 
 COMPARISON_VERSION = 1
 
@@ -27,7 +40,7 @@ class Standing(StrEnum):
     """Only the other side."""
 
 
-class OtherSide(msgspec.Struct, frozen=True, kw_only=True):
+class BaseRevision(msgspec.Struct, frozen=True, kw_only=True):
     """What this checkout was compared with."""
 
     asked: str
@@ -112,10 +125,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     looks: Plan
     environment: Environment
     """Of this checkout: its commit, and whether the tree differs from it."""
-    base: OtherSide
+    base: BaseRevision
     cases: list[ComparedCase]
     kernels: list[ComparedKernel]
-    twins: list[Twin]
+    twins: list[AAPair]
     """Comparisons of a kernel with itself: identical code of both sides, and the control arms."""
     calibration: CalibrationNote | None = None
     """Of the device that the comparison was made on; None where it was not calibrated."""

@@ -24,7 +24,7 @@ from .coldness import Coldness, observe_coldness
 from .host_cost import extra_memory_bytes, host_cost_us
 from .lengths import FixedLength, Lengths
 from .orders import balanced_rounds
-from .pairs import Compared, Judge, Pair, households, in_same_buffers
+from .pairs import Compared, Judge, Pair, buffer_groups, in_same_buffers
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
 from .replicate import TimedRounds, time_rounds
@@ -206,7 +206,7 @@ def _copied_by(control: ArmSpec) -> str:
 def _housed(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
     """`specs`, those that pairs join, and the control with what it is a copy of, in the same buffers."""
     controls = [Pair(CONTROL, new=CONTROL, old=_copied_by(spec)) for spec in specs if spec.name == CONTROL]
-    homes = households([spec.name for spec in specs], [*pairs, *controls])
+    homes = buffer_groups([spec.name for spec in specs], [*pairs, *controls])
     return [replace(spec, home=homes[spec.name]) for spec in specs]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..errors import UsageError
-from ..schema import CacheState, Sample, VerdictKind
-from ..stats.sequential import Finding, Plan, judge
+from ..schema import CacheState, Finding, Sample, VerdictKind
+from ..stats.sequential import Plan, judge
 from ..stats.trimmed import trimmed_mean
 
 
@@ -36,7 +36,7 @@ def in_same_buffers(cache: CacheState) -> bool:
     return cache is CacheState.COLD
 
 
-def households(names: Iterable[str], pairs: Sequence[Pair]) -> dict[str, str]:
+def buffer_groups(names: Iterable[str], pairs: Sequence[Pair]) -> dict[str, str]:
     """By name the arm in whose buffers it lives: one for all that pairs join, directly or through others."""
     homes = {name: name for name in names}
     for pair in pairs:

@@ -1,0 +1,95 @@
+"""The arms of two sides as pairs, and what their samples say of a case besides its findings."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from ...schema import AAPair, Case, Estimate, Sample, SamplingPlan
+from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
+from ...stats.sequential import Plan, judge
+from ...store.comparison_record import ComparedCase
+from ...timing.pairs import Compared, Pair, pair_logs, replicate_logs
+from ...timing.placement import CONTROL, COPY, STREAM
+from ..case_kernels import CaseKernels
+from ..workers.protocol import BASE, ExtraArm, Measured, MeasureTask
+
+
+def paired_task(
+    case: Case,
+    names: tuple[str, ...],
+    *,
+    plan: SamplingPlan,
+    looks: Plan,
+    timer: str,
+    seconds: float | None,
+    skip_identical: bool,
+    sampled: tuple[str, ...],
+) -> MeasureTask:
+    """This side's kernel against the other side's, for every name; the rest is as in `messages.MeasureTask`."""
+    pairs = tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
+    return MeasureTask(
+        case=case,
+        kernels=names,
+        baseline=names[0],
+        plan=plan,
+        timer=timer,
+        seed=random.SystemRandom().randrange(2**31),
+        seconds=seconds,
+        extra_arms=tuple(ExtraArm(name=f"{BASE}{name}", kernel=f"{BASE}{name}") for name in names),
+        pairs=pairs,
+        looks=looks,
+        digested=tuple(arm for pair in pairs for arm in (pair.new, pair.old)),
+        skip_identical=skip_identical,
+        sampled=sampled,
+    )
+
+
+def aa_pair_of(case_key: str, compared: Compared | None) -> AAPair | None:
+    """A comparison of identical code; None where it was not timed."""
+    if compared is None:
+        return None
+    return AAPair(
+        case=case_key,
+        kernel=compared.name,
+        time_us=compared.old_us,
+        change=compared.finding.change,
+        kind=compared.finding.kind,
+        launches=compared.launches,
+    )
+
+
+def control_aa_pair(case_key: str, kernel: str, samples: Sequence[Sample], plan: SamplingPlan, looks: Plan) -> AAPair | None:
+    """The control arm against the kernel that it copies, judged like any pair; None where nothing was timed."""
+    logs = pair_logs(samples, Pair(CONTROL, new=CONTROL, old=kernel), plan.trim)
+    if not logs:
+        return None
+    own = [sample for sample in samples if sample.arm == kernel]
+    time_us = math.exp(replicate_logs(own, plan.trim)[kernel]) / 1e3
+    finding = judge(logs, time_us, looks)
+    name = f"{CONTROL} ({kernel})"
+    return AAPair(case=case_key, kernel=name, time_us=time_us, change=finding.change, kind=finding.kind, launches=own[0].kernels)
+
+
+def case_figures(entry: CaseKernels, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:
+    """The case with its yardsticks and its control; without figures where nothing was timed."""
+    replicates = {arm: list(found.values()) for arm, found in spans_by_replicate(measured.samples).items()}
+    if not replicates:
+        return ComparedCase(case=entry.case, shape=entry.shape)
+    times = {arm: time_estimate(replicates[arm], plan.trim) for arm in (COPY, STREAM)}
+    return ComparedCase(
+        case=entry.case,
+        shape=entry.shape,
+        copy_us=_microseconds(times[COPY]),
+        stream_us=_microseconds(times[STREAM]),
+        control=control,
+        control_ratio=ratio_estimate(replicates[control], replicates[CONTROL], plan.trim),
+        replicates=len(replicates[COPY]),
+        gpu_seconds=measured.phases_s.get("timed rounds", 0.0),
+        repeated_rounds=measured.repeated_rounds,
+    )
+
+
+def _microseconds(time_ns: Estimate) -> Estimate:
+    return Estimate(time_ns.value / 1e3, time_ns.low / 1e3, time_ns.high / 1e3, time_ns.level)

@@ -1,0 +1,117 @@
+"""Calibrations of one device model put together: what several sessions found, one after another or on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from ...errors import UsageError
+from ...schema import CacheState, SamplingPlan
+from ...stats.injection import GroundTruth, PlantedTrial
+from ...stats.sequential import Plan
+from ...store.calibrations import CalibrationRecord, CaseComponents
+from ...timing.pairs import in_same_buffers
+from .summary import summed_up
+from .visit import CalibrationOptions
+
+Placed = TypeVar("Placed", PlantedTrial, GroundTruth)
+
+
+_REMEDIES = {"--add": "repeat its options, or leave --add out to replace it", "--join": "they cannot be put together"}
+"""By the option that asks for it, what to do about trials of different methods."""
+
+
+class _Method(NamedTuple):
+    """What must agree between trials that are counted together."""
+
+    timer: str
+    cache: CacheState
+    sampling: SamplingPlan
+    looks: Plan
+    same_buffers: bool
+    processes: int
+
+    def named(self) -> dict[str, object]:
+        """By its name in messages."""
+        return {
+            "timer": self.timer,
+            "cache state": self.cache,
+            "sampling": self.sampling,
+            "looks": self.looks,
+            "arms of a pair": "in the same buffers" if self.same_buffers else "in buffers of their own",
+            "fresh processes": self.processes,
+        }
+
+
+def require_same_method(record: CalibrationRecord, options: CalibrationOptions, timer: str) -> None:
+    """Raise UsageError where trials made with `options` do not belong with those of `record`."""
+    plan = options.plan
+    new = _Method(timer, plan.cache, plan, options.looks, in_same_buffers(plan.cache), options.processes)
+    _require_same(record, new, "--add")
+
+
+def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: str = "--add") -> CalibrationRecord:
+    """`earlier`, unless None, with the sessions of `new` after its own; environment and date are those of `new`.
+
+    Args:
+        option: what asks for it on the command line, `--add` or `--join`, for the message.
+
+    Raises:
+        UsageError: they are of two device models, were made in different ways, or `earlier` holds a session of `new` already.
+    """
+    if earlier is None:
+        return summed_up(new)
+    models = earlier.environment.device_name, new.environment.device_name
+    if models[0] != models[1]:
+        raise UsageError(f"{option}: a calibration of {models[1]} does not belong with one of {models[0]}")
+    _require_same(earlier, _method(new), option)
+    _require_new(earlier, new, option)
+    first = len(earlier.sessions)
+    return summed_up(
+        msgspec.structs.replace(
+            new,
+            sessions=(*earlier.sessions, *new.sessions),
+            trials=(*earlier.trials, *_placed(new.trials, first)),
+            truths=(*earlier.truths, *_placed(new.truths, first)),
+            components=(*earlier.components, *_of_components(new.components, first)),
+            warnings=(*earlier.warnings, *new.warnings),
+        )
+    )
+
+
+def _method(record: CalibrationRecord) -> _Method:
+    return _Method(record.timer, record.cache, record.sampling, record.looks, record.same_buffers, record.processes)
+
+
+def _require_same(record: CalibrationRecord, method: _Method, option: str) -> None:
+    new = method.named()
+    differing = [f"{what}: {old} -> {new[what]}" for what, old in _method(record).named().items() if old != new[what]]
+    if differing:
+        raise UsageError(
+            f"{option}: the stored calibration of {record.environment.device_name} was made another way ({'; '.join(differing)}); "
+            f"{_REMEDIES[option]}"
+        )
+
+
+def _require_new(earlier: CalibrationRecord, new: CalibrationRecord, option: str) -> None:
+    """Trials that count twice would make a rate look better known than it is."""
+    for number, created in enumerate(new.sessions):
+        trials = _session(new, number)
+        if any(known == created and _session(earlier, place) == trials for place, known in enumerate(earlier.sessions)):
+            raise UsageError(f"{option}: the stored calibration holds the session of {created} already; its trials would count twice")
+
+
+def _session(record: CalibrationRecord, number: int) -> tuple[PlantedTrial, ...]:
+    """The trials of one session, as if it were the only one."""
+    return _placed((trial for trial in record.trials if trial.place.session == number), -number)
+
+
+def _placed(found: Iterable[Placed], later: int) -> tuple[Placed, ...]:
+    """The same in sessions that come so many later."""
+    return tuple(msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, session=one.place.session + later)) for one in found)
+
+
+def _of_components(found: Iterable[CaseComponents], later: int) -> tuple[CaseComponents, ...]:
+    return tuple(msgspec.structs.replace(one, session=one.session + later) for one in found)

@@ -1,0 +1,94 @@
+"""What a subject's pilot tries, and how much of it plants each slowdown that is wanted.
+
+Time follows rows in waves: more programs take no longer while a multiprocessor is free for them, and then a whole wave longer.  On an H200
+5 % more rows took a kernel of 4.6 us over such a limit, and rows added in proportion to that slowed it down by 0.1 to 0.8 % where 0.5 to
+5 % were meant.  So a pilot measures several numbers of rows, and only numbers that were measured are planted.  Nothing is put between two
+of them: the time may step anywhere there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ...schema import Estimate
+from ...stats.injection import Injection
+from .targets import CalibrationTarget, fits
+
+WORK_PER_SLOWDOWN = (1, 2, 4, 8)
+"""Work that is tried for each slowdown, in multiples of what does where time is proportional to work.  Eight times as much reaches what
+small kernels hide: that of 4.6 us became slower by a sixth of what was meant.  Where time is smooth, neighbours a factor of two apart leave
+no slowdown between theirs farther than 1.41 from both."""
+DIVISOR = 16
+"""Triton compiles a kernel apart for integers that this divides: on an H200, 4128 rows of norm_tanh_mul_add/fused_triton@2 took 20 % longer
+than 4231."""
+FIT = 1.5
+"""A slowdown is planted by what was measured within this factor of it.  Those that are wanted lie factors of two and more apart, and trials
+count under the one that their truth is nearest to; 1.5 instead of 1.41 leaves room for the pilot's noise."""
+
+
+class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subject takes, and what makes it slower."""
+
+    time_us: float
+    launches: int
+    """Device activities of one call; 0 where the timer cannot see them."""
+    values: dict[float, int]
+    """By slowdown (a share of the time), the value of the subject's parameter that plants it; without those that nothing plants."""
+
+
+def tried_values(subject: CalibrationTarget, slowdowns: Sequence[float], memory_bytes: int | None) -> dict[float, int]:
+    """By share of work added, the values of the subject's parameter that its pilot measures: none where rows do not slow it down.
+
+    Every value lies at least one step beyond the one before, so that few rows give as many values as many do.
+    """
+    if subject.planting is not Injection.ROWS or not subject.key:
+        return {}
+    value = last = subject.case.params[subject.key]
+    # Rows that change what is compiled plant something else than more of the same work.
+    step = math.gcd(value, DIVISOR)
+    tried: dict[float, int] = {}
+    for share in sorted({slowdown * times for slowdown in slowdowns for times in WORK_PER_SLOWDOWN}):
+        last = max(last + step, value + step * round(share * value / step))
+        if fits(subject, last, memory_bytes):
+            tried[last / value - 1] = last
+    return tried
+
+
+def fitting_values(slowdowns: Sequence[float], seen: Mapping[int, Estimate]) -> tuple[dict[float, int], dict[float, str]]:
+    """By slowdown, the value that plants it; and by slowdown that none does, why not.
+
+    Of `seen` (by value, new time over old) the nearest as a ratio is taken, if it lies within `FIT` and its interval says that it is slower
+    at all.  Of two slowdowns that come to the same value the better fit keeps it.
+    """
+    slower = {value: change.value - 1 for value, change in seen.items() if change.low > 1}
+    tried = f"{len(seen)} values from {min(seen)} to {max(seen)}" if seen else ""
+    if not slower:
+        reason = f"none of {tried} takes measurably longer" if seen else "nothing larger could be measured"
+        return {}, dict.fromkeys(slowdowns, reason)
+    nearest = {wanted: min(slower, key=lambda value: _factor(slower[value], wanted)) for wanted in slowdowns}
+    found: dict[float, int] = {}
+    missing: dict[float, str] = {}
+    for wanted in sorted(slowdowns, key=lambda one: _factor(slower[nearest[one]], one)):
+        value = nearest[wanted]
+        shown = f"of {tried} the nearest, {value}, is {slower[value]:.2%} slower"
+        if _factor(slower[value], wanted) > FIT:
+            missing[wanted] = f"{shown}, not within a factor of {FIT:g}"
+        elif value in found.values():
+            missing[wanted] = f"{shown}, which plants another slowdown that it is nearer to"
+        else:
+            found[wanted] = value
+    return {one: found[one] for one in slowdowns if one in found}, {one: missing[one] for one in slowdowns if one in missing}
+
+
+def delays(subject: CalibrationTarget, slowdowns: Sequence[float], time_us: float) -> dict[float, int]:
+    """By slowdown, the delay in nanoseconds that plants it: a wait adds the time that it takes, whatever precedes it."""
+    base = subject.case.params[subject.key]
+    return {slowdown: base + max(1, round(slowdown * time_us * 1e3)) for slowdown in slowdowns}
+
+
+def _factor(slowdown: float, wanted: float) -> float:
+    """How far apart the two are, as a ratio of at least 1."""
+    return max(slowdown / wanted, wanted / slowdown)

@@ -1,0 +1,80 @@
+"""From what calibrations found to the record of a device model, and to the note that every report prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...schema import CalibrationNote, Environment, VisibleEffect
+from ...stats.calibration import Calibration, ClassSummary, summarise
+from ...stats.injection import as_trials, uncounted
+from ...store.calibrations import CalibrationRecord
+from ...timing.pairs import in_same_buffers
+from .session import Found
+from .visit import CalibrationOptions
+
+NOT_COUNTED = "not counted: "
+
+
+def summary_of(record: CalibrationRecord) -> Calibration:
+    """False-alarm rate, shares found and scatter of replicates, by class of duration, calls of one launch and of several apart."""
+    return summarise(as_trials(record.trials, record.truths))
+
+
+def record_of(found: Found, options: CalibrationOptions, environment: Environment) -> CalibrationRecord:
+    """The record of what one calibration found, as its only session."""
+    record = CalibrationRecord(
+        note=CalibrationNote(
+            device_name=environment.device_name,
+            created=found.created,
+            timer=found.timer,
+            cache=options.plan.cache,
+            comparisons=0,
+            false_regressions=0,
+            false_regression_high=1.0,
+            effects=(),
+        ),
+        environment=environment,
+        timer=found.timer,
+        cache=options.plan.cache,
+        looks=options.looks,
+        sampling=options.plan,
+        same_buffers=in_same_buffers(options.plan.cache),
+        processes=options.processes,
+        sessions=(found.created,),
+        trials=found.trials,
+        truths=found.truths,
+        components=found.components,
+        warnings=found.warnings,
+    )
+    return summed_up(record)
+
+
+def summed_up(record: CalibrationRecord) -> CalibrationRecord:
+    """The record with the note, and the warnings of what is not counted, that today's rules make of all its trials."""
+    kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
+    left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.truths)]
+    return msgspec.structs.replace(record, warnings=(*kept, *left_out), note=_note(record))
+
+
+def _note(record: CalibrationRecord) -> CalibrationNote:
+    summary = summary_of(record)
+    alarms = summary.false_regressions
+    return msgspec.structs.replace(
+        record.note,
+        comparisons=alarms.total,
+        false_regressions=alarms.count,
+        false_regression_high=alarms.high,
+        effects=tuple(claim_of(one) for one in summary.classes),
+    )
+
+
+def claim_of(one: ClassSummary) -> VisibleEffect:
+    """What reports claim of a class."""
+    return VisibleEffect(
+        low_us=one.low_us,
+        high_us=one.high_us,
+        comparisons=one.false_regressions.total,
+        smallest=one.smallest_found,
+        largest_planted=one.largest_tried,
+        several_launches=one.several_launches,
+    )

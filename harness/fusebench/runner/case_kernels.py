@@ -1,0 +1,111 @@
+"""Which kernels take part in a case, in what way, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..registry import Collection, Kernel, Op
+from ..registry.capability import reason_not_runnable
+from ..schema import Case, Language, Result, Status
+
+
+class CaseKernels(msgspec.Struct, frozen=True):
+    """The kernels of one case.  Every kernel that was asked for is in `runnable` or has a result in `declined`."""
+
+    case: Case
+    op: Op
+    params: Any
+    baseline: Kernel | None
+    runnable: tuple[Kernel, ...]
+    """To be checked and, where `timeable`, timed."""
+    declined: tuple[Result, ...]
+
+    @property
+    def baseline_id(self) -> str:
+        """The baseline's `op/name@version`; empty where there is none."""
+        return str(self.baseline.id) if self.baseline is not None else ""
+
+    @property
+    def shape(self) -> str:
+        return self.op.shape(self.params)
+
+
+def case_kernels(collection: Collection, case: Case, device: str, pattern: str | None = None, *, with_baseline: bool = True) -> CaseKernels:
+    """Sort the kernels of the case's op.
+
+    Args:
+        device: `cpu` or `cuda`.  On a CPU, Triton kernels can be checked (in the interpreter) but not timed.
+        pattern: glob that kernels must match.
+        with_baseline: let the baseline take part even where `pattern` does not ask for it, since times are relative to it.
+    """
+    op = collection.op(case.op, where=f"case {case.key}")
+    params = op.parse_params(case.params)
+    baseline = _baseline(collection, op, params, device)
+    asked = {kernel.id for kernel in collection.kernels_of(op.name, pattern)}
+    if with_baseline and baseline is not None:
+        asked.add(baseline.id)
+    runnable, declined = [], []
+    for kernel in collection.kernels_of(op.name):
+        if kernel.id not in asked:
+            continue
+        not_runnable = reason_not_runnable(kernel, device, interpreter=True)
+        unsupported = None if not_runnable else kernel.reason_unsupported(params)
+        if not_runnable is None and unsupported is None:
+            runnable.append(kernel)
+        else:
+            status = Status.NOT_RUNNABLE if not_runnable else Status.UNSUPPORTED
+            declined.append(result_for(case, op.shape(params), kernel, status, not_runnable or unsupported or ""))
+    return CaseKernels(case, op, params, baseline, tuple(runnable), tuple(declined))
+
+
+def _baseline(collection: Collection, op: Op, params: Any, device: str) -> Kernel | None:
+    """The first of the op's baselines that can be timed on the device for this case and computes all of the op."""
+    for name in op.baselines:
+        kernel = collection.kernels.get(f"{op.name}/{name}")
+        if (
+            kernel is not None
+            and not kernel.covers
+            and reason_not_runnable(kernel, device) is None
+            and kernel.reason_unsupported(params) is None
+        ):
+            return kernel
+    return None
+
+
+def split_reference(collection: Collection, op: Op) -> Kernel:
+    """The op's split reference, without which nothing can be checked."""
+    key = f"{op.name}/{op.split_reference}"
+    if key not in collection.kernels:
+        causes = "; ".join(str(problem) for problem in collection.problems if problem.op == op.name)
+        cause = f" ({causes})" if causes else ""
+        raise UsageError(f"op {op.name}: its split reference {key} is not loaded, so no kernel can be judged{cause}")
+    return collection.kernels[key]
+
+
+def timeable(kernel: Kernel, device: str) -> str | None:
+    """None where the kernel can be timed on the device, else why it is only checked."""
+    return reason_not_runnable(kernel, device)
+
+
+def interpreted(kernel: Kernel, device: str) -> bool:
+    """Whether the kernel is checked in Triton's interpreter."""
+    return device == "cpu" and kernel.language is Language.TRITON
+
+
+def result_for(case: Case, shape: str, kernel: Kernel, status: Status, reason: str = "", **known: Any) -> Result:
+    """A result of `kernel` on `case`; `shape` is the case's label, `known` the result's other fields."""
+    return Result(
+        case=case.name,
+        suite=case.suite,
+        op=case.op,
+        kernel=str(kernel.id),
+        role=kernel.role,
+        status=status,
+        shape=shape,
+        reason=reason,
+        covers=kernel.covers,
+        **known,
+    )

@@ -1,0 +1,1 @@
+"""The strategy of `fusebench ncu`: hardware counters of kernels."""

@@ -1,0 +1,154 @@
+"""The other side of a comparison: the kernels folders of a git commit, read out of the repository into a folder of their own.
+
+Git is only read: no worktree, no index and no file of the checkout is touched, so a comparison runs beside an editor and on a dirty tree.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ...errors import UnknownNameError, UsageError
+
+GIT_TIMEOUT_S = 120.0
+"""An archive of a kernels folder takes a fraction of a second; a repository that fetches its objects when asked takes longer."""
+
+
+class BaseCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """Which commit is compared with."""
+
+    asked: str
+    """As the user named it."""
+    commit: str
+    merge_base: bool
+    """Whether it is the merge base of HEAD and what was asked for, and not that itself."""
+
+
+class BaseFolders(msgspec.Struct, frozen=True, kw_only=True):
+    """The other side's kernels folders, in the order of this side's."""
+
+    roots: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader should know of them."""
+
+
+def find_base(project: Path, ref: str, *, exact: bool = False) -> BaseCommit:
+    """The merge base of HEAD and `ref`, which is what this branch grew out of; with `exact`, the commit `ref` itself.
+
+    Raises:
+        UsageError: no git, no repository around `project`, or histories without a common commit.
+        UnknownNameError: nothing in it is called `ref`; the nearest branch or tag is offered.
+    """
+    top_level(project)
+    found = _try(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    if found is None:
+        names = _try(project, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes") or b""
+        raise UnknownNameError("git commit, branch or tag", ref, names.decode().split(), where="--base")
+    commit = found.decode().strip()
+    if exact:
+        return BaseCommit(asked=ref, commit=commit, merge_base=False)
+    common = _try(project, "merge-base", "HEAD", commit)
+    if common is None:
+        raise UsageError(
+            f"--base {ref}: HEAD and {commit[:12]} have no commit in common, so there is no merge base; fetch more history "
+            "(a shallow clone lacks it), or compare with that commit itself by --exact"
+        )
+    return BaseCommit(asked=ref, commit=common.decode().strip(), merge_base=True)
+
+
+def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) -> BaseFolders:
+    """Write the folders that `roots` were in the base commit below `into`.
+
+    A root outside of the repository is the same on both sides and is used as it is.
+
+    Raises:
+        UsageError: the commit has none of the folders, or no root lies in the repository.
+    """
+    top = top_level(project)
+    found: list[Path] = []
+    notes: list[str] = []
+    inside = [root for root in roots if root.resolve().is_relative_to(top)]
+    if not inside:
+        shown = ", ".join(str(root) for root in roots) or "none"
+        raise UsageError(f"--base: no kernels folder lies in the repository {top} (kernels folders: {shown}); name one with --kernels DIR")
+    for root in roots:
+        if root not in inside:
+            found.append(root)
+            notes.append(f"kernels folder {root} lies outside of the repository: both sides use it as it is")
+            continue
+        path = root.resolve().relative_to(top).as_posix()
+        kind = _try(top, "cat-file", "-t", f"{base.commit}:{path}" if path != "." else base.commit)
+        if kind is None or kind.strip() not in (b"tree", b"commit"):
+            notes.append(f"commit {base.commit[:12]} has no folder {path}: its kernels are new on this side")
+            continue
+        _unpack(_git(top, "archive", "--format=tar", base.commit, "--", path), into)
+        found.append(into / path)
+    if not any(root.is_relative_to(into) for root in found):
+        where = f"the merge base of HEAD and {base.asked}" if base.merge_base else base.asked
+        folders = ", ".join(root.resolve().relative_to(top).as_posix() for root in inside)
+        raise UsageError(f"--base {base.asked}: {base.commit[:12]} ({where}) has no folder {folders}; choose a commit that has kernels")
+    return BaseFolders(roots=tuple(found), notes=tuple(notes))
+
+
+def why_absent(project: Path, commit: str) -> str:
+    """Why the repository around `project` cannot give the sources of `commit`; empty where it can."""
+    try:
+        top_level(project)
+    except UsageError:
+        return f"{project} lies in no git checkout"
+    if _try(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}") is None:
+        return f"this repository does not have commit {commit[:12]}: fetch it (a shallow clone lacks history)"
+    return ""
+
+
+def top_level(project: Path) -> Path:
+    """The root of the checkout around `project`.
+
+    Raises:
+        UsageError: git is not installed, or there is no checkout.
+    """
+    try:
+        return Path(_git(project, "rev-parse", "--show-toplevel").decode().strip()).resolve()
+    except UsageError as error:
+        raise UsageError(
+            f"--base needs the git checkout that {project} lies in: {error}; run inside one, or give the other side's kernels folder "
+            "with --base-kernels DIR"
+        ) from error
+
+
+def _unpack(archive: bytes, into: Path) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(into, filter="data")
+
+
+def _try(folder: Path, *arguments: str) -> bytes | None:
+    """The command's output; None where it fails."""
+    try:
+        return _git(folder, *arguments)
+    except UsageError:
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            capture_output=True,
+            check=True,
+            timeout=GIT_TIMEOUT_S,
+            # Nothing is written, not even a refreshed index, and no password is asked for.
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except subprocess.CalledProcessError as error:
+        raise UsageError((error.stderr or b"").decode(errors="replace").strip().partition("\n")[0] or str(error)) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(str(error)) from error
+    return done.stdout

@@ -1,0 +1,95 @@
+"""From samples to figures: one Measurement per kernel, and what the rounds say of the case itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean
+
+import msgspec
+
+from ...schema import CaseSummary, Estimate, Measurement, Result, Sample, SamplingPlan, Status
+from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
+from ...timing.placement import CONTROL, COPY, STREAM
+from ..case_kernels import CaseKernels
+from ..cold_label import label_refused
+from ..workers.protocol import Measured
+
+
+class CaseFigures:
+    """The figures of one case, from the timings that one or several processes sent."""
+
+    def __init__(self, case_kernels: CaseKernels, measured: Sequence[Measured], plan: SamplingPlan) -> None:
+        """`measured`: one per process, its samples carrying the process' number; the first one says what code ran."""
+        self._contenders = case_kernels
+        self._measured = measured
+        self._plan = plan
+        self._by_arm: dict[str, list[Sample]] = defaultdict(list)
+        for sample in (sample for one in measured for sample in one.samples):
+            self._by_arm[sample.arm].append(sample)
+        self._spans = spans_by_replicate(sample for one in measured for sample in one.samples)
+        self.minimum_bytes = case_kernels.op.minimum_bytes(case_kernels.params)
+        self._parts = {str(kernel.id): kernel.part for kernel in case_kernels.runnable if kernel.part is not None}
+
+    def summary(self) -> CaseSummary:
+        """The case with its yardsticks and its control."""
+        baseline = self._contenders.baseline_id
+        return msgspec.structs.replace(
+            untimed_summary(self._contenders),
+            copy_us=self._time_us(COPY),
+            stream_us=self._time_us(STREAM),
+            control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
+            not_cold=next((refused for one in self._measured if (refused := label_refused(one, self._plan.trim))), ""),
+            repeated_rounds=sum(one.repeated_rounds for one in self._measured),
+        )
+
+    def measured(self, result: Result) -> Result:
+        """`result` of a kernel that was only checked, with what its measurement says."""
+        code = self._measured[0].code.get(result.kernel)
+        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=self.measurement(result.kernel), code=code)
+
+    def measurement(self, kernel: str) -> Measurement:
+        """The figures of one kernel; of one that covers a part of the op, without those that compare it with a whole one."""
+        part = self._parts.get(kernel)
+        baseline = self._contenders.baseline_id
+        time_us = self._time_us(kernel)
+        samples = self._by_arm[kernel]
+        host_us = [one.host_us[kernel] for one in self._measured if kernel in one.host_us]
+        extra_memory = [one.extra_memory_bytes[kernel] for one in self._measured if kernel in one.extra_memory_bytes]
+        return Measurement(
+            time_us=time_us,
+            busy_us=mean(sample.busy_ns for sample in samples) / 1e3,
+            gap_us=mean(sample.span_ns - sample.busy_ns for sample in samples) / 1e3 if samples[0].kernels else None,
+            kernels=samples[0].kernels,
+            host_us=mean(host_us) if host_us else None,
+            speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
+            sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value if part is None else None,
+            gb_per_s=(self.minimum_bytes if part is None else part.minimum_bytes(self._contenders.params)) / time_us.value / 1e3,
+            extra_memory_bytes=max(extra_memory, default=None),
+            replicates=len(self._spans[kernel]),
+            processes=len(set(self._processes(kernel))),
+            rounds=self._plan.rounds,
+        )
+
+    def _processes(self, arm: str) -> list[int]:
+        """Of each replicate, who measured it."""
+        return [process for process, _ in self._spans[arm]]
+
+    def _time_us(self, arm: str) -> Estimate:
+        found = time_estimate(list(self._spans[arm].values()), self._plan.trim, processes=self._processes(arm))
+        return Estimate(found.value / 1e3, found.low / 1e3, found.high / 1e3, found.level)
+
+    def _ratio(self, above: str, below: str) -> Estimate:
+        over, under = (list(self._spans[arm].values()) for arm in (above, below))
+        return ratio_estimate(over, under, self._plan.trim, processes=self._processes(above))
+
+
+def untimed_summary(case_kernels: CaseKernels) -> CaseSummary:
+    """The case without figures: nothing of it was timed."""
+    return CaseSummary(
+        case=case_kernels.case,
+        shape=case_kernels.shape,
+        minimum_bytes=case_kernels.op.minimum_bytes(case_kernels.params),
+        flops=case_kernels.op.flops(case_kernels.params),
+        baseline=case_kernels.baseline_id or None,
+    )

@@ -1,0 +1,272 @@
+"""The accuracy gate over a selection, in worker processes: for the device, and for Triton's interpreter where that is needed.
+
+`check_all` is one case, for a run that goes on to measure it; `check_cases` is many, several at a time where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from ...device import Device
+from ...errors import DeviceUnfitError
+from ...registry import Kernel
+from ...schema import Accuracy, Result, Status
+from ..case_kernels import CaseKernels, interpreted, result_for, timeable
+from .process import WorkerProcess
+from .protocol import Checked, CheckTask, Failure, Progress, WorkerSetup
+
+INTERPRETER_ROWS = 2
+"""Tokens that a case is shrunk to in Triton's interpreter, which takes about five milliseconds per program: enough for a wrong token
+stride or position to show, and for the check of one program per head to take seconds."""
+DEFAULT_SILENCE_S = 300.0
+"""Seconds without a sign of life after which a kernel counts as hung.  A first torch.compile on two cores takes up to a minute."""
+
+
+class Workers:
+    """The worker processes of a run, started when first needed."""
+
+    def __init__(
+        self,
+        device: Device,
+        roots: Sequence[Path],
+        silence_s: float = DEFAULT_SILENCE_S,
+        *,
+        threads: int | None = None,
+        base_roots: Sequence[Path] = (),
+        ops: Collection[str] | None = None,
+        timer: str = "",
+    ) -> None:
+        """`threads`: how many torch may compute with in each process; None leaves it to torch.  `base_roots`: kernels folders of the other
+        side of a comparison.  `ops`: those whose kernels are loaded; None for all.  `timer`: with which fresh workers will measure."""
+        self.device = device
+
+        def worker(interpret: bool = False, timer: str = "") -> WorkerProcess:
+            setup = WorkerSetup(
+                roots=tuple(roots),
+                base_roots=tuple(base_roots),
+                ops=None if ops is None else frozenset(ops),
+                device=device.torch_name,
+                gpu_uuid=device.uuid,
+                interpret=interpret,
+                threads=threads,
+                timer=timer,
+            )
+            return WorkerProcess(setup, silence_s=silence_s)
+
+        self._worker, self._timer = worker, timer
+        self.native = worker()
+        self.interpreter = worker(interpret=True)
+
+    @contextmanager
+    def fresh(self, count: int) -> Iterator[list[WorkerProcess]]:
+        """`count` native workers with processes of their own, which end with the context.
+
+        They have begun to start, together, since each takes seconds to import torch and the kernels and to start the profiler.  Whoever
+        measures waits until all stand still (`until_ready`): what one of them measures, no other one's start disturbs.
+        """
+        with ExitStack() as stack:
+            workers = [stack.enter_context(self._worker(timer=self._timer)) for _ in range(count)]
+            try:
+                for worker in workers:
+                    worker.start()
+                yield workers
+            finally:
+                for worker in workers:
+                    worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for worker in (self.native, self.interpreter):
+            worker.dismiss()
+        for worker in (self.native, self.interpreter):
+            worker.stop()
+
+    def interrupt(self) -> None:
+        """End both workers at once and for good; those who wait for a reply get a failure."""
+        self.native.interrupt()
+        self.interpreter.interrupt()
+
+
+def check(
+    workers: Workers,
+    case_kernels: CaseKernels,
+    kernel: Kernel,
+    *,
+    seed: int | None = None,
+    prefix: str = "",
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Put one kernel through the accuracy gate on one case: status `checked`, `wrong`, or how it failed.
+
+    `prefix` precedes its id in the task: `messages.BASE` for a kernel of the other side.
+
+    Raises:
+        DeviceUnfitError: no worker can work on the device at all.
+    """
+    kind = workers.device.kind
+    in_interpreter = interpreted(kernel, kind)
+    worker = workers.interpreter if in_interpreter else workers.native
+    task = CheckTask(case=case_kernels.case, kernel=f"{prefix}{kernel.id}", seed=seed, rows=INTERPRETER_ROWS if in_interpreter else None)
+    reply = worker.ask(task, on_progress)
+
+    def result(status: Status, reason: str, **known: object) -> Result:
+        return result_for(case_kernels.case, case_kernels.shape, kernel, status, reason, **known)
+
+    if isinstance(reply, Failure):
+        if reply.unfit:
+            raise DeviceUnfitError(f"case {case_kernels.case.key}: {reply.reason}")
+        return result(reply.status, reply.reason)
+    assert isinstance(reply, Checked), "a check is answered by Checked or Failure"
+    if not reply.accuracy.passed:
+        return result(Status.WRONG, reply.accuracy.reason, accuracy=reply.accuracy)
+    reason = timeable(kernel, kind) or ""
+    if in_interpreter:
+        reason = f"{reason}: {_interpreted_how(reply.accuracy)}"
+    return result(Status.CHECKED, reason, accuracy=reply.accuracy)
+
+
+def _interpreted_how(accuracy: Accuracy) -> str:
+    """What the interpreter's check leaves out of a device's."""
+    rows = "all tokens" if accuracy.tokens is None else f"{accuracy.tokens} tokens"
+    return f"on {rows}, bias at input magnitude 1 only, extra draws called once"
+
+
+def check_all(
+    workers: Workers,
+    case_kernels: CaseKernels,
+    *,
+    seed: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_checked: Callable[[str, float], None] = lambda kernel, seconds: None,
+) -> list[Result]:
+    """Put every runnable kernel of the case through the gate, in their order; the two workers work at the same time.
+
+    `on_progress`, and `on_checked` with a kernel and the seconds that its check took (compilation included), are called from two threads.
+
+    Raises:
+        DeviceUnfitError: as `check`.
+    """
+
+    def timed(kernel: Kernel) -> Result:
+        began = time.monotonic()
+        result = check(workers, case_kernels, kernel, seed=seed, on_progress=on_progress)
+        on_checked(str(kernel.id), time.monotonic() - began)
+        return result
+
+    def in_turn(kernels: Sequence[Kernel]) -> list[Result]:
+        return [timed(kernel) for kernel in kernels]
+
+    shares = _shares(case_kernels, workers.device.kind)
+    with ThreadPoolExecutor(len(shares)) as pool:
+        try:
+            found = {result.kernel: result for results in pool.map(in_turn, shares) for result in results}
+        except BaseException:
+            workers.interrupt()  # nobody waits for what the other worker is doing: not on Ctrl-C, nor on a device that is unfit
+            raise
+    return [found[str(kernel.id)] for kernel in case_kernels.runnable]
+
+
+OnCase = Callable[[int, list[Result]], None]
+"""Called with a case's place among the cases and its results, in their kernels' order, once all of them are there."""
+
+
+def default_jobs(device: Device) -> int:
+    """Checks at a time: as many as this process may use cores; on a GPU one, since several contend for its memory: that is for the caller
+    to ask for, who knows its size."""
+    return 1 if device.kind != "cpu" else max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def check_cases(
+    device: Device,
+    roots: Sequence[Path],
+    cases: Sequence[CaseKernels],
+    *,
+    jobs: int,
+    silence_s: float = DEFAULT_SILENCE_S,
+    seed: int | None = None,
+    on_progress: Callable[[CaseKernels, Progress], None] = lambda case, progress: None,
+    on_case: OnCase = lambda place, results: None,
+) -> None:
+    """Put every runnable kernel of every case through the gate, `jobs` at a time, each in processes of its own.
+
+    A case's native and interpreted kernels are two pieces of work; pieces are begun in the order of `cases`, and `on_case` hears of
+    cases as they are done.  `on_progress` and `on_case` are called from several threads, one at a time.
+
+    Raises:
+        DeviceUnfitError: as `check`; what runs elsewhere is ended.
+    """
+    pieces = [(place, share) for place, case in enumerate(cases) for share in _shares(case, device.kind) if share]
+    missing = [sum(place == one for one, _ in pieces) for place in range(len(cases))]
+    found: list[dict[str, Result]] = [{} for _ in cases]
+    speaking, ended = threading.Lock(), threading.Event()
+
+    def arrived(place: int, results: Sequence[Result]) -> None:
+        with speaking:
+            if ended.is_set():
+                return  # whoever waited for a process that was ended with the rest has a failure that is none
+            found[place] |= {result.kernel: result for result in results}
+            missing[place] -= 1
+            if missing[place] == 0:
+                on_case(place, [found[place][str(kernel.id)] for kernel in cases[place].runnable])
+
+    def show(case: CaseKernels, progress: Progress) -> None:
+        with speaking:
+            on_progress(case, progress)
+
+    for place, count in enumerate(missing):
+        if count == 0:
+            on_case(place, [])
+
+    def work(place: int, share: Sequence[Kernel]) -> None:
+        case = cases[place]
+        with _borrowed(pool) as workers:
+            results = [check(workers, case, kernel, seed=seed, on_progress=lambda progress: show(case, progress)) for kernel in share]
+        arrived(place, results)
+
+    jobs = max(1, min(jobs, len(pieces)))
+    with ExitStack() as stack:
+        # One thread each: the processes would contend for the cores that the others' pools of threads hold.
+        threads = 1 if jobs > 1 else None
+        ops = {case.op.name for case in cases}
+        everyone = [stack.enter_context(Workers(device, roots, silence_s, threads=threads, ops=ops)) for _ in range(jobs)]
+        pool: queue.SimpleQueue[Workers] = queue.SimpleQueue()
+        for workers in everyone:
+            pool.put(workers)
+        executor = stack.enter_context(ThreadPoolExecutor(jobs))
+        try:
+            futures: list[Future[None]] = [executor.submit(work, place, share) for place, share in pieces]
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            ended.set()
+            executor.shutdown(wait=False, cancel_futures=True)
+            for workers in everyone:
+                workers.interrupt()
+            raise
+
+
+@contextmanager
+def _borrowed(pool: queue.SimpleQueue[Workers]) -> Iterator[Workers]:
+    workers = pool.get()
+    try:
+        yield workers
+    finally:
+        pool.put(workers)
+
+
+def _shares(case_kernels: CaseKernels, device: str) -> tuple[list[Kernel], list[Kernel]]:
+    """The runnable kernels that are checked on the device, and those that are checked in the interpreter."""
+    shares: tuple[list[Kernel], list[Kernel]] = ([], [])
+    for kernel in case_kernels.runnable:
+        shares[interpreted(kernel, device)].append(kernel)
+    return shares

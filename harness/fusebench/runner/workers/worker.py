@@ -1,0 +1,316 @@
+"""A worker process: loads the kernels, then checks and measures what it is told to, one task at a time.
+
+Kernels run here and nowhere else, so one that crashes, hangs or corrupts the device takes a worker with it and not the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...errors import TimerError, UsageError
+from ...registry import Collection, Kernel, load_collection
+from ...registry.failures import describe_exception
+from ...schema import Case, Status
+from .protocol import BASE, Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
+
+if TYPE_CHECKING:
+    from ...timing.arm import Arm
+    from ...timing.placement import ArmSpec
+
+COMPILE_ERROR_NAMES = frozenset(
+    {"CompilationError", "NVRTCError", "InductorError", "BackendCompilerFailed", "PTXASError", "CompileTimeAssertionFailure"}
+)
+"""Exception classes by which Triton, NVRTC and torch.compile say that a kernel does not compile; by name, since each lives in a
+library that need not be installed."""
+
+
+READY = Progress(text="ready")
+"""A worker's first words: it has loaded everything and waits for tasks."""
+AROUND = "set-up and clean-up of measurements"
+"""The phase in which a worker makes ready what it measures, and returns memory afterwards."""
+NAME_BYTES = 256
+"""Room for the name of the kernel that is being called, in memory that outlives the worker."""
+
+
+def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+    """Entry point of the process: answers every task with one reply, until told None or the runner goes away.
+
+    `calling` is an array of `NAME_BYTES` characters shared with the runner.  It always holds the name of the kernel or arm that is
+    being called: what is to blame when the process dies or falls silent.
+    """
+    # Whatever a kernel prints must not end up in the runner's JSON document.
+    os.dup2(2, 1)
+    # Ctrl-C reaches every process of the terminal; what becomes of a worker is the runner's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the runner holds it back until here
+    try:
+        try:
+            worker = _Worker(connection, setup, calling)
+        except Exception as error:  # noqa: BLE001  no task was begun, so no kernel is to blame
+            reason = f"no worker could be started on {setup.device}: {describe_exception(error, setup.roots)}"
+            connection.send(Failure(status=Status.CRASHED, reason=reason, unfit=True))
+            return
+        connection.send(READY)
+        worker.serve()
+    except (EOFError, ConnectionError):
+        return
+
+
+class _Worker:
+    def __init__(self, connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+        import torch
+
+        self.connection = connection
+        self.setup = setup
+        self.calling = calling
+        self.device = torch.device(setup.device)
+        if setup.interpret:
+            from ...accuracy.interpreter import install_exact_casts, install_remembered_builtins
+
+            install_exact_casts()
+            install_remembered_builtins()
+        if setup.threads:
+            torch.set_num_threads(setup.threads)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.collection = self._load(setup.roots)
+        self.base = self._load(setup.base_roots) if setup.base_roots else None
+        self.case_key = ""
+        if setup.timer and self.device.type == "cuda":
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        """Start the profiler where it will be needed: here workers do so side by side, in their first measurements one after another."""
+        from ...timing.cupti import CuptiTimer, start_profiler
+        from ...timing.select import select_timer
+
+        with suppress(Exception):  # what is wrong with it, the measurement says, or the timer that is taken in its place
+            if isinstance(select_timer("cuda", self.setup.timer)[0], CuptiTimer):
+                start_profiler(self.device)
+
+    def _load(self, roots: Sequence[Path]) -> Collection:
+        # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
+        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False)
+
+    def serve(self) -> None:
+        while (task := self.connection.recv()) is not None:
+            self.connection.send(self._answer(task))
+
+    def _answer(self, task: Task) -> Reply:
+        began = time.monotonic()
+        if self.case_key not in ("", task.case.key):  # before its first case a worker has compiled nothing
+            self._forget_compiled_code()
+        self.case_key = task.case.key
+        self._call(task.kernel if isinstance(task, CheckTask) else "")
+        try:
+            if isinstance(task, CheckTask):
+                return self._check(task)
+            measured = self._measure(task)
+            self._return_memory()
+            around = time.monotonic() - began - measured.seconds
+            return msgspec.structs.replace(measured, phases_s={**measured.phases_s, AROUND: around})
+        except TimerError as error:
+            return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
+        except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
+            reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))
+            return Failure(status=_status_of(error), reason=reason, kernel=read_name(self.calling))
+
+    def _call(self, name: str) -> None:
+        """Note that the kernel or arm `name` is about to be called.  Precedes every timed call, so it must stay cheap."""
+        self.calling.value = name.encode()[: NAME_BYTES - 1]
+
+    def _forget_compiled_code(self) -> None:
+        """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that.
+
+        Only where there is some: on a GPU, forgetting imports the whole compiler, which takes a fresh process 4 s.
+        """
+        if _compiled_anything():
+            import torch
+
+            torch.compiler.reset()
+
+    def _return_memory(self) -> None:
+        """What this worker does not need, another one may: five fresh processes measure the same case in turn on one device."""
+        if self.device.type == "cuda":
+            import gc
+
+            import torch
+
+            gc.collect()
+            if gc.get_freeze_count() == 0:
+                gc.freeze()  # modules, for the most part: to walk them again after every measurement takes 0.2 s each time
+            torch.cuda.empty_cache()
+
+    def _progress(self, text: str, done: int = 0, total: int = 0, kernel: str = "") -> None:
+        self.connection.send(Progress(text=text, done=done, total=total, kernel=kernel))
+
+    def _check(self, task: CheckTask) -> Checked:
+        from ...accuracy.gate import check_kernel
+
+        kernel, side = self._kernel(task.kernel)
+        op, params = self._case(task.case)
+        accuracy = check_kernel(
+            kernel,
+            op,
+            params,
+            split=self.collection.kernel(f"{op.name}/{op.split_reference}"),
+            others=side.kernels,
+            device=self.device,
+            seed=task.seed,
+            rows=task.rows,
+            on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
+        )
+        return Checked(accuracy=accuracy)
+
+    def _measure(self, task: MeasureTask) -> Measured:
+        from ...registry.machine_code import combined
+        from ...timing.measure import measure_case
+        from ...timing.placement import ArmSpec, arm_specs, minimum_bytes
+        from ...timing.select import select_timer
+
+        op, params = self._case(task.case)
+        timer, fallback = select_timer(self.device.type, task.timer)
+        warm_up: dict[str, Any] = {}
+        extra = [
+            ArmSpec(arm.name, self._kernel(arm.kernel)[0], None if arm.params is None else op.parse_params(arm.params))
+            for arm in task.extra_arms
+        ]
+        specs = extra
+        if not task.extra_alone:
+            specs = arm_specs([self.collection.prepared(kernel) for kernel in task.kernels], self.collection.prepared(task.baseline), extra)
+        code: dict[str, str] = {}
+        same_code: dict[str, bool | None] = {}
+
+        def identical(arms: Sequence[Arm]) -> list[str]:
+            digests = self._digests(task, specs, arms)
+            code.update({name: known for name, found in digests.items() if (known := combined(found)) is not None})
+            same_code.update(_same_code(task, digests))
+            return [name for name, same in same_code.items() if same and name not in task.sampled] if task.skip_identical else []
+
+        timings = measure_case(
+            task.case.key,
+            op,
+            params,
+            specs,
+            device=self.device,
+            plan=task.plan,
+            timer=timer,
+            seed=task.seed,
+            deadline=None if task.seconds is None else time.monotonic() + task.seconds,
+            settle=lambda work: warm_up.update(self._settle(work)),
+            on_arm=lambda name: self._progress("warm up", kernel=name),
+            on_call=self._call,
+            on_replicate=lambda done, most: self._progress("measure", done, most),
+            pairs=task.pairs,
+            looks=task.looks,
+            lengths=task.lengths,
+            decided_before=identical,
+        )
+        return Measured(
+            samples=timings.samples,
+            host_us=timings.host_us,
+            extra_memory_bytes=timings.extra_memory_bytes,
+            timer=timer.name,
+            timer_fallback=fallback,
+            warm_up=warm_up,
+            seconds=timings.seconds,
+            cut_short=timings.cut_short,
+            timer_retries=timings.timer_retries,
+            repeated_rounds=timings.repeated_rounds,
+            late_calls=dict(timings.late_calls),
+            minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
+            coldness=timings.coldness,
+            phases_s=dict(timings.phases_s),
+            first_call_s=timings.first_call_s,
+            compared=timings.compared,
+            code=code,
+            same_code=same_code,
+        )
+
+    def _kernel(self, name: str) -> tuple[Kernel, Collection]:
+        """The kernel of either side, and its side."""
+        side = self.collection
+        if name.startswith(BASE):
+            if self.base is None:
+                raise UsageError(f"kernel {name}: this worker was given no folder of the other side")
+            side = self.base
+        return side.prepared(name.removeprefix(BASE)), side
+
+    def _digests(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+        """By name of an arm that is to be digested, the digest of every function that it launches on the case's inputs."""
+        from ...registry.machine_code import call_digests
+
+        kernels = {spec.name: spec.kernel for spec in specs}
+        found: dict[str, dict[str, str]] = {}
+        for arm in arms:
+            kernel = kernels[arm.name]
+            if kernel is not None and arm.name in task.digested:
+                arm.restore()
+                found[arm.name] = call_digests(kernel, arm.call)
+        return found
+
+    def _case(self, case: Case) -> tuple[Any, Any]:
+        op = self.collection.op(case.op)
+        return op, op.parse_params(case.params)
+
+    def _settle(self, work: Callable[[], None]) -> dict[str, Any]:
+        """Work until the SM clock stands still; on a CPU one round of work is the warm-up."""
+        if self.device.type == "cpu":
+            work()
+            return {}
+        from ...device import wait_for_steady_clock
+        from ...device.nvml import open_monitor
+
+        monitor = open_monitor()
+        top_mhz = monitor.read(self.setup.gpu_uuid).max_sm_mhz
+        seen = wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work, top_mhz=top_mhz)
+        return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
+
+
+def _compiled_anything() -> bool:
+    """Whether torch.compile was given code in this process since it last forgot it all."""
+    # The profiler imports the package too, so that it is there says nothing.  And torch's counters of frames leave out what is compiled
+    # with `fullgraph`; the list is what `torch.compiler.reset` goes by.
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    return convert_frame is not None and len(convert_frame.input_codes.seen) > 0
+
+
+def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
+    """By pair of digested arms, whether both launch the same machine code; None where that is not known."""
+    from ...verdict.identical_code import same_code
+
+    pairs = [pair for pair in task.pairs if {pair.new, pair.old} <= set(task.digested)]
+    return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in pairs}
+
+
+def read_name(calling: Any) -> str:
+    """The name that a worker's shared array holds; empty when no kernel was being called."""
+    return bytes(calling.value).decode(errors="replace")
+
+
+def _status_of(error: Exception) -> Status:
+    names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
+    if names & {"OutOfMemoryError", "MemoryError"}:
+        return Status.OUT_OF_MEMORY
+    if "NotCapturableError" in names:  # the timer's limit, not the kernel's fault
+        return Status.NOT_RUNNABLE
+    return Status.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else Status.CRASHED
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    return links

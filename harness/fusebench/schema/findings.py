@@ -1,0 +1,66 @@
+"""What repeated comparisons of two arms showed: a finding, its confirmation in fresh processes, and A/A pairs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from .results import Estimate, VerdictKind
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replicates so far say."""
+
+    kind: VerdictKind
+    """`regression`, `improvement`, `pass` or `undecided`."""
+    change: Estimate
+    """New time over old: Hodges-Lehmann estimate and repeated confidence interval, at the level that decided."""
+    p_slower: float
+    """P-value of "no slower than the margin", over all looks so far."""
+    p_faster: float
+    """P-value of "no faster than the margin"."""
+    margin: float
+    replicates: int
+    """Replicates that the finding stands on: those of the look that decided, or of the last look taken."""
+    next_look: int | None
+    """Number of replicates at which to look again; None where the decision is taken or the plan is at its end."""
+    reason: str
+
+
+class ConfirmationOutcome(StrEnum):
+    """What the fresh processes say of the first finding."""
+
+    CONFIRMED = "confirmed"
+    """All of them find it."""
+    REFUTED = "refuted"
+    """All of them find a change inside the margin, and they are enough to say so."""
+    UNCLEAR = "unclear"
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """The fresh processes' estimates and what they amount to."""
+
+    outcome: ConfirmationOutcome
+    estimates: tuple[float, ...]
+    """New time over old, one per fresh process."""
+    agreeing: int
+    """Processes whose estimate lies beyond the margin in the finding's direction."""
+
+    @property
+    def p_value(self) -> float:
+        """P-value of "no change beyond the margin" from the fresh processes alone: 2**-P where all agree, else 1."""
+        return 0.5 ** len(self.estimates) if self.outcome is ConfirmationOutcome.CONFIRMED else 1.0
+
+
+class AAPair(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison of a kernel with itself."""
+
+    case: str
+    kernel: str
+    time_us: float
+    change: Estimate
+    kind: VerdictKind
+    """What the times alone would have been called."""
+    launches: int = 0
+    """Of one call; 0 where the timer sees none, and in older records."""

@@ -1,0 +1,192 @@
+"""A history of runs as series: one figure of one kernel on one case, over the runs whose figures mean the same.
+
+The newest run says what the others must agree with.  Every run, and every figure of a run, that is left out is left out for a reason that
+can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+
+from ..errors import RunRecordError
+from ..schema import Case, ExitCode, Result, Run, Status
+from .comparability import board_differences, case_differences, fingerprint_differences, record_differences
+from .record_validation import require_valid
+
+
+class Figure(StrEnum):
+    """What a series is made of; each grows as the kernel gets slower."""
+
+    SOL = "sol"
+    """Time over that of the faster yardstick (copy or elementwise launch) of the same rounds: one over the share of the speed of light."""
+    SPEEDUP = "speedup"
+    """Time over that of the case's baseline, the split chain, in the same rounds: one over the speedup."""
+    RAW = "raw"
+    """Microseconds: only from the newest run's board, driver and toolchain."""
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """What one run says of one kernel on one case."""
+
+    time_us: float
+    sol: float | None
+    speedup: float | None
+    decides: bool
+
+    def value(self, figure: Figure) -> float | None:
+        """The figure, or None where the run has none: a baseline has no speedup, and a run without a yardstick no share."""
+        if figure is Figure.RAW:
+            return self.time_us
+        quotient = self.sol if figure is Figure.SOL else self.speedup
+        return 1.0 / quotient if quotient is not None else None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a history needs of one run: a hundred records would not fit into memory."""
+
+    run: Run
+    """The record without its cases and results."""
+    time: datetime
+    cases: dict[str, Case]
+    """By `suite:name`, without those whose label `cold` is contradicted."""
+    baselines: dict[str, str | None]
+    readings: dict[tuple[str, str], Reading]
+    """By case key and kernel id: what was measured of whole ops."""
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is no part of the history, and why."""
+
+    run: str
+    time: datetime
+    reason: str
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel on one case over the runs of a history."""
+
+    suite: str
+    case: str
+    kernel: str
+    figure: Figure
+    places: tuple[int, ...]
+    """Of the runs that hold it, in the history's order."""
+    values: tuple[float, ...]
+    times_us: tuple[float, ...]
+    decides: bool
+    """Whether it has a say in the exit code: it is neither a peer's nor torch.compile's, and the newest run that has the case still
+    measured it."""
+
+    @property
+    def yardsticks_us(self) -> tuple[float, ...]:
+        """Time of what the figure is relative to; for raw times there is none, and this is 1 us throughout."""
+        return tuple(time / value for time, value in zip(self.times_us, self.values, strict=True))
+
+
+Wanted = Callable[[Case, str], bool]
+"""Whether a case and a kernel id are selected."""
+
+
+def snapshot(run: Run) -> Snapshot:
+    """What a history keeps of `run`.
+
+    Raises:
+        RunRecordError: the record holds what no measurement gives, its device was not fit to measure, or its time cannot be read.
+    """
+    require_valid(run)
+    if run.exit_code == ExitCode.DEVICE_UNFIT:
+        raise RunRecordError(f"run {run.id} ended with exit code 3: its device was not fit to measure")
+    try:
+        time = datetime.fromisoformat(run.created)
+    except ValueError as error:
+        raise RunRecordError(f"run {run.id}: created={run.created!r} is not an ISO 8601 time") from error
+    cases = {one.case.key: one for one in run.cases if not one.not_cold}
+    return Snapshot(
+        run=msgspec.structs.replace(run, cases=[], results=[], kernels=[], suites=[], spending=None, warnings=[], calibration=None),
+        time=time if time.tzinfo is not None else time.replace(tzinfo=UTC),
+        cases={key: summary.case for key, summary in cases.items()},
+        baselines={key: summary.baseline for key, summary in cases.items()},
+        readings={(one.case_key, one.kernel): reading for one in run.results if one.case_key in cases and (reading := _reading(one))},
+    )
+
+
+def comparable_runs(
+    snapshots: Sequence[Snapshot], figure: Figure, *, since: datetime | None = None, last: int | None = None
+) -> tuple[list[Snapshot], list[LeftOut]]:
+    """The runs whose `figure` means the same as the newest one's, in order of time, and those left out.
+
+    Args:
+        snapshots: in any order; of records with one id the first counts.
+        figure: raw times ask for more agreement than ratios do.
+        since: earlier runs are left out without a word, as are those before the `last` comparable ones: that was asked for.
+    """
+    recent = [one for one in snapshots if since is None or one.time >= since]
+    ordered = sorted({one.run.id: one for one in reversed(recent)}.values(), key=lambda one: (one.time, one.run.id))
+    kept, left_out = [], []
+    for one in ordered:
+        differences = _differences(one.run, ordered[-1].run, figure)
+        if differences:
+            left_out.append(LeftOut(run=one.run.id, time=one.time, reason="; ".join(differences)))
+        else:
+            kept.append(one)
+    if last is not None and len(kept) > last:
+        kept = kept[-last:]
+        left_out = [one for one in left_out if one.time >= kept[0].time]
+    return kept, left_out
+
+
+def series_of(runs: Sequence[Snapshot], figure: Figure, wanted: Wanted = lambda case, kernel: True) -> list[Series]:
+    """One series for every wanted kernel and case that any of `runs` measured, by the newest definition of the case.
+
+    A run whose case of that name computes otherwise, or for speedups is relative to another baseline, has no part in the case's series.
+    """
+    newest = _newest_cases(runs)
+    found: dict[tuple[str, str], list[tuple[int, Reading, float]]] = {}
+    for place, one in enumerate(runs):
+        alike = {key for key in one.cases if _alike(one, runs[newest[key]], key, figure)}
+        for (key, kernel), reading in one.readings.items():
+            value = reading.value(figure) if key in alike and wanted(runs[newest[key]].cases[key], kernel) else None
+            if value is not None:
+                found.setdefault((key, kernel), []).append((place, reading, value))
+    return [
+        Series(
+            suite=(case := runs[newest[key]].cases[key]).suite,
+            case=case.name,
+            kernel=kernel,
+            figure=figure,
+            places=tuple(place for place, _, _ in points),
+            values=tuple(value for _, _, value in points),
+            times_us=tuple(reading.time_us for _, reading, _ in points),
+            decides=points[-1][1].decides and points[-1][0] == newest[key],
+        )
+        for (key, kernel), points in found.items()
+    ]
+
+
+def _newest_cases(runs: Sequence[Snapshot]) -> dict[str, int]:
+    """By key, the place of the newest run that has the case."""
+    return {key: place for place, one in enumerate(runs) for key in one.cases}
+
+
+def _alike(one: Snapshot, newest: Snapshot, key: str, figure: Figure) -> bool:
+    if figure is Figure.SPEEDUP and one.baselines[key] != newest.baselines[key]:
+        return False
+    return not case_differences(newest.cases[key], one.cases[key])
+
+
+def _differences(run: Run, newest: Run, figure: Figure) -> list[str]:
+    found = record_differences(newest, run)
+    if figure is Figure.RAW:
+        found += [*fingerprint_differences(newest, run), *board_differences(newest, run)]
+    return found
+
+
+def _reading(result: Result) -> Reading | None:
+    timing = result.measurement
+    if result.status is not Status.MEASURED or timing is None or result.covers:
+        return None  # the time of a part of the op is compared with nothing
+    return Reading(timing.time_us.value, timing.sol, timing.speedup.value if timing.speedup else None, result.speed_decides)

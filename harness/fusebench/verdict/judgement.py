@@ -1,0 +1,315 @@
+"""A run judged against a baseline: for every kernel and case the strongest comparison that the two records allow.
+
+Strongest first: the ratio to a yardstick timed in the same rounds, in which clocks and machine differences cancel; then raw time, only
+under an equal fingerprint; else none.  Nothing is dropped: what only one of the two runs holds is reported as missing or new.
+
+The yardstick is the stream, a single elementwise launch over the case's bytes, because it scatters least and is nobody's kernel under
+test: the streams of all cases of its duration together (`stats.drift`), or, where they are too few, the case's own.  What was measured of
+that stands in docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from ..schema import FAILED_STATUSES, Estimate, ExitCode, Measurement, Result, Role, Run, Status, Verdict, VerdictKind, worst_exit_code
+from ..stats.describe import describe_change
+from ..stats.paired import quotient
+from .accuracy_change import with_accuracy
+from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
+from .drift import drift_of, stream_drifts
+from .identical_code import verdict_on_unchanged
+from .margin_rule import Rule
+
+
+class Comparison(StrEnum):
+    """What a verdict stands on."""
+
+    RATIO = "ratio"
+    """Time relative to a yardstick of the same run, new over old."""
+    RAW = "raw"
+    """Raw time, new over old, under an equal fingerprint."""
+    NONE = "none"
+    """No times were compared."""
+
+
+class Standing(StrEnum):
+    """Which of the two runs hold the kernel and case."""
+
+    COMMON = "common"
+    MISSING = "missing"
+    """In the baseline and not in the run: the suite has shrunk."""
+    NEW = "new"
+    """In the run and not in the baseline: nothing to judge it by."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one kernel and case, and what it stands on."""
+
+    case: str
+    suite: str
+    kernel: str
+    role: Role
+    verdict: Verdict
+    comparison: Comparison
+    standing: Standing = Standing.COMMON
+    same_code: bool | None = None
+    """Whether both runs launched the same machine code; None where either does not say."""
+    alone: VerdictKind | None = None
+    """What the times alone say of identical code; None elsewhere."""
+
+
+def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
+    """One judgement for every kernel and case that either run measured, checked or failed.
+
+    Kernels that neither run could run (declined, not runnable) have none, nor have those that cover a part of their op,
+    unless they failed.  Order: the run's, then what is missing from it.
+    """
+    judge = _Judge(run, baseline, rule)
+    new, old = _index(run), _index(baseline)
+    keys = [*new, *(key for key in old if key not in new)]
+    return [judgement for key in keys if (judgement := judge.pair(new.get(key), old.get(key))) is not None]
+
+
+def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool = False) -> ExitCode:
+    """What the judgements amount to.
+
+    Those without a say do not count.  Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged
+    by and do not count.  Without a single pair that counts the result is undecided: a gate that compared nothing has not passed.
+    """
+    codes: list[ExitCode] = []
+    for judgement in judgements:
+        if not judgement.verdict.decides:
+            continue
+        kind = judgement.verdict.kind
+        if kind is VerdictKind.ERROR:
+            codes.append(ExitCode.KERNEL_FAILED)
+        elif judgement.standing is Standing.NEW:
+            continue
+        elif kind is VerdictKind.REGRESSION:
+            codes.append(ExitCode.REGRESSION)
+        elif kind is VerdictKind.UNDECIDED or (kind is VerdictKind.INCOMPARABLE and not allow_incomparable):
+            codes.append(ExitCode.UNDECIDED)
+        else:
+            codes.append(ExitCode.PASS)
+    return worst_exit_code(codes or [ExitCode.UNDECIDED])
+
+
+class _Finding(NamedTuple):
+    kind: VerdictKind
+    reason: str
+    change: Estimate | None
+    comparison: Comparison
+    shared: bool = False
+    """Whether the kernel became slower, and the yardstick that it is compared with as well or more."""
+
+
+class _Yardstick(NamedTuple):
+    name: str
+    change: Estimate
+    """The kernel's time relative to it, new over old."""
+    under_test: bool = False
+    """Whether it is a kernel, which may have moved for the reason that the judged one did."""
+
+
+class _Judge:
+    """Two runs and a rule; `pair` judges one kernel and case."""
+
+    def __init__(self, run: Run, baseline: Run, rule: Rule) -> None:
+        self.rule = rule
+        self.new_cases = {summary.case.key: summary for summary in run.cases}
+        self.old_cases = {summary.case.key: summary for summary in baseline.cases}
+        self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
+        self.old_suites = tuple(summary.name for summary in baseline.suites)
+        self.drifts = stream_drifts(run, baseline)
+        self.differences = record_differences(run, baseline)
+        self.raw_differences = fingerprint_differences(run, baseline)
+        self.circumstances = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
+
+    def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
+        """The judgement, or None where neither run has anything to say of the kernel."""
+        if new is not None and new.status in FAILED_STATUSES:
+            return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", standing=_standing(old))
+        if new is not None and new.covers:  # the time of a part of the op is compared with nothing
+            return self._now_a_part(new) if _ran(old) and old is not None and not old.covers else None
+        if old is not None and old.covers:
+            old = None
+        if not _ran(new):
+            return self._gone(new, old) if old is not None and _ran(old) else None
+        assert new is not None
+        if old is None or not _ran(old):
+            why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
+            return _judgement(new, VerdictKind.INCOMPARABLE, why, standing=Standing.NEW)
+        differences = self.differences + self._case_differences(new.case_key) + self._warm(new.case_key)
+        if differences:
+            return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
+        return self._common(new, old)
+
+    def _gone(self, new: Result | None, old: Result) -> Judgement:
+        if new is None:
+            case_left = old.case_key in self.new_cases
+            what = "this kernel is not in the run" if case_left else "this case is not in the run"
+            if old.suite not in self.new_suites:
+                what = f"suite: {old.suite} -> {', '.join(self.new_suites)}"
+            return _judgement(old, VerdictKind.INCOMPARABLE, f"{old.status} in the baseline; {what}", standing=Standing.MISSING)
+        reason = f"{old.status} in the baseline; now {new.status}: {new.reason or 'no reason recorded'}"
+        kind = VerdictKind.UNDECIDED if new.status is Status.NOT_MEASURED else VerdictKind.INCOMPARABLE
+        return _judgement(new, kind, reason, standing=Standing.MISSING)
+
+    def _why_new(self, new: Result) -> str:
+        if new.suite in self.old_suites:
+            return "not in the baseline"
+        return f"not in the baseline, which is of another suite: {', '.join(self.old_suites)} -> {new.suite}"
+
+    def _now_a_part(self, new: Result) -> Judgement:
+        reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
+        return _judgement(new, VerdictKind.INCOMPARABLE, reason, standing=Standing.MISSING)
+
+    def _warm(self, key: str) -> list[str]:
+        """Where a case's samples carry the label `cold` and are not."""
+        sides = (("baseline", self.old_cases), ("run", self.new_cases))
+        return [
+            f"cache state: the {side} is labelled cold, but {cases[key].not_cold}"
+            for side, cases in sides
+            if key in cases and cases[key].not_cold
+        ]
+
+    def _case_differences(self, key: str) -> list[str]:
+        new, old = self.new_cases.get(key), self.old_cases.get(key)
+        if new is None or old is None:
+            return ["the case's definition, which one of the records lacks"]
+        return case_differences(new.case, old.case)
+
+    def _common(self, new: Result, old: Result) -> Judgement:
+        found = self._speed(new, old)
+        change, comparison = found.change, found.comparison
+        speed = Verdict(kind=found.kind, reason=found.reason, change=change)
+        same_code = new.code == old.code if new.code is not None and old.code is not None else None
+        unchanged = same_code is True and change is not None
+        if unchanged:
+            # What slows all kernels down alike is no noise of this one: it asks for a cause as a regression does.
+            alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.shared else speed
+            speed = verdict_on_unchanged(alone, self.circumstances)
+        if change is not None and self.new_cases[new.case_key].in_doubt and new.measurement is not None:
+            again = f"measured in {new.measurement.processes} fresh processes, since it was in doubt after the first"
+            speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
+        verdict = with_accuracy(speed, new.accuracy, old.accuracy)
+        judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
+        if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing
+            verdict = msgspec.structs.replace(judgement.verdict, decides=new.speed_decides)
+            judgement = msgspec.structs.replace(judgement, verdict=verdict)
+        return msgspec.structs.replace(judgement, same_code=same_code, alone=found.kind if unchanged else None)
+
+    def _speed(self, new: Result, old: Result) -> _Finding:
+        if new.measurement is None or old.measurement is None:
+            if new.status is old.status and new.accuracy is not None and old.accuracy is not None:
+                return _Finding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Comparison.NONE)
+            return _Finding(
+                VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Comparison.NONE
+            )
+        raw = quotient(new.measurement.time_us, old.measurement.time_us)
+        judge = self._judged_by(new.measurement, old.measurement)
+        yardsticks = self._yardsticks(new, old, raw)
+        if (first := next(yardsticks, None)) is not None:
+            return _ratio(first, yardsticks, raw, judge)
+        if self.raw_differences:
+            why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
+            return _Finding(VerdictKind.INCOMPARABLE, why, None, Comparison.NONE)
+        kind, reason = judge(raw)
+        return _Finding(kind, f"raw time: {reason}", raw, Comparison.RAW)
+
+    def _judged_by(self, new: Measurement, old: Measurement) -> Callable[[Estimate], tuple[VerdictKind, str]]:
+        """The rule, for changes of this kernel on this case."""
+        return lambda change: self.rule.judge(change, new.time_us.value, launches_of(new, old))
+
+    def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[_Yardstick]:
+        """Those that both runs timed, the most trusted first: the streams of all cases of that duration, the case's own, the copy.  The
+        case's baseline kernel, a kernel under test, is one where there is at most one other.
+
+        One by one, since most kernels need the first alone."""
+        assert new.measurement is not None
+        assert old.measurement is not None
+        now, then = self.new_cases[new.case_key], self.old_cases[old.case_key]
+        found = 0
+        if (drift := drift_of(now, self.drifts)) is not None:
+            yield _Yardstick(f"the streams of {drift.cases} cases", quotient(raw, drift.factor))
+            found += 1
+        for name, new_us, old_us in (("the stream", now.stream_us, then.stream_us), ("the copy", now.copy_us, then.copy_us)):
+            if new_us is not None and old_us is not None:
+                yield _Yardstick(name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us)))
+                found += 1
+        speedups = old.measurement.speedup, new.measurement.speedup
+        if found < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
+            yield _Yardstick(str(now.baseline), quotient(speedups[0], speedups[1]), under_test=True)
+
+
+def launches_of(new: Measurement, old: Measurement) -> int:
+    """Of one call, as a rule takes them: a kernel that was one launch on either side is held to what holds for one."""
+    return min(new.kernels, old.kernels)
+
+
+def _ratio(
+    first: _Yardstick, others: Iterable[_Yardstick], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]
+) -> _Finding:
+    """The finding relative to the first yardstick, unless another one shows that what moved is not the kernel."""
+    change = first.change
+    kind, reason = judge(change)
+    reason = f"relative to {first.name}: {reason}"
+    moved = kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+    slower = kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw)[0] is VerdictKind.REGRESSION
+    asked = list(others) if moved or slower else []
+    if moved:
+        # Another torch may have changed the stream, and something may have disturbed this case's rounds and no others.
+        for name, versus, under_test in asked:
+            if judge(versus)[0] is not VerdictKind.PASS:
+                continue
+            unchanged = f"relative to {name} {describe_change(versus)}: unchanged"
+            if under_test and kind is VerdictKind.REGRESSION:
+                why = f"{unchanged}, so either {first.name} became faster or that kernel slower as well; find what they share ({reason})"
+                return _Finding(VerdictKind.UNDECIDED, why, versus, Comparison.RATIO, shared=True)
+            return _Finding(VerdictKind.PASS, f"{unchanged}, so what moved is not this kernel ({reason})", versus, Comparison.RATIO)
+    if slower:
+        # The others scatter more than the first: they are asked only where raw times moved as well.
+        for name, versus, _ in asked:
+            if judge(versus)[0] is VerdictKind.REGRESSION:
+                both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first.name} with it"
+                why = f"{both}; find what they share ({reason})"
+                # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
+                return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
+    return _Finding(kind, reason, change, Comparison.RATIO)
+
+
+def _index(run: Run) -> dict[tuple[str, str], Result]:
+    return {(result.case_key, result.kernel): result for result in run.results}
+
+
+def _ran(result: Result | None) -> bool:
+    return result is not None and result.status in (Status.MEASURED, Status.CHECKED)
+
+
+def _standing(old: Result | None) -> Standing:
+    return Standing.NEW if old is None else Standing.COMMON
+
+
+def _judgement(
+    result: Result,
+    kind: VerdictKind,
+    reason: str,
+    *,
+    change: Estimate | None = None,
+    comparison: Comparison = Comparison.NONE,
+    standing: Standing = Standing.COMMON,
+) -> Judgement:
+    return Judgement(
+        case=result.case,
+        suite=result.suite,
+        kernel=result.kernel,
+        role=result.role,
+        verdict=Verdict(kind=kind, reason=reason, change=change, decides=result.decides),
+        comparison=comparison,
+        standing=standing,
+    )

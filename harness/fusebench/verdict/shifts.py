@@ -1,0 +1,209 @@
+"""The change points of a whole history: hundreds of series, of which some always look as if they had moved.
+
+A series is called changed when its own p-value stands by Benjamini and Hochberg's rule among all series looked at.  What is reported must
+itself satisfy the rule: with R changed of m, each has p <= R x rate / m, where R counts only series with a change beyond the margin.
+Further change points of a changed series are tested at that same level (Benjamini & Bogomolov, J. R. Statist. Soc. B 76 (2014) 297).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from ..schema import ExitCode
+from ..stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels
+from ..stats.fdr import DEFAULT_RATE, select
+from ..stats.random_orders import RandomOrders
+from .history import Figure, Series
+
+DEFAULT_MARGIN = 0.01
+"""Levels closer than 1 % are one.  The medians of five nights or more each lie within about 0.3 % of their level at 12 us and 0.5 % at
+2.8 us on an H200; nights differ by what placements do not average out (temperature, driver state), which is left as much room again."""
+
+FLOOR_US = 0.032
+"""The margin is never less than one tick of CUPTI's clock on the same GPU."""
+
+_LATER_ORDERS = 20
+"""Further divisions are tried with this many orders for each that the level lets score as high: it is known to a quarter then, and no
+correction asks for smaller p-values."""
+
+
+class Shift(msgspec.Struct, frozen=True, kw_only=True):
+    """A series that moved from one level to another."""
+
+    place: int
+    """Of the first run of the new level, among the history's runs."""
+    place_before: int
+    """Of the last run of the level before, which need not be the run before: not every run holds every series."""
+    p_value: float
+    adjusted_p: float
+    """After all series looked at: the false-discovery rate at which the change would stand."""
+    before: float
+    """Median of the series' figure on the level that ends here, which begins at the shift before or with the series."""
+    after: float
+    runs_before: int
+    runs_after: int
+    time_change: float
+    """Change of the kernel's own time between the two levels, new over old."""
+    yardstick_change: float | None
+    """The same of what the figure is relative to; None for raw times."""
+    yardstick_moved: bool
+    """Whether the kernel's own time stayed within the margin and the yardstick's did not: then another thing changed than the kernel."""
+
+    @property
+    def change(self) -> float:
+        """New figure over old: above 1 is slower."""
+        return self.after / self.before
+
+    @property
+    def slower(self) -> bool:
+        return self.change > 1.0
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """A series and what happened to it."""
+
+    series: Series
+    shifts: tuple[Shift, ...]
+    too_short: bool
+    """Whether it has too few runs to be divided."""
+
+    @property
+    def newest_slower(self) -> bool:
+        """Whether its newest level is slower than the one before, and that for no other reason than the kernel."""
+        return bool(self.shifts) and self.shifts[-1].slower and not self.shifts[-1].yardstick_moved
+
+
+def find_shifts(
+    series: Sequence[Series], *, margin: float = DEFAULT_MARGIN, rate: float = DEFAULT_RATE, test: Significance | None = None
+) -> list[Track]:
+    """What happened to every one of `series`, in their order.
+
+    Args:
+        series: of one history.  Those too short to be divided are not looked at, and do not count among the m.
+        margin: share by which levels must differ; at least `FLOOR_US`.
+        rate: expected share of false ones among the series called changed.
+        test: of a division; random orders, as many as the number of series asks for, unless given.
+
+    Raises:
+        ValueError: a margin that is not positive, or a rate outside (0, 1).
+    """
+    if not margin > 0:
+        raise ValueError(f"margin={margin!r}: expected a positive share")
+    looked_at = [one for one in series if len(one.values) >= 2 * SMALLEST_PART]
+    cuts, most = _divided(looked_at, rate, test or RandomOrders(orders=orders_needed(len(looked_at), rate)))
+    margins = [max(margin, FLOOR_US / statistics.median(one.times_us)) for one in looked_at]
+    points, level = _standing(looked_at, cuts, margins, rate, most)
+    firsts = [found[0].p_value if kept else 1.0 for found, kept in zip(cuts, points, strict=True)]  # nothing is claimed of the others
+    adjusted = select(firsts, rate).adjusted
+    shifts = {
+        id(one): tuple(_shift(one, point, limit, kept, _adjusted(point, found, first, rate / level)) for point in kept)
+        for one, kept, limit, found, first in zip(looked_at, points, margins, cuts, adjusted, strict=True)
+    }
+    return [Track(series=one, shifts=shifts.get(id(one), ()), too_short=id(one) not in shifts) for one in series]
+
+
+def orders_needed(count: int, rate: float = DEFAULT_RATE) -> int:
+    """Random orders that let one changed series among `count` stand although one of them scores as high: 2 / (1 + orders) <= rate / count.
+
+    Ten times as many where that is affordable (2 s for a hundred runs), so that the p-values at the limit are known well.
+    """
+    least = math.ceil(2 * max(1, count) / rate)
+    return max(least, min(10 * least, 19_999))
+
+
+def blind(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> bool:
+    """Whether the series are so short, or so many for their length, that none of them could have been called changed by itself."""
+    lengths = [len(track.series.values) for track in tracks if not track.too_short]
+    return not lengths or least_p_value(max(lengths)) > rate / len(lengths)
+
+
+def runs_needed(count: int, rate: float = DEFAULT_RATE) -> int:
+    """The fewest runs that a history of `count` series must have before one of them can be called changed by itself."""
+    runs = 2 * SMALLEST_PART
+    while least_p_value(runs) > rate / max(1, count):
+        runs += 1
+    return runs
+
+
+def history_exit_code(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> ExitCode:
+    """REGRESSION where the newest level of a series that decides is slower; UNDECIDED where nothing could have been seen."""
+    if any(track.newest_slower for track in tracks if track.series.decides):
+        return ExitCode.REGRESSION
+    return ExitCode.UNDECIDED if blind(tracks, rate) else ExitCode.PASS
+
+
+def _divided(series: Sequence[Series], rate: float, test: Significance) -> tuple[list[list[Cut]], int]:
+    """The divisions of every series that any correction could let stand, and the most series that can: those whose own p-values stand,
+    whatever the size of their changes."""
+    distinct = list(dict.fromkeys(one.values for one in series))  # cases of equal work are measured once, and recorded in each suite
+    first = {values: divide(values, test, level=1.0, most=1) for values in distinct}
+    own = [first[one.values][0].p_value for one in series]
+    most = select(own, rate).count
+    level = _level(most, len(series), rate)
+    later = test.at_most(math.ceil(_LATER_ORDERS / level)) if isinstance(test, RandomOrders) else test
+    cuts = {}
+    for values, (cut,) in first.items():
+        found = divide(values, later, level=level) if cut.p_value <= level else []
+        cuts[values] = [Cut(found[0].index, cut.p_value), *found[1:]] if found else [cut]
+    return [cuts[one.values] for one in series], most
+
+
+def _level(changed: int, count: int, rate: float) -> float:
+    return rate * max(1, changed) / max(1, count)
+
+
+def _standing(
+    series: Sequence[Series], cuts: Sequence[list[Cut]], margins: Sequence[float], rate: float, changed: int
+) -> tuple[list[list[ChangePoint]], float]:
+    """The change points that stand, by series, and the level at which they were tested.
+
+    From `changed` series downwards: the largest number R at whose level R series have a change beyond the margin.
+    """
+    while True:
+        level = _level(changed, len(series), rate)
+        points = [levels(one.values, _until(found, level), limit) for one, found, limit in zip(series, cuts, margins, strict=True)]
+        still = sum(bool(found) for found in points)
+        if still >= changed:
+            return points, level
+        changed = still
+
+
+def _until(cuts: Sequence[Cut], level: float) -> list[Cut]:
+    """The divisions before the first that fails the level."""
+    return list(cuts[: next((place for place, cut in enumerate(cuts) if cut.p_value > level), len(cuts))])
+
+
+def _adjusted(point: ChangePoint, cuts: Sequence[Cut], first: float, factor: float) -> float:
+    """The series' own adjusted p-value for its first division; for later ones the largest on the way there, times what the level allows."""
+    place = next(place for place, cut in enumerate(cuts) if cut.index == point.index)
+    return min(1.0, max([first, *(cut.p_value * factor for cut in cuts[1 : place + 1])]))
+
+
+def _shift(series: Series, point: ChangePoint, margin: float, points: Sequence[ChangePoint], adjusted: float) -> Shift:
+    edges = [0, *(one.index for one in points), len(series.values)]
+    here = edges.index(point.index, 1)
+    before, after = slice(edges[here - 1], point.index), slice(point.index, edges[here + 1])
+
+    def moved(values: Sequence[float]) -> float:
+        return statistics.median(values[after]) / statistics.median(values[before])
+
+    time_change = moved(series.times_us)
+    yardstick_change = moved(series.yardsticks_us) if series.figure is not Figure.RAW else None
+    within = math.log1p(margin)
+    return Shift(
+        place=series.places[point.index],
+        place_before=series.places[point.index - 1],
+        p_value=point.p_value,
+        adjusted_p=adjusted,
+        before=point.before,
+        after=point.after,
+        runs_before=before.stop - before.start,
+        runs_after=after.stop - after.start,
+        time_change=time_change,
+        yardstick_change=yardstick_change,
+        yardstick_moved=yardstick_change is not None and abs(math.log(time_change)) <= within < abs(math.log(yardstick_change)),
+    )

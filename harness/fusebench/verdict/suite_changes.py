@@ -1,0 +1,139 @@
+"""What a gate must say besides regressions: that a suite has shrunk, and that something got faster for no known reason.
+
+Both are how a benchmark comes to say less than it did while it stays green.  A case that was dropped cannot regress; an improvement
+without a cause is a changed measurement until shown otherwise, and the next run's baseline if nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import fsum
+
+import msgspec
+
+from ..schema import Case, Result, Run, Status, VerdictKind
+from ..stats.describe import describe_change
+from .comparability import toolchain_changes
+from .judgement import Judgement
+
+YARDSTICK_LIMIT = 1.10
+"""The fastest of 866 timings of one H200 reached 1.053 times the speed of its faster yardstick, which is a copy or a stream of as many
+bytes in the same rounds.  Twice that much is no longer a matter of how well a kernel is written."""
+
+
+class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one suite of the baseline has lost in the run."""
+
+    suite: str
+    cases: tuple[str, ...]
+    """Cases of which nothing is in the run."""
+    kernels: tuple[str, ...]
+    """`case: kernel` that were measured or checked in the baseline and are neither now, in cases that are still there."""
+    untimed: tuple[str, ...]
+    """`case: kernel` that were timed and are only checked now."""
+    unchecked: tuple[str, ...]
+    """`case: kernel` whose accuracy was known and is not now."""
+    lost_weight: float
+    """Share of the suite's launches per denoise step that the lost cases stand for."""
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(found)} {what}: {', '.join(found)}"
+            for what, found in (
+                ("cases are gone", self.cases),
+                ("kernels no longer run", self.kernels),
+                ("kernels are no longer timed", self.untimed),
+                ("kernels are no longer checked", self.unchecked),
+            )
+            if found
+        ]
+        lost = f" ({self.lost_weight:.1%} of its weight)" if self.cases else ""
+        return f"suite {self.suite} has shrunk{lost}: {'; '.join(parts)}"
+
+
+class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
+    """An improvement without a known cause."""
+
+    suite: str
+    case: str
+    kernel: str
+    reason: str
+
+
+def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:
+    """The suites of `baseline` that say less in `run`, in the baseline's order; those that are untouched are left out.
+
+    A failed kernel is not a lost one: it has its own verdict.
+    """
+    new = {(result.case_key, result.kernel): result for result in run.results}
+    cases = {summary.case.key for summary in run.cases}
+    by_suite: dict[str, list[Case]] = {}
+    for summary in baseline.cases:
+        by_suite.setdefault(summary.case.suite, []).append(summary.case)
+    losses: dict[str, dict[str, list[str]]] = {suite: {"kernels": [], "untimed": [], "unchecked": []} for suite in by_suite}
+    for old in baseline.results:
+        if old.suite in losses and old.case_key in cases and (what := _lost(new.get((old.case_key, old.kernel)), old)):
+            losses[old.suite][what].append(f"{old.case}: {old.kernel}")
+    found = []
+    for suite, before in by_suite.items():
+        gone = [case for case in before if case.key not in cases]
+        lost = losses[suite]
+        if gone or any(lost.values()):
+            weight = fsum(case.weight for case in before if not case.variant)
+            away = fsum(case.weight for case in gone if not case.variant)
+            found.append(
+                Shrinkage(
+                    suite=suite,
+                    cases=tuple(case.name for case in gone),
+                    lost_weight=away / weight if weight else 0.0,
+                    **{what: tuple(places) for what, places in lost.items()},
+                )
+            )
+    return found
+
+
+def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline: Run) -> list[Unexplained]:
+    """Improvements of `run` over `baseline` that neither changed code nor a changed toolchain accounts for.
+
+    Nor does either account for a kernel that leaves the yardsticks of its own rounds behind (`YARDSTICK_LIMIT`).  That alone is asked of
+    improvements without a say in the exit code: another library, and torch.compile, which tunes anew, change code that no record holds.
+    """
+    toolchain = toolchain_changes(run, baseline)
+    shares = {(result.case_key, result.kernel): result.measurement.sol for result in run.results if result.measurement is not None}
+    found = []
+    for judgement in judgements:
+        if VerdictKind.IMPROVEMENT not in (judgement.verdict.kind, judgement.alone):
+            continue
+        share = shares.get((f"{judgement.suite}:{judgement.case}", judgement.kernel)) or 0.0
+        if share > YARDSTICK_LIMIT:
+            why = (
+                f"it moves its bytes at {share:.0%} of the speed of its faster yardstick, beyond the {YARDSTICK_LIMIT:.0%} that code can "
+                "account for: suspect the cache, the yardstick or work that is left out"
+            )
+        elif not judgement.verdict.decides:
+            continue
+        elif judgement.same_code:
+            why = "its machine code is the baseline's: suspect the measurement, or a clock or driver setting"
+        elif judgement.same_code is None and not toolchain:
+            why = "whether its code changed is not recorded, and the toolchain did not: find the cause before promoting this run"
+        else:
+            continue
+        change = judgement.verdict.change
+        seen = describe_change(change, 2) if change is not None else "faster"
+        found.append(Unexplained(suite=judgement.suite, case=judgement.case, kernel=judgement.kernel, reason=f"{seen}; {why}"))
+    return found
+
+
+def _lost(new: Result | None, old: Result) -> str:
+    """Which of the three losses this is; empty for none."""
+    if old.status not in (Status.MEASURED, Status.CHECKED):
+        return ""
+    if new is None or new.status in (Status.UNSUPPORTED, Status.NOT_RUNNABLE, Status.NOT_MEASURED):
+        return "kernels"
+    if new.covers and not old.covers and new.status in (Status.MEASURED, Status.CHECKED):
+        return "kernels"  # what it does now is a part of what it did
+    if new.status not in (Status.MEASURED, Status.CHECKED):
+        return ""
+    if old.status is Status.MEASURED and new.status is Status.CHECKED:
+        return "untimed"
+    return "unchecked" if old.accuracy is not None and new.accuracy is None else ""

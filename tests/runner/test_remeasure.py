@@ -1,0 +1,241 @@
+"""Cases in doubt measured again: whose figures count, what is kept of the first process, and what ends it early."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fusebench.errors import DeviceUnfitError
+from fusebench.runner.run import session as session_module
+from fusebench.runner.run.remeasure import MOST_CASES, PROCESSES
+from fusebench.runner.run.resuming import Resumed
+from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
+from fusebench.schema import Case, Result, Run, Sample, Status
+from fusebench.timing.coldness import Coldness
+from fusebench.timing.placement import CONTROL
+from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.suspects import Suspect, suspects
+
+if TYPE_CHECKING:
+    from .session_bench import Bench
+
+_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
+bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
+SPLIT, GOOD, ANY = (_bench[name] for name in ("SPLIT", "GOOD", "ANY"))
+FIRST_US, AGAIN_US = 2.0, 1.5
+"""Times of the kernel `good` in the first process, and in the fresh ones."""
+
+
+def faster(task: MeasureTask) -> Measured:
+    """What a fresh process measures."""
+    reply: Measured = measured(task, timer=task.timer)
+    samples = [msgspec.structs.replace(one, span_ns=round(1000 * AGAIN_US)) if one.arm == GOOD else one for one in reply.samples]
+    return msgspec.structs.replace(reply, samples=samples)
+
+
+def answering(answer: Callable[[MeasureTask], Measured | Failure], times: int = MOST_CASES) -> Callable[[Any, int], None]:
+    """Makes every fresh worker answer so."""
+    return lambda worker, number: worker.replies.extend([answer] * times)
+
+
+def look_again(
+    bench: Bench, cases: Sequence[Case], keys: Sequence[str], answer: Callable[[MeasureTask], Measured | Failure] = faster, **options: Any
+) -> tuple[Run, list[Sample]]:
+    """A run in which the cases of `keys` are in doubt, and its samples."""
+    bench.workers.prepare = answering(answer)
+    session = bench.session(**options)
+    session.run(cases, bench.workers, lambda run: [Suspect(case=key, reason="planted") for key in keys])
+    return session.record(), session.samples
+
+
+def time_us(run: Run, case: str) -> float:
+    timing = by_kernel(run, case)[GOOD].measurement
+    assert timing is not None
+    value: float = timing.time_us.value
+    return value
+
+
+def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_kept(bench: Bench, cases: list[Case]) -> None:
+    run, samples = look_again(bench, cases, ["scale:second"])
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US, AGAIN_US, FIRST_US])
+    assert [summary.in_doubt for summary in run.cases] == ["", "planted", ""]
+    timing = by_kernel(run, "second")[GOOD].measurement
+    assert timing is not None
+    assert (timing.processes, timing.replicates) == (PROCESSES, PROCESSES * 2)
+    assert {one.process for one in samples if one.case == "scale:second"} == set(range(PROCESSES + 1))
+    assert {one.process for one in samples if one.case == "scale:first"} == {0}
+    assert run.complete
+    assert any("scale:second" in text and "planted" in text for text in run.warnings)
+    assert f"scale:second in process {PROCESSES + 1}" in run.environment.state["warm_up"]
+
+
+def test_nothing_in_doubt_starts_no_process(bench: Bench, cases: list[Case]) -> None:
+    look_again(bench, cases, [])
+    assert bench.workers.started == []
+
+
+def test_what_was_timed_is_timed_with_the_timer_of_the_first_process_and_on_seeds_of_its_own(bench: Bench, case: Case) -> None:
+    run, _ = look_again(bench, [case], [case.key])
+    tasks = [task for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    assert len(tasks) == PROCESSES
+    assert {(task.timer, frozenset(task.kernels), task.baseline) for task in tasks} == {("host", frozenset({SPLIT, GOOD}), SPLIT)}
+    assert len({task.seed for task in tasks}) == PROCESSES
+    assert by_kernel(run)["scale/wrong@1"].status is Status.WRONG, "what is wrong stays so, untimed"
+
+
+def test_a_case_that_takes_the_results_of_one_in_doubt_takes_the_new_ones(bench: Bench, case: Case) -> None:
+    again = msgspec.structs.replace(case, suite="model", name="again", weight=7.0)
+    run, _ = look_again(bench, [case, again], [case.key])
+    assert (time_us(run, "even"), time_us(run, "again")) == pytest.approx((AGAIN_US, AGAIN_US))
+    first, second = run.cases
+    assert (second.case, second.same_as, second.in_doubt) == (again, case.key, "planted")
+    assert second.copy_us == first.copy_us
+    assert {result.suite for result in run.results if result.case == "again"} == {"model"}
+
+
+def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_their_figures(bench: Bench, cases: list[Case]) -> None:
+    crash = Failure(kernel=GOOD, status=Status.CRASHED, reason="planted crash")
+    run, _ = look_again(bench, cases, ["scale:first"], lambda task: crash)
+    failed = by_kernel(run, "first")[GOOD]
+    assert (failed.status, failed.measurement) == (Status.CRASHED, None)
+    assert "planted crash" in failed.reason
+    assert "fresh process 1" in failed.reason
+    kept = by_kernel(run, "first")[SPLIT].measurement
+    assert kept is not None
+    assert kept.processes == 1
+    assert run.cases[0].in_doubt == "", "its figures are those of the first process"
+    assert any("could not be measured again" in text for text in run.warnings)
+
+
+def test_a_baseline_that_fails_as_its_own_second_copy_has_failed(bench: Bench, cases: list[Case]) -> None:
+    run, _ = look_again(bench, cases, ["scale:first"], lambda task: Failure(kernel=CONTROL, status=Status.HUNG, reason="planted"))
+    assert {kernel: result.status for kernel, result in by_kernel(run, "first").items() if kernel in (SPLIT, GOOD)} == {
+        SPLIT: Status.HUNG,
+        GOOD: Status.MEASURED,
+    }
+
+
+def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(bench: Bench, cases: list[Case]) -> None:
+    """Else a regression would become incomparable, which a run's exit code does not show."""
+
+    def warm(task: MeasureTask) -> Measured:
+        reply = faster(task)
+        slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1)
+        return msgspec.structs.replace(reply, minimum_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
+
+    run, samples = look_again(bench, cases, ["scale:first"], warm)
+    assert time_us(run, "first") == pytest.approx(FIRST_US)
+    assert (run.cases[0].in_doubt, run.cases[0].not_cold) == ("", "")
+    assert {one.process for one in samples} == {0}
+    assert any("scale:first" in text and "could not be measured again" in text and "not cold" in text for text in run.warnings)
+
+
+def test_a_device_that_becomes_unfit_keeps_what_was_measured_first(bench: Bench, cases: list[Case]) -> None:
+    bench.workers.prepare = answering(lambda task: Failure(status=Status.HUNG, reason="planted", unfit=True))
+    session = bench.session()
+    with pytest.raises(DeviceUnfitError):
+        session.run(cases, bench.workers, lambda run: [Suspect(case="scale:first", reason="planted")])
+    run = session.record()
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US] * 3)
+    assert not run.complete
+
+
+def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:
+    many = [msgspec.structs.replace(case, name=f"case{number}", params={"size": 1024 + number}) for number in range(MOST_CASES + 2)]
+    run, _ = look_again(bench, many, [one.key for one in many])
+    assert sum(summary.in_doubt != "" for summary in run.cases) == MOST_CASES
+    assert any(f"{MOST_CASES + 2} cases are in doubt" in text for text in run.warnings)
+
+
+def test_a_budget_that_is_over_leaves_doubts_and_says_so(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10_000, 30))
+    monkeypatch.setattr(session_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
+    run, _ = look_again(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
+    assert [summary.in_doubt != "" for summary in run.cases] == [True, False, False]
+    (left,) = [text for text in run.warnings if "the budget" in text]
+    assert left.endswith("scale:second")
+    assert run.complete, "every case was measured"
+
+
+def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomplete(bench: Bench, cases: list[Case]) -> None:
+    def interrupt(task: MeasureTask) -> Measured:
+        if task.case.name == "second":
+            raise KeyboardInterrupt
+        return faster(task)
+
+    bench.workers.prepare = answering(interrupt)
+    session = bench.session()
+    with pytest.raises(KeyboardInterrupt):
+        session.run(cases, bench.workers, lambda run: [Suspect(case=f"scale:{name}", reason="planted") for name in ("first", "second")])
+    run = session.record()
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US, FIRST_US, FIRST_US])
+    assert not run.complete
+    assert bench.workers.alive == 0
+
+
+def test_an_interruption_between_figures_leaves_no_samples_beside_those_of_the_first_process(
+    bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on with it measures the case again, and would hold them twice."""
+    session = bench.session()
+
+    def in_doubt(run: Run) -> list[Suspect]:
+        monkeypatch.setattr(bench.reporter, "result", interrupted)
+        return [Suspect(case=case.key, reason="planted")]
+
+    def interrupted(result: Result) -> None:
+        raise KeyboardInterrupt
+
+    bench.workers.prepare = answering(faster)
+    with pytest.raises(KeyboardInterrupt):
+        session.run([case], bench.workers, in_doubt)
+    assert (time_us(session.record(), "even"), {one.process for one in session.samples}) == (pytest.approx(FIRST_US), {0})
+
+
+def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed there stays as it is, and what was measured there is not measured a third time."""
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+
+    def in_doubt(run: Run) -> list[Suspect]:
+        """Against a baseline in which the kernel `good` took half as long."""
+        return suspects(run, halved(run), MarginRule())
+
+    def failing(task: MeasureTask) -> Measured | Failure:
+        if task.case.name == "third":
+            raise KeyboardInterrupt
+        return faster(task) if task.case.name == "second" else Failure(kernel=SPLIT, status=Status.CRASHED, reason="planted crash")
+
+    bench.workers.prepare = answering(failing)
+    stopped = bench.session()
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(cases, bench.workers, in_doubt)
+    bench.workers.started.clear()
+    bench.workers.prepare = answering(faster)
+    session = bench.session(resumed=Resumed(stopped.record(), stopped.samples))
+    session.run(cases, bench.workers, in_doubt)
+    run = session.record()
+    assert {task.case.name for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)} == {"third"}
+    assert by_kernel(run, "first")[SPLIT].status is Status.CRASHED
+    assert [summary.in_doubt != "" for summary in run.cases] == [False, True, True]
+    assert run.complete
+
+
+def halved(run: Run) -> Run:
+    """The run with half the time of the kernel `good`."""
+
+    def half(result: Result) -> Result:
+        timing = result.measurement
+        if timing is None or result.kernel != GOOD:
+            return result
+        time_us, replace = timing.time_us, msgspec.structs.replace
+        time_us = replace(time_us, value=time_us.value / 2, low=time_us.low / 2, high=time_us.high / 2)
+        return replace(result, measurement=replace(timing, time_us=time_us))
+
+    return msgspec.structs.replace(run, results=[half(result) for result in run.results])

@@ -1,0 +1,60 @@
+"""What a calibration measures: subjects, and the arms that make them slower by a planted share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fusebench.registry import load_collection
+from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets, comparing, pairs_at_once, targets_of
+from fusebench.schema import Case
+from fusebench.stats.injection import Injection
+
+ROWS, DELAY = (built_in_targets("cpu", (way,))[0] for way in ("rows", "delay"))
+
+
+def test_every_pair_has_arms_of_its_own() -> None:
+    wanted = comparing(ROWS, 5, {0.01: 2, 0.02: 1}, {0.01: 66_192, 0.02: 66_848})
+    used = [arm for pair in wanted.pairs for arm in (pair.new, pair.old)]
+    assert len(used) == len(set(used)) == len(wanted.arms) == 16
+    assert sorted(wanted.nominal.values()) == [0.0] * 5 + [0.01, 0.01, 0.02]
+    raised = {arm.name: arm.params for arm in wanted.arms if arm.params is not None}
+    values = {pair.new: {0.01: 66_192, 0.02: 66_848}[nominal] for pair in wanted.pairs if (nominal := wanted.nominal[pair.name]) > 0}
+    assert raised == {name: {**ROWS.case.params, "elements": value} for name, value in values.items()}
+
+
+def test_fewer_pairs_at_once_where_their_arms_are_larger() -> None:
+    rows, delay = (msgspec.structs.replace(one, bytes=100) for one in (ROWS, DELAY))
+    elements = rows.case.params["elements"]
+    assert pairs_at_once(rows, [elements, 3 * elements], 5000) == 5, "40 % of 5000 bytes, and 400 for each pair"
+    assert pairs_at_once(rows, [], 5000) == 10
+    assert pairs_at_once(rows, [100 * elements], 5000) == 1
+    assert pairs_at_once(delay, [2000, 60_000], 5000) == 10, "a wait takes no memory"
+    assert pairs_at_once(rows, [], 10**9) == pairs_at_once(rows, [2 * elements], None) == 18
+
+
+def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
+    import torch
+
+    collection = load_collection([CALIBRATION_KERNELS], entry_points=False)
+    assert collection.problems == []
+    for kind in ("cpu", "cuda"):
+        subjects = built_in_targets(kind)
+        assert len({one.case.key for one in subjects}) == len(subjects) == {"cpu": 4, "cuda": 12}[kind]
+        assert built_in_targets(kind, ()) == []
+        for one in subjects:
+            assert one.kernel in collection.kernels
+            op = collection.op(one.case.op)
+            assert op.parse_params(one.case.params).elements > 0
+            assert one.key in one.case.params
+    kernel = collection.kernel("planted/negate_and_wait@1")
+    x = torch.tensor([1.0, -2.0])
+    kernel(x, delay_ns=1000)
+    assert x.tolist() == [-1.0, 2.0]
+
+
+def test_selected_cases_give_the_newest_fused_kernel_that_can_be_timed(collection: Any, case: Case) -> None:
+    (one,) = targets_of(collection, [case], "cpu", "*good*")
+    assert (one.kernel, one.key, one.planting) == ("scale/good@1", "", Injection.ROWS)
+    assert targets_of(collection, [case], "cpu", "*fast*") == [], "a CUDA kernel is not timed on a CPU"

@@ -1,0 +1,124 @@
+"""What the streams of many cases say of a machine that became faster or slower, and when they are asked."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.schema import Estimate, Run, VerdictKind
+from fusebench.verdict.drift import FEWEST_CASES, drift_of, stream_drifts
+from fusebench.verdict.judgement import Judgement, judge_run
+from fusebench.verdict.margin_rule import MarginRule
+
+CASES = tuple(f"case_{number}" for number in range(9))
+
+
+@pytest.fixture
+def make(synthetic: ModuleType) -> Any:
+    return lambda **options: synthetic.make_run(**({"cases": CASES} | options))
+
+
+def moved(run: Run, factors: dict[str, float], *, copy: bool = False) -> Run:
+    """The run with the streams (and copies) of these cases slower by such factors."""
+
+    def scaled(time: Estimate | None, factor: float) -> Estimate | None:
+        return time and Estimate(time.value * factor, time.low * factor, time.high * factor)
+
+    cases = []
+    for summary in run.cases:
+        factor = factors.get(summary.case.name, 1.0)
+        copy_us = scaled(summary.copy_us, factor) if copy else summary.copy_us
+        cases.append(msgspec.structs.replace(summary, stream_us=scaled(summary.stream_us, factor), copy_us=copy_us))
+    return msgspec.structs.replace(run, cases=cases)
+
+
+def at(judgements: list[Judgement], case: str, kernel: str) -> Judgement:
+    return next(one for one in judgements if (one.case, one.kernel) == (case, kernel))
+
+
+def test_the_drift_is_the_median_of_the_streams_with_the_sign_tests_interval(make: Any) -> None:
+    factors = {name: 1.0 + 0.01 * number for number, name in enumerate(CASES)}
+    ((duration, drift),) = stream_drifts(moved(make(), factors), make()).items()
+    assert drift.cases == 9
+    assert (drift.factor.value, drift.factor.low, drift.factor.high) == pytest.approx((1.04, 1.01, 1.07)), "of nine, the second and eighth"
+    assert drift_of(make().cases[0], {duration: drift}) is drift
+    assert drift_of(msgspec.structs.replace(make().cases[0], stream_us=None), {duration: drift}) is None
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    from fusebench.verdict.drift import _median
+
+    generator = random.Random(5)
+    for count in (8, 20, 43):
+        held = [
+            (found := _median([generator.gauss(0.0, 0.02) for _ in range(count)])).low <= 1.0 <= found.high and found.level == 0.95
+            for _ in range(2000)
+        ]
+        assert 0.94 < statistics.mean(held) < 0.997
+    assert _median([0.1] * 5).low == 0.0, "five cannot say so much"
+    assert _median([0.1] * 5).high == math.inf
+
+
+def test_too_few_cases_other_work_and_repeats_make_no_drift(make: Any) -> None:
+    few = make(cases=CASES[: FEWEST_CASES - 1])
+    assert stream_drifts(few, make()) == {}
+    assert stream_drifts(make(params={"tokens": 2048}), make()) == {}
+    repeated = [msgspec.structs.replace(one, same_as="elsewhere") if one.case.name in CASES[:2] else one for one in make().cases]
+    assert stream_drifts(msgspec.structs.replace(make(), cases=repeated), make()) == {}
+    assert stream_drifts(make(copy=False), make()) == {}
+    warm = [msgspec.structs.replace(one, not_cold="it moved 9 TB/s") if one.case.name == CASES[0] else one for one in make().cases]
+    for sides in ((msgspec.structs.replace(make(), cases=warm), make()), (make(), msgspec.structs.replace(make(), cases=warm))):
+        assert stream_drifts(*sides) == {}, "a stream that was not cold says nothing of cold ones"
+
+
+def test_of_the_fewest_cases_one_stream_that_scatters_does_not_widen_every_verdict(make: Any) -> None:
+    """Of eight streams the interval reaches to the smallest and the largest, and unchanged kernels stayed undecided."""
+    few = CASES[:FEWEST_CASES]
+    run = moved(make(cases=few), {few[0]: 1.05, few[1]: 0.95})
+    assert {one.verdict.kind for one in judge_run(run, make(cases=few), MarginRule())} == {VerdictKind.PASS}
+
+
+def test_a_stream_that_scatters_in_one_case_accuses_and_praises_nobody(make: Any) -> None:
+    for factor in (0.9, 1.1):
+        judgements = judge_run(moved(make(), {CASES[4]: factor}), make(), MarginRule())
+        assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
+        assert judgements[0].verdict.reason.startswith("relative to the streams of 9 cases: ")
+
+
+def test_a_slower_machine_accuses_nobody_and_a_kernel_that_is_slower_still_is_found(make: Any, synthetic: ModuleType) -> None:
+    slow = {(case, kernel): 1.2 for case in CASES for kernel in synthetic.KERNELS} | {(CASES[2], synthetic.FUSED): 1.2 * 1.05}
+    run = moved(make(slow=slow), dict.fromkeys(CASES, 1.2), copy=True)
+    judgements = judge_run(run, make(), MarginRule())
+    found = at(judgements, CASES[2], synthetic.FUSED)
+    assert found.verdict.kind is VerdictKind.REGRESSION
+    assert found.verdict.change is not None
+    assert found.verdict.change.value == pytest.approx(1.05)
+    assert {one.verdict.kind for one in judgements if one is not found} == {VerdictKind.PASS}
+
+
+def test_a_disturbed_case_is_told_by_its_own_stream(make: Any, synthetic: ModuleType) -> None:
+    slow = {(CASES[2], kernel): 1.1 for kernel in synthetic.KERNELS}
+    judgements = judge_run(moved(make(slow=slow), {CASES[2]: 1.1}, copy=True), make(), MarginRule())
+    found = at(judgements, CASES[2], synthetic.FUSED).verdict
+    assert found.kind is VerdictKind.PASS
+    assert found.reason.startswith("relative to the stream +0.0%")
+    assert "unchanged, so what moved is not this kernel (relative to the streams of 9 cases: +10.0%" in found.reason
+
+
+def test_a_kernel_that_is_slower_in_its_own_case_is_found_with_the_streams(make: Any, synthetic: ModuleType) -> None:
+    for factor, kind in ((1.04, VerdictKind.REGRESSION), (1 / 1.04, VerdictKind.IMPROVEMENT), (1.01, VerdictKind.PASS)):
+        judgements = judge_run(make(slow={(CASES[7], synthetic.FUSED): factor}), make(), MarginRule())
+        assert at(judgements, CASES[7], synthetic.FUSED).verdict.kind is kind
+
+
+def test_what_slows_kernels_and_streams_but_not_copies_is_undecided(make: Any, synthetic: ModuleType) -> None:
+    slow = {(case, kernel): 1.08 for case in CASES for kernel in synthetic.KERNELS}
+    found = at(judge_run(moved(make(slow=slow), dict.fromkeys(CASES, 1.08)), make(), MarginRule()), CASES[0], synthetic.FUSED).verdict
+    assert found.kind is VerdictKind.UNDECIDED
+    assert "slower, and the streams of 9 cases with it" in found.reason

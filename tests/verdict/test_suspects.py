@@ -1,0 +1,141 @@
+"""Which cases are measured again before their verdict is given, and in what order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.schema import Role, Run, Status
+from fusebench.store.baselines import promote
+from fusebench.store.run_folder import read_run, write_run
+from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.suspects import suspects, suspects_against_baseline
+
+FUSED, CUDA, COMPILED, SPLIT = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1", "split_triton@1"))
+RECORDS = Path(__file__).parents[2] / "results"
+
+
+def found(synthetic: ModuleType, *, code: bool = False, **changes: Any) -> list[tuple[str, str]]:
+    """Case and reason of each suspect about a run with these changes."""
+    old, new = synthetic.make_run(run_id="old"), synthetic.make_run(run_id="new", **changes)
+    if code:
+        old, new = synthetic.with_code(old), synthetic.with_code(new)
+    return [(one.case.partition(":")[2], one.reason) for one in suspects(new, old, MarginRule())]
+
+
+def test_a_run_that_passes_leaves_no_doubt(synthetic: ModuleType) -> None:
+    assert found(synthetic) == []
+
+
+def test_regressions_come_first_then_what_is_undecided_then_improvements_without_a_cause(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", FUSED): 0.8, ("zimage_1024", CUDA): 1.025, ("batch2_medium", FUSED): 1.2, ("batch2_medium", CUDA): 1.025}
+    cases = found(synthetic, slow=slow)
+    assert [case for case, _ in cases] == ["batch2_medium", "zimage_1024", "flux_1024"]
+    assert cases[0][1].count(" (") == 2, "all that is in doubt of a case is named"
+    assert FUSED in cases[0][1]
+    assert "(regression)" in cases[0][1]
+    assert CUDA in cases[1][1]
+    assert "(undecided)" in cases[1][1]
+
+
+def test_a_case_of_the_same_name_in_another_suite_is_in_no_doubt(synthetic: ModuleType) -> None:
+    def both(run_id: str, slow: dict[tuple[str, str], float]) -> Run:
+        """A run over two suites that hold a case of one name, of which the first one's kernels take `slow` times as long."""
+        one = synthetic.make_run(run_id=run_id, slow=slow)
+        other = synthetic.make_run(run_id=run_id, suite="models/some", cases=["flux_1024"])
+        merged: Run = msgspec.structs.replace(one, cases=[*one.cases, *other.cases], results=[*one.results, *other.results])
+        return merged
+
+    (one,) = suspects(both("new", {("flux_1024", FUSED): 0.8}), both("old", {}), MarginRule())
+    assert one.case == "qknorm_rope:flux_1024"
+
+
+def test_an_improvement_that_changed_code_accounts_for_is_in_no_doubt(synthetic: ModuleType) -> None:
+    old = synthetic.with_code(synthetic.make_run(run_id="old"))
+    new = synthetic.with_code(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 0.95}), changed=[FUSED])
+    assert suspects(new, old, MarginRule()) == []
+
+
+def test_identical_code_that_reads_slower_is_in_doubt(synthetic: ModuleType) -> None:
+    ((case, reason),) = found(synthetic, code=True, slow={("flux_1024", FUSED): 1.04})
+    assert (case, "(undecided)" in reason) == ("flux_1024", True)
+
+
+def test_a_loss_of_accuracy_is_no_matter_of_the_process(synthetic: ModuleType) -> None:
+    assert found(synthetic, errors={("flux_1024", FUSED): 1.4}) == []
+
+
+def test_what_has_no_say_is_in_no_doubt(synthetic: ModuleType) -> None:
+    assert found(synthetic, slow={("flux_1024", COMPILED): 1.3}) == []
+    old = synthetic.change_results(synthetic.make_run(run_id="old"), role=Role.PEER)
+    new = synthetic.change_results(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.3}), role=Role.PEER)
+    assert suspects(new, old, MarginRule()) == []
+
+
+def test_a_case_that_was_measured_in_several_processes_is_not_measured_again(synthetic: ModuleType) -> None:
+    new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
+    assert len(suspects(new, synthetic.make_run(run_id="old"), MarginRule())) == 1
+    results = [
+        msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=8)) for result in new.results
+    ]
+    assert suspects(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()) == []
+
+
+def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", FUSED): 1.2, ("zimage_1024", FUSED): 1.2}
+    new = synthetic.make_run(run_id="new", slow=slow)
+    taking = [
+        msgspec.structs.replace(summary, same_as="qknorm_rope:flux_1024") if summary.case.name == "zimage_1024" else summary
+        for summary in new.cases
+    ]
+    (one,) = suspects(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:flux_1024"
+    assert one.reason.count(FUSED) == 1
+
+
+def test_of_a_case_that_takes_the_results_of_one_that_is_not_in_the_run_its_own_key_is_named(synthetic: ModuleType) -> None:
+    """As in a run that goes on with a part of the cases of one that was stopped."""
+    new = synthetic.make_run(run_id="new", slow={("zimage_1024", FUSED): 1.2})
+    taking = [
+        msgspec.structs.replace(summary, same_as="elsewhere:flux_1024") if summary.case.name == "zimage_1024" else summary
+        for summary in new.cases
+    ]
+    (one,) = suspects(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:zimage_1024"
+
+
+def test_a_case_whose_baseline_kernel_has_failed_cannot_be_measured_again(synthetic: ModuleType) -> None:
+    new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2, ("zimage_1024", FUSED): 1.2})
+    results = [
+        msgspec.structs.replace(result, status=Status.CRASHED, reason="planted crash", measurement=None)
+        if (result.case, result.kernel) == ("flux_1024", SPLIT)
+        else result
+        for result in new.results
+    ]
+    (one,) = suspects(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule())
+    assert one.case == "qknorm_rope:zimage_1024"
+
+
+def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tmp_path: Path) -> None:
+    run: Run = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
+    assert suspects_against_baseline(run, tmp_path, MarginRule()) == []
+    base = synthetic.make_run(run_id="base")
+    promote(write_run(tmp_path / "runs", base, synthetic.make_samples(base)), tmp_path)
+    assert [one.case for one in suspects_against_baseline(run, tmp_path, MarginRule())] == ["qknorm_rope:flux_1024"]
+
+
+def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_in_doubt() -> None:
+    """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline."""
+    (folder,) = (RECORDS / "nightlies" / "nvidia_h200").glob("*_1e35dc64")
+    (one,) = suspects(read_run(folder), read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule())
+    assert one.case == "residual_gate_norm_scale_shift:bench_1024x4096"
+    assert one.reason.count("(undecided)") == 2
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.99])
+def test_changes_inside_the_margin_leave_no_doubt(synthetic: ModuleType, factor: float) -> None:
+    assert found(synthetic, slow={("flux_1024", FUSED): factor}) == []
