@@ -14,7 +14,7 @@ from fusebench.counters.metric_table import METRICS
 from fusebench.counters.reading import LAUNCH_RULES, read
 from fusebench.counters.traffic import describe, traffic
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "reading_counters.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "ncu.md").read_text(encoding="utf-8")
 MIB = 2**20
 IDLE = {"compute_throughput": 30.0, "memory_throughput": 30.0, "dram_throughput": 30.0}
 """Nothing works near its peak."""

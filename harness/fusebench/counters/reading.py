@@ -1,7 +1,7 @@
 """What counters say in words: small rules, each with its threshold and where that comes from.
 
 A rule sees the figures of one launch and answers with a sentence that holds its numbers, or with None: it does not apply, or a metric that
-it needs was not collected.  `fusebench ncu` prints the sentences; docs/reading_counters.md explains them.
+it needs was not collected.  `fusebench ncu` prints the sentences; docs/ncu.md explains them.
 """
 
 from __future__ import annotations

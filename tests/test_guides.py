@@ -1,0 +1,141 @@
+"""Every guide is short, wrapped, linked and in the project's words.
+
+The checks read Markdown alone. `test_documentation.py` runs the guides' commands and checks their figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+BEING_WRITTEN = {"kernels.md", "schema.md"}
+FINISHED = [page for page in PAGES if page.name not in BEING_WRITTEN]
+WIDTH = 120
+README_WORDS = 900
+RETIRED = (
+    r"crews?",
+    r"contenders?",
+    r"doubts?",
+    r"second looks?",
+    r"(?:has|have|had|no|a) say",
+    r"twins?",
+    r"couples?",
+    r"households?",
+    r"undisturbed",
+    r"planted slowdowns?",
+    r"plantings?",
+    r"truths",
+    r"two sides",
+    r"(?:this|other) side",
+    r"whole_run",
+    r"selected_part",
+    r"soundness",
+    r"held_to_\w+",
+    r"equal kernels",
+    r"the streams?",
+    r"ledgers?",
+)
+"""Words of the project's past, each with one successor in the field's language."""
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Line numbers and lines outside of code blocks, tables, and rows quoted from stored reports (between `<!-- … -->` marks)."""
+    fenced = quoted = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif line.startswith("<!--"):
+            quoted = not line.startswith("<!-- end")
+        elif not (fenced or quoted or line.startswith("|")):
+            yield number, line
+
+
+def too_wide(text: str) -> list[int]:
+    """Lines of prose over 120 columns; a line that is one link, as pictures are, cannot be broken."""
+    return [number for number, line in prose(text) if len(line) > WIDTH and not re.fullmatch(r"!?\[[^]]*\]\([^)]*\)", line)]
+
+
+def retired_words(text: str) -> list[str]:
+    """Retired words in prose and tables; names in backticks are code or stored keys."""
+    quoted = re.sub(r"<!-- .*? -->.*?<!-- end.*?-->", "", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.DOTALL)
+    flat = " ".join(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", quoted).split())
+    return re.findall(rf"\b(?:{'|'.join(RETIRED)})\b", flat, re.IGNORECASE)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a renderer gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Relative links of `page` whose file or heading does not exist."""
+    missing = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(text if file == page else file.read_text())):
+            missing.append(target)
+    return missing
+
+
+@pytest.mark.parametrize("page", FINISHED, ids=lambda page: page.name)
+def test_a_page_wraps_at_120_columns(page: Path) -> None:
+    assert too_wide(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", FINISHED, ids=lambda page: page.name)
+def test_a_page_uses_no_retired_word(page: Path) -> None:
+    assert retired_words(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken_links(page, page.read_text()) == []
+
+
+def test_the_readme_is_read_in_the_first_minutes() -> None:
+    assert len((REPOSITORY / "README.md").read_text().split()) < README_WORDS
+
+
+def test_the_index_names_every_guide() -> None:
+    index = (REPOSITORY / "docs" / "README.md").read_text()
+    listed = re.findall(r"^\| \[[^]]*\]\(([\w.]+)\)", index, re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent == REPOSITORY / "docs" and page.name != "README.md")
+
+
+@pytest.mark.parametrize(
+    ("check", "planted"),
+    [
+        (too_wide, "a word " * 20),
+        (retired_words, "A case in\ndoubt is measured again."),
+        (retired_words, "| peers | have no say |"),
+        (retired_words, "The plantings of a pilot, and `plantings`."),
+        (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gone.md)"),
+        (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gate.md#no-such-heading)"),
+        (lambda text: broken_links(REPOSITORY / "README.md", text), "# Here\n\n[gone](#there)"),
+    ],
+)
+def test_a_planted_defect_is_found(check: Callable[[str], list[object]], planted: str) -> None:
+    assert len(check(planted)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| " + "a cell " * 20 + "|",
+        "```\n" + "code " * 40 + "\n```",
+        "<!-- from: a -->\n" + "row " * 40 + "\n<!-- end -->",
+        "`in doubt`",
+        "[h](#h)\n\n## H",
+    ],
+)
+def test_tables_code_quotations_and_keys_are_left_alone(text: str) -> None:
+    assert too_wide(text) == []
+    assert retired_words(text) == []
+    assert broken_links(REPOSITORY / "README.md", text) == []
