@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.report.compiled import SHOWN_CASES, compiled_lines
+from fusebench.report.savings import SHOWN_CASES, compiled_lines
 
 COMPILED = "qknorm_rope/compiled@1"
 FUSED = ("qknorm_rope/fused_triton@1", "qknorm_rope/fused_triton@2", "qknorm_rope/fused_cuda@1")

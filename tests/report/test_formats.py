@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.document import run_document
-from fusebench.report.github import github_annotations
 from fusebench.report.html import html_report
-from fusebench.report.junit import junit_xml
 from fusebench.report.markdown import markdown_report
 from fusebench.schema import Estimate, Role, Run, Status, Verdict, VerdictKind
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fusebench.report.history import History, changed_between, history_document, history_markdown, level_text, verdict_line
-from fusebench.report.history_plot import history_pictures, history_png
+from fusebench.report.plots.history import history_pictures, history_png
 from fusebench.schema import Role
 from fusebench.stats.random_orders import RandomOrders
 from fusebench.verdict.history import Figure, comparable_runs, series_of, snapshot
@@ -137,7 +137,7 @@ def test_the_picture_of_nothing_says_so(make: Make) -> None:
 
 
 def test_many_series_stay_one_readable_picture(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusebench.report.history_plot.MOST_PANELS", 6)
+    monkeypatch.setattr("fusebench.report.plots.history.MOST_PANELS", 6)
     six = size_of(history_png(make(12, cases=["a", "b", "c"])))
     assert size_of(history_png(make(12, cases=[f"case_{place}" for place in range(30)]))) == six
     assert max(six) <= 2000

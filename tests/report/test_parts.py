@@ -12,14 +12,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.document import run_document
-from fusebench.report.github import github_annotations
 from fusebench.report.html import html_report
-from fusebench.report.junit import junit_xml
 from fusebench.report.markdown import markdown_report
-from fusebench.report.plot import speedup_png
-from fusebench.report.savings import saving_lines
-from fusebench.report.table import print_run, weighted_lines
+from fusebench.report.plots.speedup import speedup_png
+from fusebench.report.savings import saving_lines, weighted_lines
+from fusebench.report.table import print_run
 from fusebench.schema import Measurement, Result, Role, Run
 from fusebench.stats.weighted import best_fused, suite_summaries
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure
 
-from fusebench.report.bundle import write_views
-from fusebench.report.plot import _kernels, _palette, speedup_png
+from fusebench.report.pages import write_views
+from fusebench.report.plots.speedup import _kernels, _palette, speedup_png
 from fusebench.schema import Estimate, Run, Status
 
 

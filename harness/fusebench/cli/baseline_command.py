@@ -24,7 +24,7 @@ def promote(
 ) -> None:
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/."""
     from ..config import find_project
-    from ..report.bundle import write_views
+    from ..report.pages import write_views
     from ..store.baselines import VIEWS, objections, promote
     from ..store.finding import find_run
     from ..store.run_folder import read_run

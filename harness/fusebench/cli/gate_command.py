@@ -53,8 +53,8 @@ def gate(
     """
     from ..config import find_project
     from ..report.attached import evidence_row
-    from ..report.calibrated import calibration_line
     from ..report.comparison import judgement_row, spread_row
+    from ..report.summary import calibration_line
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
@@ -115,8 +115,8 @@ def gate(
 def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
     """Everything but a plain pass, for people."""
     from ..report.attached import evidence_parts
-    from ..report.calibrated import calibration_line
     from ..report.comparison import print_judgements
+    from ..report.summary import calibration_line
     from ..verdict.compare_to_baseline import identical_line
 
     output = console()

@@ -154,7 +154,7 @@ def _require(what: str, name: str, known: Iterable[str], fits: Callable[[str], b
 
 
 def _write_pictures(found: History, plot: Path) -> None:
-    from ..report.history_plot import history_pictures, history_png
+    from ..report.plots.history import history_pictures, history_png
     from ..store.files import write_file
 
     alone = plot.suffix == PICTURE_SUFFIX and not plot.is_dir()

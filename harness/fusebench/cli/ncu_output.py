@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool) -> None:
     """Print the run: one JSON document, or tables and the reading in words.  `written`: its folder, where it was just written."""
-    from ..report.counting import counters_document
+    from ..report.counters_markdown import counters_document
     from .output import print_json
 
     if json:
@@ -29,6 +29,7 @@ def show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool
 def _print(record: CounterRun) -> None:
     """Every capture, metrics that were named, what belongs side by side, every figure of a single case, and the reading in words."""
     from ..counters.records import CaptureStatus
+    from ..report.counters_markdown import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
     from ..report.counters_table import (
         CAPTURE_COLUMNS,
         CAPTURE_NUMBERS,
@@ -44,7 +45,6 @@ def _print(record: CounterRun) -> None:
         readings,
         traffic_line,
     )
-    from ..report.counting import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
     from .output import print_table, remark
 
     for warning in record.warnings:

@@ -112,11 +112,11 @@ def _render(run: Run, form: Format) -> str:
 
         return html_report(run)
     if form is Format.JUNIT:
-        from ..report.junit import junit_xml
+        from ..report.ci import junit_xml
 
         return junit_xml(run)
     if form is Format.GITHUB:
-        from ..report.github import github_annotations
+        from ..report.ci import github_annotations
 
         return github_annotations(run)
     from ..report.markdown import markdown_report

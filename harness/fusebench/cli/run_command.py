@@ -254,7 +254,7 @@ def command_line() -> str:
 
 
 def _write(session: Session, folder: Path, record: Run) -> Path:
-    from ..report.bundle import write_views
+    from ..report.pages import write_views
     from ..store.run_folder import write_run
 
     written = write_run(folder, record, session.samples)

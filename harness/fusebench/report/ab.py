@@ -14,9 +14,9 @@ from ..stats.describe import describe_change
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, Standing
 from ..verdict.accuracy_change import accuracy_growth
 from .attached import Attached, evidence_parts, evidence_row
-from .calibrated import calibration_words
 from .document import ends, finite
 from .markdown import evidence_markdown, markdown_table
+from .summary import calibration_words
 from .table import VERDICT_STYLES
 from .wording import DASH, microseconds, short_kernel
 

@@ -10,9 +10,9 @@ from ..runner.calibrate.summary import claim_of
 from ..stats.calibration import Calibration, ClassSummary, Rate
 from ..stats.injection import GroundTruth
 from ..store.calibrations import CalibrationRecord, CaseComponents
-from .calibrated import TOO_FEW, calibration_words, smallest_words
 from .document import finite
 from .markdown import markdown_table
+from .summary import TOO_FEW, calibration_words, smallest_words
 from .wording import DASH
 
 CLASS_HEADER = ("duration", "equal kernels", "called slower", "called faster", "undecided", "smallest found", "95 % found at", "replicates")

@@ -10,7 +10,7 @@ import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
 from .attached import evidence_row
-from .calibrated import calibration_line
+from .summary import calibration_line
 from .wording import part_label
 
 

@@ -15,7 +15,8 @@ from ..verdict.shifts import Shift, Track, blind, history_exit_code, runs_needed
 from ..verdict.snapshots import Unreadable
 from .document import finite
 from .markdown import markdown_table
-from .wording import DASH, count, headline, microseconds, share, short_kernel
+from .summary import headline
+from .wording import DASH, count, microseconds, share, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console

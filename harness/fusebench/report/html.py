@@ -6,12 +6,11 @@ import base64
 
 from ..schema import Run, Status
 from .attached import attached_to, grouped
-from .calibrated import calibration_line
-from .plot import speedup_png
+from .plots.speedup import speedup_png
 from .rows import FULL_HEADER, suite_rows
-from .savings import saving_lines
-from .table import weighted_lines
-from .wording import control_line, excuses, headline, named_cases, part_notes, sampling, status_text
+from .savings import saving_lines, weighted_lines
+from .summary import calibration_line, control_line, headline, sampling
+from .wording import excuses, named_cases, part_notes, status_text
 
 
 def html_report(run: Run) -> str:

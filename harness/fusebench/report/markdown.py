@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
 from .attached import Attached, attached_to, grouped
-from .calibrated import calibration_line
-from .compiled import compiled_lines
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
-from .savings import SAVING_HEADER, saving_rows
-from .spent import spending_lines
-from .table import weighted_lines
+from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
+from .summary import calibration_line, control_line, headline, sampling, spending_lines
 from .wording import (
     DASH,
     cases_with_results,
-    control_line,
     error_against_split,
     excuses,
-    headline,
     named_cases,
     part_notes,
-    sampling,
     share,
     short_kernel,
     speedup,

@@ -1,18 +1,20 @@
-"""A run as a folder of pages: an index, and per suite its report and picture, so that a run of many suites can be read in parts."""
+"""Reports as files: the two beside every run record, and a folder of pages with one report and picture per suite."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import msgspec
 
 from ..schema import Run
 from ..stats.weighted import BEST_FUSED
-from .calibrated import calibration_line
-from .compiled import compiled_lines
+from ..store.baselines import VIEWS
+from ..store.files import write_file
 from .markdown import environment_table, markdown_report, markdown_table
-from .plot import speedup_png
-from .savings import SAVING_HEADER, saving_rows
-from .spent import spending_lines
-from .wording import DASH, headline
+from .plots.speedup import speedup_png
+from .savings import SAVING_HEADER, compiled_lines, saving_rows
+from .summary import calibration_line, headline, spending_lines
+from .wording import DASH
 
 INDEX = "README.md"
 
@@ -70,3 +72,11 @@ def _rows(run: Run, suites: list[str]) -> list[tuple[str, str, str]]:
 def file_name(suite: str) -> str:
     """A suite's name without the slash of a model's, which a file name cannot hold."""
     return suite.replace("/", "_")
+
+
+def write_views(run: Run, folder: Path) -> list[Path]:
+    """Make the run's report and plot in its folder, replacing any that are there, and return their paths."""
+    report, plot = (folder / name for name in VIEWS)
+    write_file(plot, speedup_png(run))
+    write_file(report, markdown_report(run, plot=plot.name).encode())
+    return [report, plot]

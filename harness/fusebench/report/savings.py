@@ -1,20 +1,22 @@
-"""What a denoise step saves, per suite: sum(weight x (baseline time - best fused time)), in the words of every report.
+"""Sums over a suite: weighted speedup, microseconds saved per denoise step, and cases where torch.compile beats the fused kernels.
 
-A suite says how often a step launches its cases where its weights differ from 1 (see docs/suites.md); of other suites the sum would
-be a number without a meaning, and is not shown.
+The saving is sum(weight x (baseline time - best fused time)).  Only suites with a weight other than 1 state launches per denoise step
+(see docs/suites.md); other suites get no saving, because their sum would mean nothing.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from ..schema import Run, SuiteSummary
-from ..stats.weighted import BEST_FUSED
-from .wording import DASH, count, microseconds, share
+from ..schema import Measurement, Result, Role, Run, SuiteSummary
+from ..stats.weighted import BEST_FUSED, best_fused
+from .wording import DASH, count, microseconds, share, short_kernel
 
 SAVING_HEADER = ("suite", "baseline us", "best fused us", "saved us", "saved", "compiled saves us", "cases covered", "launches covered")
 
 _COMPILED = "compiled@1"
+SHOWN_CASES = 8
+"""Cases that are named, those with the most to gain first."""
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,3 +94,53 @@ def _saving(suite: SuiteSummary) -> Saving:
         covered_weight=suite.covered_weight[BEST_FUSED],
         compiled=DASH if compiled is None else signed(compiled) + star,
     )
+
+
+def weighted_lines(run: Run) -> list[str]:
+    """One line per suite that has a weighted speedup, the best fused kernel first."""
+    lines = []
+    for suite in run.suites:
+        figures = [
+            f"{'best fused' if name == 'best_fused' else name} {value:.3f}x"
+            + (
+                ""
+                if suite.covered_cases.get(name) == suite.cases
+                else f" ({suite.covered_cases.get(name, 0)} of {count(suite.cases, 'case')})"
+            )
+            for name, value in sorted(suite.weighted_speedup.items(), key=lambda item: (item[0] != "best_fused", -item[1]))
+        ]
+        if figures:
+            lines.append(f"weighted speedup of {suite.name}: {', '.join(figures)}")
+    return lines
+
+
+def compiled_lines(run: Run) -> list[str]:
+    """One line: that the best fused kernel is nowhere slower than torch.compile, or where and by how much; none without both.
+
+    A case counts as slower where the intervals of the two times do not meet.
+    """
+    compared = 0
+    slower = []
+    for summary in run.cases:
+        rows = [result for result in run.results if result.case_key == summary.case.key]
+        fused = best_fused(rows)
+        compiled = _best_compiled(rows)
+        if fused is None or fused.measurement is None or compiled is None:
+            continue
+        compared += 1
+        ours, theirs = fused.measurement.time_us, compiled.time_us
+        if ours.low > theirs.high:
+            slower.append((ours.value / theirs.value, summary.case.key, short_kernel(fused.kernel), ours.value, theirs.value))
+    if not compared:
+        return []
+    if not slower:
+        return [f"torch.compile: the best fused kernel is at least as fast on each of {count(compared, 'case')}"]
+    slower.sort(reverse=True)
+    named = [f"{key} ({kernel} {ours:.2f} us, compiled {theirs:.2f} us)" for _, key, kernel, ours, theirs in slower[:SHOWN_CASES]]
+    more = f" and {len(slower) - SHOWN_CASES} more" if len(slower) > SHOWN_CASES else ""
+    return [f"torch.compile is faster than the best fused kernel on {len(slower)} of {count(compared, 'case')}: {', '.join(named)}{more}"]
+
+
+def _best_compiled(rows: list[Result]) -> Measurement | None:
+    times = [row.measurement for row in rows if row.role is Role.COMPILED and row.measurement is not None and not row.covers]
+    return min(times, key=lambda measurement: measurement.time_us.value, default=None)

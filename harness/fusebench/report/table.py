@@ -9,23 +9,17 @@ import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
 from .attached import attached_to, evidence_parts
-from .calibrated import calibration_line
-from .compiled import compiled_lines
 from .rows import bandwidth, launches, outcome
-from .savings import saving_lines
-from .spent import spending_lines
+from .savings import compiled_lines, saving_lines, weighted_lines
+from .summary import calibration_line, control_line, headline, sampling, spending_lines
 from .wording import (
     DASH,
     cases_with_results,
-    control_line,
-    count,
     error_against_split,
     excuses,
-    headline,
     microseconds,
     named_cases,
     part_notes,
-    sampling,
     share,
     short_kernel,
     size,
@@ -93,24 +87,6 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     if not run.complete:
         parts.append(Text("this run is incomplete: not every case was measured", style="yellow"))
     return parts
-
-
-def weighted_lines(run: Run) -> list[str]:
-    """One line per suite that has a weighted speedup, the best fused kernel first."""
-    lines = []
-    for suite in run.suites:
-        figures = [
-            f"{'best fused' if name == 'best_fused' else name} {value:.3f}x"
-            + (
-                ""
-                if suite.covered_cases.get(name) == suite.cases
-                else f" ({suite.covered_cases.get(name, 0)} of {count(suite.cases, 'case')})"
-            )
-            for name, value in sorted(suite.weighted_speedup.items(), key=lambda item: (item[0] != "best_fused", -item[1]))
-        ]
-        if figures:
-            lines.append(f"weighted speedup of {suite.name}: {', '.join(figures)}")
-    return lines
 
 
 def _lines(run: Run, width: int) -> list[Text]:

@@ -104,34 +104,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def headline(run: Run) -> str:
-    """Device, timer and cache state in one line."""
-    return f"{run.environment.device_name} · {run.timer} timer · {run.plan.cache} cache"
-
-
-def sampling(run: Run) -> str:
-    """Replicates, rounds and the statistics behind the intervals."""
-    plan = run.plan
-    processes = {result.measurement.processes for result in run.results if result.measurement is not None} or {1}
-    fewest, most = min(processes), max(processes)
-    taken = f"{count(plan.replicates, 'replicate')} x {count(plan.rounds, 'round')}"
-    if most > 1:
-        taken += f" in each of {most if fewest == most else f'{fewest} to {most}'} processes"
-    elif plan.replicates == 1:
-        return f"{taken}, one replicate: no interval"
-    units = "replicates" if most == 1 else "processes" if fewest > 1 else "processes, or one's replicates"
-    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {units}"
-
-
-def control_line(run: Run) -> str:
-    """How far the control arm (the baseline again, on its own buffers) was from 1 at worst; empty without one."""
-    ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]
-    if not ratios:
-        return ""
-    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    return f"control arm (the baseline against its own second copy): at worst {worst - 1:+.2%} over {count(len(ratios), 'case')}"
-
-
 def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
     """Each case with its results: the baseline first, then by time, then those that cover a part of the op, then what has no time."""
     for summary in run.cases:

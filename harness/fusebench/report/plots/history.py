@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..verdict.history import Figure
-from ..verdict.shifts import Shift, Track
-from .history import History, commit_of
-from .pages import file_name
-from .wording import count, headline, short_kernel
+from ...verdict.history import Figure
+from ...verdict.shifts import Shift, Track
+from ..history import History, commit_of
+from ..pages import file_name
+from ..summary import headline
+from ..wording import count, short_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

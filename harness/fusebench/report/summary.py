@@ -1,17 +1,49 @@
-"""What every report says of the verdicts themselves: how often they are wrong, and what they can see."""
+"""What every report says of a run as a whole: device and sampling, control arm, calibration, where its time went."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..schema import CacheState, CalibrationNote, Run, VisibleEffect
 from ..stats.calibration import durations
+from .wording import count, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: how often a verdict is wrong here, and what it can see, is unknown; "
     "measure it with `fusebench calibrate`"
 )
 TOO_FEW = "too few trials"
+SHOWN_KERNELS = 3
+"""Kernels that are named: enough to see who is slow to check or to compile."""
+
+
+def headline(run: Run) -> str:
+    """Device, timer and cache state in one line."""
+    return f"{run.environment.device_name} · {run.timer} timer · {run.plan.cache} cache"
+
+
+def sampling(run: Run) -> str:
+    """Replicates, rounds and the statistics behind the intervals."""
+    plan = run.plan
+    processes = {result.measurement.processes for result in run.results if result.measurement is not None} or {1}
+    fewest, most = min(processes), max(processes)
+    taken = f"{count(plan.replicates, 'replicate')} x {count(plan.rounds, 'round')}"
+    if most > 1:
+        taken += f" in each of {most if fewest == most else f'{fewest} to {most}'} processes"
+    elif plan.replicates == 1:
+        return f"{taken}, one replicate: no interval"
+    units = "replicates" if most == 1 else "processes" if fewest > 1 else "processes, or one's replicates"
+    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {units}"
+
+
+def control_line(run: Run) -> str:
+    """How far the control arm (the baseline again, on its own buffers) was from 1 at worst; empty without one."""
+    ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]
+    if not ratios:
+        return ""
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    return f"control arm (the baseline against its own second copy): at worst {worst - 1:+.2%} over {count(len(ratios), 'case')}"
 
 
 def calibration_line(run: Run) -> str:
@@ -54,3 +86,18 @@ def _seen(effects: Sequence[VisibleEffect]) -> str:
 
 def _by_duration(effects: Sequence[VisibleEffect]) -> str:
     return ", ".join(f"{durations(effect.low_us, effect.high_us)}: {smallest_words(effect)}" for effect in effects)
+
+
+def spending_lines(run: Run) -> list[str]:
+    """Phases of the run by what they took, the rest by itself, and the kernels that took most; empty for records that lack it."""
+    spending = run.spending
+    if spending is None:
+        return []
+    rest = spending.total_s - sum(spending.phases_s.values())
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in [*spending.phases_s.items(), ("the rest", rest)] if seconds >= 0.05]
+    lines = [f"time spent: {spending.total_s:.1f} s" + (f" ({', '.join(parts)})" if parts else "")]
+    kernels = sorted(spending.kernels_s.items(), key=lambda item: -item[1])[:SHOWN_KERNELS]
+    slow = [f"{short_kernel(name)} of {name.split('/', maxsplit=1)[0]} {seconds:.1f} s" for name, seconds in kernels if seconds >= 1]
+    if slow:
+        lines.append(f"slowest to check and compile: {', '.join(slow)}")
+    return lines

@@ -10,8 +10,9 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
-from ..schema import Estimate, Result, Role, Run, Status
-from .wording import bounded, headline, sampling, short_kernel
+from ...schema import Estimate, Result, Role, Run, Status
+from ..summary import headline, sampling
+from ..wording import bounded, short_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
