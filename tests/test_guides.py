@@ -67,6 +67,12 @@ def retired_words(text: str) -> list[str]:
     return re.findall(rf"\b(?:{'|'.join(RETIRED)})\b", flat, re.IGNORECASE)
 
 
+def missing_paths(text: str) -> list[str]:
+    """Paths of this repository, written in backticks, that do not exist. `…`, `*` and `<name>` stand for any name; runs are made later."""
+    named = re.findall(r"`(?:python )?((?:harness|kernels|suites|tests|docs|results|ci)/[^`\s]*)`", text)
+    return [path for path in named if not path.startswith("results/runs/") and not any(REPOSITORY.glob(re.sub(r"<\w+>|…", "*", path)))]
+
+
 def anchors(text: str) -> set[str]:
     """The anchors that a renderer gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
@@ -99,6 +105,11 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken_links(page, page.read_text()) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    assert missing_paths(page.read_text()) == []
+
+
 def test_the_readme_is_read_in_the_first_minutes() -> None:
     assert len((REPOSITORY / "README.md").read_text().split()) < README_WORDS
 
@@ -116,6 +127,7 @@ def test_the_index_names_every_guide() -> None:
         (retired_words, "A case in\ndoubt is measured again."),
         (retired_words, "| peers | have no say |"),
         (retired_words, "The plantings of a pilot, and `plantings`."),
+        (missing_paths, "See `tests/verdict/test_gone.py` and `tests/test_guides.py`."),
         (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gone.md)"),
         (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gate.md#no-such-heading)"),
         (lambda text: broken_links(REPOSITORY / "README.md", text), "# Here\n\n[gone](#there)"),
