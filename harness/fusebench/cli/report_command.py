@@ -23,6 +23,16 @@ class Format(StrEnum):
     JUNIT = "junit"
     GITHUB = "github"
     PAGES = "pages"
+    GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
+    PYTORCH_OSS = "pytorch-oss"
+    BENCHER = "bencher"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+    OTAVA = "otava"
+
+    @property
+    def of_another_tool(self) -> bool:
+        """Whether `report.exports` writes it."""
+        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES)
 
 
 def report(
@@ -32,7 +42,7 @@ def report(
         typer.Option(
             "--format",
             help="md for a pull request, html for one self-contained page, junit and github for CI, pages for a folder with a page and a "
-            "picture per suite.",
+            "picture per suite; the others are files for the tools of these names (docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
     out: Annotated[
@@ -62,6 +72,10 @@ def report(
         raise UsageError(f"--format {form}: {folder} is of `fusebench {command}`, whose records are rendered as md only")
     if form is Format.PAGES and out is not None:
         files = _pages(_record(folder, project), out)
+    elif form.of_another_tool:
+        files = _exported(_record(folder, project), form, folder, project, out)
+        if out is None:
+            return
     else:
         text = render(folder) if render is not None else _render(_record(folder, project), form)
         if out is None:
@@ -104,6 +118,20 @@ def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
     from ..report.pages import suite_pages
 
     return {folder / name: content for name, content in suite_pages(run).items()}
+
+
+def _exported(run: Run, form: Format, folder: Path, project: Project, out: Path | None) -> dict[Path, bytes]:
+    """Print `run` in the format of another tool; with `out`, the files to write in place of that."""
+    from ..report.exports import export
+    from .output import remark
+
+    found = export(form, run, folder, project, out)
+    for note in found.notes:
+        remark("note", note)
+    if out is None:
+        typer.echo(found.text, nl=False)
+        return {}
+    return {out: found.text.encode()} | {out.with_suffix(suffix): text.encode() for suffix, text in found.beside.items()}
 
 
 def _render(run: Run, form: Format) -> str:
