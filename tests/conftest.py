@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -160,14 +161,14 @@ def gpu_reading() -> Callable[..., GpuReading]:
 
 
 class FakeNcu:
-    """An `ncu` that is a script: see fake_ncu.py."""
+    """An `ncu` that is a script: see helpers/fake_ncu.py."""
 
     def __init__(self, folder: Path) -> None:
         here = Path(__file__).parent
         folder.mkdir()
         self._folder = folder
         self.path = folder / "ncu"
-        self.path.write_text(f"#!{sys.executable}\n{(here / 'fake_ncu.py').read_text()}")
+        self.path.write_text(f"#!{sys.executable}\n{(here / 'helpers' / 'fake_ncu.py').read_text()}")
         self.path.chmod(0o755)
         shutil.copy(here / "counters" / "data" / "select01_h200.csv", folder / "table.csv")
         self.behave()
@@ -189,3 +190,19 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
     fake = FakeNcu(tmp_path / "fake_ncu")
     monkeypatch.setenv("FUSEBENCH_NCU", str(fake.path))
     return fake
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> ModuleType:
+    """The module helpers/synthetic.py: runs and samples that no device made."""
+    from helpers import synthetic as module
+
+    return module
+
+
+@pytest.fixture(scope="session")
+def counted() -> ModuleType:
+    """The module helpers/synthetic_counters.py: captures of an H200, and launches with planted figures."""
+    from helpers import synthetic_counters as module
+
+    return module

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,10 @@ from fusebench.errors import SuiteError, UnknownNameError
 from fusebench.schema import Case, ExitCode
 from fusebench.suites import load_suite
 from fusebench.toml_errors import TomlFile
+from helpers import toy_suites
+from helpers.toy_suites import GOOD, OPS, write
 
-_toy = runpy.run_path(str(Path(__file__).with_name("toy_suites.py")))
-project, write, OPS, GOOD = (_toy[name] for name in ("project", "write", "OPS", "GOOD"))
+project = toy_suites.project
 
 
 def one_case(case: str, head: str = '[suite]\nname = "good"\n') -> str:

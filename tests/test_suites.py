@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -12,9 +9,10 @@ from fusebench.config import Project
 from fusebench.errors import SuiteError, UnknownNameError, UsageError
 from fusebench.schema import Case, ExitCode, Suite
 from fusebench.suites import list_suites, load_suite, select_cases
+from helpers import toy_suites
+from helpers.toy_suites import GOOD, OPS, write
 
-_toy = runpy.run_path(str(Path(__file__).with_name("toy_suites.py")))
-project, write, OPS, GOOD = (_toy[name] for name in ("project", "write", "OPS", "GOOD"))
+project = toy_suites.project
 
 
 def test_a_name_may_contain_folders(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +25,28 @@ def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(TOY_PROJECT, root, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(root)
     return root
+
+
+@pytest.fixture
+def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project, which is the current folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("[tool.fusebench]\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def keep(project_folder: Path, synthetic: ModuleType) -> Callable[..., Path]:
+    """`keep(**fields)`: write a synthetic run into the project's results/runs and return its folder."""
+    from fusebench.store.run_folder import write_run
+
+    def write(**fields: object) -> Path:
+        run = synthetic.make_run(**fields)
+        return write_run(project_folder / "results" / "runs", run, synthetic.make_samples(run))
+
+    return write
 
 
 @pytest.fixture

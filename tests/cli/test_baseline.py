@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-
-_fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
-keep, project_folder, synthetic = (_fixtures[name] for name in ("keep", "project_folder", "synthetic"))
 
 
 @pytest.mark.usefixtures("project_folder")

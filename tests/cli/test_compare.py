@@ -1,16 +1,12 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from click.testing import Result
-
-_fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
-keep, project_folder, synthetic = (_fixtures[name] for name in ("keep", "project_folder", "synthetic"))
 
 
 def test_compare_informs_and_does_not_judge(keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -31,8 +30,6 @@ SPILLING = "unit_sum/spilling@1"
 SPILLED = "bytes of spill stores"
 Fusebench = Callable[..., Outcome]
 Canned = Callable[..., Run]
-
-synthetic = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))["synthetic"]
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,9 +21,6 @@ from fusebench.verdict.record_validation import require_valid
 FUSED = "qknorm_rope/fused_triton@2"
 Fusebench = Callable[..., Result]
 Keep = Callable[..., Path]
-
-_fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
-keep, project_folder, synthetic = (_fixtures[name] for name in ("keep", "project_folder", "synthetic"))
 
 
 @pytest.fixture

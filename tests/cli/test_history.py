@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from fusebench.store.run_folder import RUN_FILE, write_run
 Fusebench = Callable[..., Result]
 Nights = Callable[..., list[Path]]
 
-_fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
-project_folder, synthetic = (_fixtures[name] for name in ("project_folder", "synthetic"))
 
 CASE = "flux_1024"
 

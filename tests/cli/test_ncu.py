@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from fusebench.counters.capturing import PermissionDeniedError
 from fusebench.counters.records import CaptureStatus
 from fusebench.runner.count import session as counting
 from fusebench.schema import ExitCode
+from helpers import ncu_bench
+from helpers.ncu_bench import SELECTION, add_kernel, only_run, record, statuses
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("ncu_bench.py")))
-project, record, statuses, only_run = (_bench[name] for name in ("project", "record", "statuses", "only_run"))
-add_kernel, SELECTION = _bench["add_kernel"], _bench["SELECTION"]
+project = ncu_bench.project
 
 
 def test_the_projects_own_device_code_is_captured_and_kept(fusebench: Fusebench, project: Path) -> None:

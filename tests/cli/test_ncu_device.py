@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,11 +17,12 @@ from fusebench.device import nvml as nvml_backend
 from fusebench.device.nsight import probe_nsight
 from fusebench.device.readings import GpuProcess, GpuUnavailableError
 from fusebench.schema import ExitCode
+from helpers import ncu_bench
+from helpers.ncu_bench import SELECTION
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("ncu_bench.py")))
-project, SELECTION = _bench["project"], _bench["SELECTION"]
+project = ncu_bench.project
 
 
 def test_a_refusal_by_the_driver_is_exit_code_3_and_leaves_nothing(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:

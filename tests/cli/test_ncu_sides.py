@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,12 +13,12 @@ from click.testing import Result as Outcome
 
 from fusebench.schema import ExitCode
 from fusebench.store.counter_folder import read_counters
+from helpers import ncu_bench
+from helpers.ncu_bench import SELECTION, add_kernel, only_run, record
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("ncu_bench.py")))
-project, record, only_run, SELECTION = (_bench[name] for name in ("project", "record", "only_run", "SELECTION"))
-add_kernel = _bench["add_kernel"]
+project = ncu_bench.project
 
 
 def test_an_earlier_run_is_put_beside(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:

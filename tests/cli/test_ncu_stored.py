@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,12 @@ from click.testing import Result as Outcome
 
 from fusebench.device import nvml as nvml_backend
 from fusebench.schema import ExitCode
+from helpers import ncu_bench
+from helpers.ncu_bench import SELECTION, only_run, record
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("ncu_bench.py")))
-project, record, only_run, SELECTION = (_bench[name] for name in ("project", "record", "only_run", "SELECTION"))
+project = ncu_bench.project
 
 
 def test_a_stored_run_is_shown_again_on_any_machine(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

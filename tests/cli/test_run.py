@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import Result as Outcome
@@ -15,14 +13,12 @@ from fusebench.runner.run.precision import LOOKS
 from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import CacheState, ExitCode, Status
 from fusebench.store.run_folder import read_run
-
-if TYPE_CHECKING:
-    from .run_bench import FakeWorkers
+from helpers import run_bench
+from helpers.run_bench import QUICK, FakeWorkers, measured, only_run
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("run_bench.py")))
-project, workers, measured, only_run, QUICK = (_bench[name] for name in ("project", "workers", "measured", "only_run", "QUICK"))
+project, workers = run_bench.project, run_bench.workers
 
 
 @pytest.mark.usefixtures("project")

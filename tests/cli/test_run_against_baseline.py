@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import Result as Outcome
@@ -15,15 +13,12 @@ from fusebench.naming import device_slug
 from fusebench.runner.run.remeasure import MOST_CASES, PROCESSES
 from fusebench.schema import ExitCode, Result, Run
 from fusebench.store.run_folder import read_run
-
-if TYPE_CHECKING:
-    from .run_bench import FakeWorkers
+from helpers import run_bench
+from helpers.run_bench import QUICK, FakeWorkers, add_kernel, measured, only_run
 
 Fusebench = Callable[..., Outcome]
 
-_bench = runpy.run_path(str(Path(__file__).with_name("run_bench.py")))
-project, workers, measured, only_run = (_bench[name] for name in ("project", "workers", "measured", "only_run"))
-add_kernel, QUICK = _bench["add_kernel"], _bench["QUICK"]
+project, workers = run_bench.project, run_bench.workers
 
 
 def promote_a_run(fusebench: Fusebench, project: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shutil
 import signal
 import subprocess
@@ -17,11 +16,9 @@ import pytest
 
 from fusebench.schema import ExitCode, Run, Status
 from fusebench.store.run_folder import read_run, read_samples
+from helpers.run_bench import QUICK, add_kernel, only_run
 
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
-
-_bench = runpy.run_path(str(Path(__file__).with_name("run_bench.py")))
-add_kernel, only_run, QUICK = (_bench[name] for name in ("add_kernel", "only_run", "QUICK"))
 
 
 def command(*arguments: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from fusebench.accuracy.execution import run_plain
 from fusebench.registry import Collection, Kernel, Op, load_collection
 from fusebench.registry.torch_operator import interpreting
 from fusebench.schema import Role
+from helpers import cubin_dump
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +61,7 @@ def device() -> torch.device:
 
 
 class Compiled(list[dict[str, Any]]):
-    """Launches that were compiled, each with what was wanted and what came out (see static_compile.py)."""
+    """Launches that were compiled, each with what was wanted and what came out (see helpers/static_compile.py)."""
 
     def of(self, kernel: str, case: str, capability: int = 90) -> list[dict[str, Any]]:
         """The launches of a kernel for a case."""
@@ -84,7 +84,8 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
     def run(wanted: list[dict[str, Any]]) -> Compiled:
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-        program = [sys.executable, Path(__file__).with_name("static_compile.py"), json.dumps(wanted)]
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), *filter(None, [environment.get("PYTHONPATH")])])
+        program = [sys.executable, "-m", "helpers.static_compile", json.dumps(wanted)]
         done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return Compiled(json.loads(done.stdout))
@@ -93,10 +94,10 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
 
 
 class CudaCode:
-    """CUDA sources compiled by NVRTC for GPUs that this machine lacks, and what came out (see cubin_dump.py)."""
+    """CUDA sources compiled by NVRTC for GPUs that this machine lacks, and what came out (see helpers/cubin_dump.py)."""
 
-    def __init__(self, nvrtc: ModuleType, dumper: ModuleType) -> None:
-        self._nvrtc, self._dumper = nvrtc, dumper
+    def __init__(self, nvrtc: ModuleType) -> None:
+        self._nvrtc = nvrtc
 
     def compile(self, source: Any, arch: str = "sm_90") -> bytes:
         """The cubin of a `nvrtc.KernelSource`."""
@@ -104,16 +105,17 @@ class CudaCode:
 
     def sass(self, source: Any, arch: str = "sm_90") -> str:
         """Its machine code."""
-        return str(self._dumped().dump(self.compile(source, arch), "-sass"))
+        self._need_cuobjdump()
+        return cubin_dump.dump(self.compile(source, arch), "-sass")
 
     def resources(self, source: Any, arch: str = "sm_90") -> dict[str, int]:
         """REG, STACK, LOCAL, SHARED."""
-        return dict(self._dumped().resources(self.compile(source, arch)))
+        self._need_cuobjdump()
+        return cubin_dump.resources(self.compile(source, arch))
 
-    def _dumped(self) -> Any:
-        if self._dumper.cuobjdump() is None:
+    def _need_cuobjdump(self) -> None:
+        if cubin_dump.cuobjdump() is None:
             pytest.skip("this Triton brings no cuobjdump")
-        return self._dumper
 
 
 @pytest.fixture(scope="session")
@@ -127,12 +129,7 @@ def cuda_code() -> CudaCode:
         pytest.skip(f"NVRTC cannot be loaded: {error}")
     from fusebench.registry import nvrtc
 
-    spec = importlib.util.spec_from_file_location("cubin_dump", Path(__file__).with_name("cubin_dump.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    dumper = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(dumper)
-    return CudaCode(nvrtc, dumper)
+    return CudaCode(nvrtc)
 
 
 class Bench:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -110,17 +108,6 @@ def worker(root: Path) -> Iterator[WorkerProcess]:
     """One worker process for all tests; those that kill it get the next one."""
     with WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=60.0) as process:
         yield process
-
-
-@pytest.fixture(scope="session")
-def synthetic() -> ModuleType:
-    """The module tests/synthetic.py: runs and samples that no device made."""
-    spec = importlib.util.spec_from_file_location("fusebench_synthetic", Path(__file__).parents[1] / "synthetic.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class RecordingReporter:

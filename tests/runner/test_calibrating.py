@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import runpy
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +24,7 @@ from fusebench.stats.calibration import FEWEST_TRIALS
 from fusebench.stats.injection import Injection
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
-
-_bench = runpy.run_path(str(Path(__file__).with_name("calibration_bench.py")))
-FakeWorker, FakeWorkers, calibrate, of, options, subject = (
-    _bench[name] for name in ("FakeWorker", "FakeWorkers", "calibrate", "of", "options", "subject")
-)
+from helpers.calibration_bench import FakeWorker, FakeWorkers, calibrate, of, options, subject
 
 
 def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) -> None:

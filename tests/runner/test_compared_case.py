@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
@@ -15,12 +11,10 @@ from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import BASE, CheckTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.stats.confirmation import PROCESSES
+from helpers import comparison_bench
+from helpers.comparison_bench import PLAN, SPLIT, A, B, Bench, only
 
-if TYPE_CHECKING:
-    from .comparison_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("comparison_bench.py")))
-bench, only, PLAN, A, B, SPLIT = (_bench[name] for name in ("bench", "only", "PLAN", "A", "B", "SPLIT"))
+bench = comparison_bench.bench
 
 
 def test_a_kernel_that_is_one_and_a_half_percent_slower_is_a_regression_confirmed_in_fresh_processes(bench: Bench, case: Case) -> None:

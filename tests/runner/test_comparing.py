@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
@@ -14,12 +10,10 @@ from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, ExitCode, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import Standing
+from helpers import comparison_bench
+from helpers.comparison_bench import SPLIT, A, B, Bench, FakeWorkers, only
 
-if TYPE_CHECKING:
-    from .comparison_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("comparison_bench.py")))
-bench, only, FakeWorkers, A, B, SPLIT = (_bench[name] for name in ("bench", "only", "FakeWorkers", "A", "B", "SPLIT"))
+bench = comparison_bench.bench
 
 
 def test_ten_comparisons_of_equal_kernels_whose_files_differ_raise_no_alarm(bench: Bench, case: Case) -> None:

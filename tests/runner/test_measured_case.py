@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,13 +11,10 @@ from fusebench.registry import Collection
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Failure, MeasureTask
 from fusebench.schema import Case, ExitCode, Status
+from helpers import session_bench
+from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, by_kernel, measured
 
-if TYPE_CHECKING:
-    from .session_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
-SPLIT, GOOD, FAST, WRONG = (_bench[name] for name in ("SPLIT", "GOOD", "FAST", "WRONG"))
+bench, cases = session_bench.bench, session_bench.cases
 
 
 def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,7 @@ from fusebench.runner.calibrate.pilots import FIT
 from fusebench.runner.calibrate.session import Calibrating, Found
 from fusebench.runner.calibrate.summary import record_of
 from fusebench.stats.injection import Injection
-
-_bench = runpy.run_path(str(Path(__file__).with_name("calibration_bench.py")))
-FakeWorker, FakeWorkers, calibrate, in_waves, of, options, subject, ELEMENTS = (
-    _bench[name] for name in ("FakeWorker", "FakeWorkers", "calibrate", "in_waves", "of", "options", "subject", "ELEMENTS")
-)
+from helpers.calibration_bench import ELEMENTS, FakeWorker, FakeWorkers, calibrate, in_waves, of, options, subject
 
 
 def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:

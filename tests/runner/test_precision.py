@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,14 +17,11 @@ from fusebench.runner.run.precision import LOOKS, imprecise, measure_in_processe
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
+from helpers import session_bench
+from helpers.session_bench import GOOD, PLAN, SPLIT, Bench, FakeWorker, by_kernel, measured
 
-if TYPE_CHECKING:
-    from .session_bench import Bench, FakeWorker
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
-SPLIT, GOOD = _bench["SPLIT"], _bench["GOOD"]
-PRECISE: SamplingPlan = msgspec.structs.replace(_bench["PLAN"], precision=0.002)
+bench, cases = session_bench.bench, session_bench.cases
+PRECISE: SamplingPlan = msgspec.structs.replace(PLAN, precision=0.002)
 
 
 def shifted(shift: float) -> Callable[[MeasureTask], Measured]:
@@ -66,7 +61,7 @@ def test_processes_are_added_until_the_speedup_is_known(bench: Bench, case: Case
 
 def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> None:
     alternating(bench, 0.03)
-    timing = by_kernel(run(bench, case, plan=_bench["PLAN"]))[GOOD].measurement
+    timing = by_kernel(run(bench, case, plan=PLAN))[GOOD].measurement
     assert timing is not None
     assert timing.processes == 1
     assert bench.workers.started == []
@@ -277,7 +272,7 @@ def test_only_fused_kernels_count_where_there_are_any() -> None:
 
 
 def test_nothing_is_imprecise_that_no_precision_was_asked_of() -> None:
-    assert imprecise([result("fused", Role.FUSED, 0.1)], _bench["PLAN"]) == []
+    assert imprecise([result("fused", Role.FUSED, 0.1)], PLAN) == []
 
 
 def test_one_process_knows_no_speedup_however_narrow_its_interval() -> None:

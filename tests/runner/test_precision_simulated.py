@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-import runpy
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -26,12 +23,10 @@ from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Estimate, Sample, SamplingPlan, Status
 from fusebench.stats.paired import half_width
+from helpers import session_bench
+from helpers.session_bench import Bench
 
-if TYPE_CHECKING:
-    from .session_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench = _bench["bench"]
+bench = session_bench.bench
 SPLIT = "scale/split@1"
 FUSED = ("scale/good@1", "scale/raises@1", "scale/sleeps@1")
 """Three fused kernels of the toy op; nothing calls them here."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,13 +18,10 @@ from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.suspects import Suspect, suspects
+from helpers import session_bench
+from helpers.session_bench import GOOD, SPLIT, Bench, by_kernel, measured
 
-if TYPE_CHECKING:
-    from .session_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, measured, by_kernel = (_bench[name] for name in ("bench", "cases", "measured", "by_kernel"))
-SPLIT, GOOD, ANY = (_bench[name] for name in ("SPLIT", "GOOD", "ANY"))
+bench, cases = session_bench.bench, session_bench.cases
 FIRST_US, AGAIN_US = 2.0, 1.5
 """Times of the kernel `good` in the first process, and in the fresh ones."""
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
@@ -14,12 +10,10 @@ from fusebench.runner.run.precision import LOOKS
 from fusebench.runner.run.resuming import Resumed
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, Run, Sample
+from helpers import session_bench
+from helpers.session_bench import PLAN, Bench, FakeWorker, by_kernel
 
-if TYPE_CHECKING:
-    from .session_bench import Bench, FakeWorker
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, by_kernel = (_bench[name] for name in ("bench", "cases", "by_kernel"))
+bench, cases = session_bench.bench, session_bench.cases
 
 
 def stopped_after(bench: Bench, cases: list[Case], count: int) -> tuple[Run, list[Sample]]:
@@ -64,7 +58,7 @@ def test_the_samples_of_taken_over_cases_are_part_of_the_run(bench: Bench, cases
 
 @pytest.mark.usefixtures("committed")
 def test_a_run_with_a_precision_goes_on_with_the_case_that_it_was_stopped_in(bench: Bench, cases: list[Case]) -> None:
-    plan = msgspec.structs.replace(_bench["PLAN"], precision=0.002)
+    plan = msgspec.structs.replace(PLAN, precision=0.002)
     stopped = bench.session(kernel="good", plan=plan)
 
     def interrupt(worker: FakeWorker) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,13 +16,10 @@ from fusebench.runner.run import session as session_module
 from fusebench.runner.run.options import default_plan
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
+from helpers import session_bench
+from helpers.session_bench import FAST, GOOD, SPLIT, WRONG, Bench, accuracy, by_kernel
 
-if TYPE_CHECKING:
-    from .session_bench import Bench
-
-_bench = runpy.run_path(str(Path(__file__).with_name("session_bench.py")))
-bench, cases, accuracy, by_kernel = (_bench[name] for name in ("bench", "cases", "accuracy", "by_kernel"))
-SPLIT, GOOD, FAST, WRONG = (_bench[name] for name in ("SPLIT", "GOOD", "FAST", "WRONG"))
+bench, cases = session_bench.bench, session_bench.cases
 
 
 def test_a_run_holds_every_kernel_with_its_status_and_figures(bench: Bench, case: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from fusebench.runner.calibrate.session import Calibrating
 from fusebench.runner.calibrate.summary import record_of, summary_of
 from fusebench.runner.calibrate.trial_counts import injected_counts
 from fusebench.stats.calibration import FEWEST_TRIALS
-
-_bench = runpy.run_path(str(Path(__file__).with_name("calibration_bench.py")))
-calibrate, of, options = (_bench[name] for name in ("calibrate", "of", "options"))
+from helpers.calibration_bench import calibrate, of, options
 
 
 def pilot(time_us: float, *slowdowns: float, launches: int = 1) -> Pilot:

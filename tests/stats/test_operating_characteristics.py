@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -22,6 +21,8 @@ from fusebench.stats.confirmation import false_alarm_bound
 from fusebench.stats.paired import ratio_estimate
 from fusebench.stats.sequential import Plan
 from fusebench.stats.trimmed import trimmed_mean
+from helpers import operating_characteristics as characteristics
+from helpers import simulate
 
 NAMES = ["drift", "bimodal processes", "placement bias", "32 ns ticks", "outliers", "throttling", "heavy tails"]
 COMPARISONS = 2000
@@ -29,7 +30,7 @@ PLAN = Plan()
 PAGE = Path(__file__).parents[2] / "docs" / "statistics.md"
 
 
-def noise(simulate: ModuleType, name: str, **changes: float) -> object:
+def noise(name: str, **changes: float) -> object:
     found = next(one for one in (*simulate.DURATIONS, simulate.TYPICAL, *simulate.NOISES) if one.name == name)
     return msgspec.structs.replace(found, **changes)
 
@@ -40,32 +41,32 @@ def most(rate: float, total: int = COMPARISONS) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_kernels_are_not_accused(simulate: ModuleType, name: str) -> None:
-    found = simulate.compare(noise(simulate, name), 0.0, COMPARISONS, seed=21)
+def test_equal_kernels_are_not_accused(name: str) -> None:
+    found = simulate.compare(noise(name), 0.0, COMPARISONS, seed=21)
     assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN))
     assert found.count(VerdictKind.IMPROVEMENT) <= most(false_alarm_bound(PLAN))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "bimodal processes"])
-def test_the_first_stage_keeps_its_level_at_the_worst_true_change(simulate: ModuleType, name: str) -> None:
+def test_the_first_stage_keeps_its_level_at_the_worst_true_change(name: str) -> None:
     """A change equal to the margin, and no scatter between processes, which is the confirmation's to bear: the level is exact there, so
     a test that spends a little more than it says is seen."""
-    model = noise(simulate, name, process=0.0)
+    model = noise(name, process=0.0)
     found = simulate.compare(model, PLAN.margin_at(model.time_us), COMPARISONS, seed=22)
     assert found.count_first(VerdictKind.REGRESSION) <= most(PLAN.alarm_level)
     assert found.count_first(VerdictKind.PASS) <= most(PLAN.pass_level)
     assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN))
 
 
-def test_processes_with_modes_deceive_the_first_stage_and_not_the_verdict(simulate: ModuleType) -> None:
-    found = simulate.compare(noise(simulate, "bimodal processes"), 0.0, COMPARISONS, seed=23)
+def test_processes_with_modes_deceive_the_first_stage_and_not_the_verdict() -> None:
+    found = simulate.compare(noise("bimodal processes"), 0.0, COMPARISONS, seed=23)
     assert found.count_first(VerdictKind.REGRESSION) > 10 * most(PLAN.alarm_level), "the model is there to deceive"
     assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_twice_the_smallest_visible_effect_is_found(simulate: ModuleType, name: str) -> None:
-    model = noise(simulate, name)
+def test_twice_the_smallest_visible_effect_is_found(name: str) -> None:
+    model = noise(name)
     margin = PLAN.margin_at(model.time_us)
     trials = []
     for place, factor in enumerate((1.25, 1.5, 2.0, 3.0, 5.0)):
@@ -78,8 +79,8 @@ def test_twice_the_smallest_visible_effect_is_found(simulate: ModuleType, name: 
 
 
 @pytest.mark.parametrize(("name", "planted"), [("2.8 us", 0.02), ("6 us", 0.02), ("12 us", 0.01), ("125 us", 0.01)])
-def test_the_targets_hold_at_the_largest_scatter_measured(simulate: ModuleType, name: str, planted: float) -> None:
-    model = noise(simulate, name)
+def test_the_targets_hold_at_the_largest_scatter_measured(name: str, planted: float) -> None:
+    model = noise(name)
     changed = simulate.compare(model, planted, 1000, seed=25)
     assert changed.count(VerdictKind.REGRESSION) >= 950
     equal = simulate.compare(model, 0.0, 1000, seed=26)
@@ -87,30 +88,30 @@ def test_the_targets_hold_at_the_largest_scatter_measured(simulate: ModuleType, 
     assert float(np.mean([finding.replicates for finding in equal.first])) < PLAN.looks[-1] * 0.75
 
 
-def test_the_durations_scatter_as_was_measured(simulate: ModuleType) -> None:
+def test_the_durations_scatter_as_was_measured() -> None:
     for name, scatter in (("2.8 us", 0.012), ("12 us", 0.0056), ("125 us", 0.0035)):
-        machine = simulate.Machine(noise(simulate, name, process=0.0), 200, 0.0, np.random.default_rng(1))
+        machine = simulate.Machine(noise(name, process=0.0), 200, 0.0, np.random.default_rng(1))
         assert float(np.std(machine.replicates(np.arange(200), 40))) == pytest.approx(scatter, rel=0.06)
 
 
-def test_the_simulation_deceives_rules_that_deserve_it(simulate: ModuleType) -> None:
+def test_the_simulation_deceives_rules_that_deserve_it() -> None:
     """Planted defects.  If these rules passed, the tests above would prove nothing: a fixed t interval on the rounds of one placement
     takes iterations for evidence, one over the replicates of one process takes the process for the kernel."""
-    model = noise(simulate, "placement bias")
+    model = noise("placement bias")
     machine = simulate.Machine(model, 200, 0.0, np.random.default_rng(3))
     samples = machine.samples(np.arange(200), 1)[:, 0]
     limit = 1 + PLAN.margin
     on_rounds = sum(ratio_estimate([[t] for t in one[:, 1]], [[t] for t in one[:, 0]], 0.0, 0.99).low > limit for one in samples)
     assert on_rounds > most(PLAN.alarm_level, 200)
-    machine = simulate.Machine(noise(simulate, "bimodal processes"), 200, 0.0, np.random.default_rng(4))
+    machine = simulate.Machine(noise("bimodal processes"), 200, 0.0, np.random.default_rng(4))
     logs = machine.replicates(np.arange(200), 64)
     on_one_process = sum(ratio_estimate([[math.exp(x)] for x in one], [[1.0]] * 64, 0.0, 0.99).low > limit for one in logs)
     assert on_one_process > most(PLAN.alarm_level, 200)
 
 
-def test_every_noise_acts(simulate: ModuleType) -> None:
+def test_every_noise_acts() -> None:
     """A model whose noise did nothing would pass every test."""
-    calm = noise(simulate, "none of these", placement=0.0, process=0.0, jitter=0.0)
+    calm = noise("none of these", placement=0.0, process=0.0, jitter=0.0)
 
     def samples(**changes: float) -> np.ndarray:
         return np.asarray(
@@ -132,13 +133,13 @@ def test_every_noise_acts(simulate: ModuleType) -> None:
     assert np.abs(heavy).max() > 8 * np.median(np.abs(heavy))
 
 
-def test_the_simulation_uses_the_shipped_trimmed_mean(simulate: ModuleType) -> None:
+def test_the_simulation_uses_the_shipped_trimmed_mean() -> None:
     samples = np.random.default_rng(5).gamma(3.0, 1.0, (4, simulate.ROUNDS, 2))
     shipped = [[trimmed_mean(one[:, arm].tolist(), simulate.TRIM) for arm in (0, 1)] for one in samples]
     assert np.allclose(simulate.trimmed_means(samples, simulate.TRIM), shipped)
 
 
-def test_the_guides_tables_are_this_simulations(simulate: ModuleType, characteristics: ModuleType) -> None:
+def test_the_guides_tables_are_this_simulations() -> None:
     """A few rows of each table, simulated again with other seeds, agree with what is printed."""
     rows = {
         cells[0]: [float(cell.rstrip("%")) / (100 if cell.endswith("%") else 1) for cell in cells[1:]]
@@ -147,7 +148,7 @@ def test_the_guides_tables_are_this_simulations(simulate: ModuleType, characteri
     }
     assert set(rows) == {one.name for one in (*simulate.DURATIONS, simulate.TYPICAL, *simulate.NOISES)}
     for name in ("12 us", "throttling"):
-        again = characteristics.row(simulate, name, 300, 150, seed=77)
+        again = characteristics.row(name, 300, 150, seed=77)
         printed = dict(zip(characteristics.COLUMNS[1:], rows[name], strict=True))
         assert printed["false regressions"] <= most(false_alarm_bound(PLAN), 4000)
         for column, total in (("undecided", 300), *((column, 150) for column in characteristics.COLUMNS[5:])):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from scipy.stats import binom
 
 from fusebench.stats.random_orders import RandomOrders
 from fusebench.verdict.shifts import orders_needed
+from helpers import history_characteristics
 
 GUIDE = Path(__file__).parents[2] / "docs" / "history.md"
 TRIALS = 60
@@ -31,7 +31,7 @@ def random_orders() -> RandomOrders:
 
 @pytest.mark.parametrize("cell", [(5, 3, 1.05), (8, 1, 1.02), (15, 0, 1.01)], ids=str)
 def test_the_guide_says_how_soon_a_step_is_seen(
-    history_characteristics: ModuleType, stated: dict[int, list[float]], random_orders: RandomOrders, cell: tuple[int, int, float]
+    stated: dict[int, list[float]], random_orders: RandomOrders, cell: tuple[int, int, float]
 ) -> None:
     after, place, factor = cell
     found = history_characteristics.share_found(after, factor, 30, random_orders, trials=TRIALS)
@@ -40,5 +40,5 @@ def test_the_guide_says_how_soon_a_step_is_seen(
     assert low <= found * TRIALS <= high
 
 
-def test_steady_suites_raise_no_alarm_beyond_the_margin(history_characteristics: ModuleType) -> None:
+def test_steady_suites_raise_no_alarm_beyond_the_margin() -> None:
     assert history_characteristics.share_of_alarms(10, 5, 0.01) == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,18 +13,8 @@ import torch
 from fusebench.accuracy import check_kernel
 from fusebench.registry import Collection
 from fusebench.schema import Accuracy
+from helpers import documented
 
-
-def _load_documented() -> Any:
-    spec = importlib.util.spec_from_file_location("fusebench_documented_peers", Path(__file__).with_name("documented.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-documented = _load_documented()
 LIBRARIES = ("flash_attn", "flashinfer", "liger_kernel", "quack", "sglang", "vllm")
 
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from cubin_dump import resources  # beside this program, whose folder is the first on its path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from fusebench.evidence.cubin import code_of
 from fusebench.registry import Kernel, load_collection
+from helpers.cubin_dump import resources
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 POINTERS = {

@@ -1,4 +1,4 @@
-"""A project, a GPU that is none and a script for Nsight Compute, for the tests of `ncu`; these load this file by its path."""
+"""A project, a GPU that is none and a script for Nsight Compute, for the tests of `ncu`."""
 
 from __future__ import annotations
 

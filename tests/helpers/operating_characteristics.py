@@ -2,18 +2,14 @@
 
 Run it from the repository with the package importable; it prints both tables as markdown in about a minute:
 
-    python tests/stats/operating_characteristics.py
+    PYTHONPATH=tests python -m helpers.operating_characteristics
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 from fusebench.schema import VerdictKind
 from fusebench.stats.calibration import summarise
+from helpers import simulate
 
 SIZES = (0.005, 0.01, 0.02, 0.05)
 COLUMNS = (
@@ -26,7 +22,7 @@ COLUMNS = (
 )
 
 
-def row(simulate: ModuleType, name: str, equal: int, planted: int, seed: int = 1) -> dict[str, float]:
+def row(name: str, equal: int, planted: int, seed: int = 1) -> dict[str, float]:
     """One noise model: counts among `equal` comparisons of a kernel with itself, and shares found among `planted` of each size."""
     noise = next(one for one in (*simulate.DURATIONS, simulate.TYPICAL, *simulate.NOISES) if one.name == name)
     alike = simulate.compare(noise, 0.0, equal, seed)
@@ -43,11 +39,11 @@ def row(simulate: ModuleType, name: str, equal: int, planted: int, seed: int = 1
     }
 
 
-def table(simulate: ModuleType, names: list[str], equal: int, planted: int) -> list[str]:
+def table(names: list[str], equal: int, planted: int) -> list[str]:
     """The lines of a markdown table."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     for name in names:
-        found = row(simulate, name, equal, planted)
+        found = row(name, equal, planted)
         cells = [
             name,
             f"{found['first findings']:g}",
@@ -61,13 +57,8 @@ def table(simulate: ModuleType, names: list[str], equal: int, planted: int) -> l
 
 
 def main() -> None:
-    spec = importlib.util.spec_from_file_location("fusebench_simulate", Path(__file__).with_name("simulate.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    simulate = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(simulate)
     for noises in (simulate.DURATIONS, (simulate.TYPICAL, *simulate.NOISES)):
-        print(*table(simulate, [noise.name for noise in noises], 4000, 1000), "", sep="\n")
+        print(*table([noise.name for noise in noises], 4000, 1000), "", sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""A toy op, and an empty project to write suites of it into; the tests of suites load this file by its path.
+"""A toy op, and an empty project to write suites of it into, for the tests of suites."""
 
-Without `from __future__ import annotations`: msgspec looks for the types that a string annotation names in the class's module, and a file
-that runpy has run is none.
-"""
+from __future__ import annotations
 
 import textwrap
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A comparison over fakes, for the tests of comparisons; these load this file by its path."""
+"""A comparison over fakes, for the tests of comparisons."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fusebench.schema import Environment, Role
 OP = "norm_scale_shift_gate_select01"
 MINIMUM = 75_599_872
 """Three activations of 4096 rows of 3072, the index, and fourteen rows of parameters."""
-FIXTURE = Path(__file__).parent / "counters" / "data" / "select01_h200.csv"
+FIXTURE = Path(__file__).parents[1] / "counters" / "data" / "select01_h200.csv"
 
 
 @functools.cache

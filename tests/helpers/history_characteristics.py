@@ -1,7 +1,7 @@
 """How soon a change in a history of runs is seen, and how often one is seen that is not there: the tables of docs/history.md.
 
-`python tests/stats/history_characteristics.py` prints them in about two minutes.  No device made these figures: nights scatter with heavy
-tails around their level, and one in thirty is disturbed by 5 % on average.
+`PYTHONPATH=tests python -m helpers.history_characteristics` prints them in about two minutes.
+No device made these figures: nights scatter with heavy tails around their level, and one in thirty is disturbed by 5 % on average.
 """
 
 from __future__ import annotations

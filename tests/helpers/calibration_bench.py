@@ -1,6 +1,6 @@
 """Calibration over workers that no process stands behind: times follow from parameters, plus noise of known size.
 
-For the tests of calibrations, which load this file by its path.
+For the tests of calibrations.
 """
 
 from __future__ import annotations

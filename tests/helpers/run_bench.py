@@ -1,4 +1,4 @@
-"""A project whose kernels run on a CPU, and answers for its worker processes, for the tests of `run`; these load this file by its path."""
+"""A project whose kernels run on a CPU, and answers for its worker processes, for the tests of `run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session over fakes, for the tests of runs; these load this file by its path."""
+"""A session over fakes, for the tests of runs."""
 
 from __future__ import annotations
 
