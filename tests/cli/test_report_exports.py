@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +9,6 @@ import pytest
 from click.testing import Result
 
 from fusebench.report.exports import FORMATS
-
-_fixtures = runpy.run_path(str(Path(__file__).with_name("run_fixtures.py")))
-keep, project_folder, synthetic = (_fixtures[name] for name in ("keep", "project_folder", "synthetic"))
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "pytest-benchmark"])
