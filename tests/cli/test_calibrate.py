@@ -47,7 +47,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path
     assert len(stored["components"]) == 2
 
     ran = fusebench("run", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--replicates", "2", "--rounds", "2")
-    assert "of 4 equal kernels called slower" in ran.stdout, ran.output
+    assert "of 4 A/A comparisons called slower" in ran.stdout, ran.output
 
 
 @pytest.mark.usefixtures("few")

@@ -244,7 +244,7 @@ def test_the_speed_of_compiled_code_is_told_and_has_no_say(keep: Keep, fusebench
     assert result.exit_code == 0, result.output
     assert f"regression qknorm_rope:flux_1024 {compiled} relative to" in said
     assert said.count(why) == 3
-    assert "27 pass, 1 regression, 1 improvement, 1 undecided; without a say in the exit code:" in said
+    assert "27 pass, 1 regression, 1 improvement, 1 undecided; advisory, not in the exit status:" in said
     assert "unexplained improvement" not in said
     document = json.loads(fusebench("gate", "tuned", "--json").stdout)
     rows = [row for row in document["judgements"] if row["verdict"] != "pass"]

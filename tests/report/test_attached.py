@@ -71,7 +71,7 @@ def test_a_terminal_gets_the_first_few_and_hears_of_the_rest() -> None:
 
 def test_markdown_holds_all_of_it_and_a_pipe_breaks_no_table(run: Run) -> None:
     lines = evidence_markdown(attached_to(run))
-    assert lines[0] == "## What changed in what regressed"
+    assert lines[0] == "## Evidence for the regressions"
     assert "| global loads | 8x16 B \\| 1x8 B | [16]x8 B | worse |" in lines
     assert "* from a stored file" in lines
     assert "* not collected: no <toolchain>" in lines

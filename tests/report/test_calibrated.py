@@ -37,7 +37,7 @@ NOTE = CalibrationNote(
         VisibleEffect(low_us=50.0, high_us=math.inf, comparisons=300, smallest=0.0098),
     ),
 )
-SAID = "0 of 1040 equal kernels called slower (95 % interval up to 0.35%)"
+SAID = "0 of 1040 A/A comparisons called slower (95 % interval up to 0.35%)"
 
 
 def forms(run: Run) -> list[str]:

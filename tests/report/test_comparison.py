@@ -50,7 +50,7 @@ def test_what_has_no_say_is_counted_apart(synthetic: ModuleType) -> None:
     print_judgements(judgements, console)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines()[-1] == (
-        "30 kernel-case pairs: 27 pass, 2 regression, 1 improvement; without a say in the exit code: 1 regression, 1 improvement of these"
+        "30 kernel-case pairs: 27 pass, 2 regression, 1 improvement; advisory, not in the exit status: 1 regression, 1 improvement of these"
     )
     rows = {(row["case"], row["kernel"]): row["decides"] for row in comparison_document(old, new, judgements)["rows"]}
     assert [rows[place] for place in (*places, ("flux_1024", synthetic.FUSED))] == [False, False, True]

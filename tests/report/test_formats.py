@@ -119,7 +119,7 @@ def silent(synthetic: ModuleType) -> Run:
     return msgspec.structs.replace(run, results=results)
 
 
-def test_what_has_no_say_is_no_failure_in_junit(silent: Run) -> None:
+def test_an_advisory_result_is_no_failure_in_junit(silent: Run) -> None:
     (suite,) = ElementTree.fromstring(junit_xml(silent))
     assert [suite.get(name) for name in ("failures", "errors", "skipped")] == ["0", "0", "4"]
     assert sorted(one.get("message", "") for one in suite.iter("skipped")) == [
@@ -130,7 +130,7 @@ def test_what_has_no_say_is_no_failure_in_junit(silent: Run) -> None:
     ]
 
 
-def test_what_has_no_say_is_a_notice_on_github(silent: Run) -> None:
+def test_an_advisory_result_is_a_notice_on_github(silent: Run) -> None:
     lines = github_annotations(silent).splitlines()
     assert {line.split(" ")[0] for line in lines} == {"::notice"}
     assert [line.rpartition("::")[2] for line in lines if "slower" in line or "boom" in line] == [
@@ -141,10 +141,10 @@ def test_what_has_no_say_is_a_notice_on_github(silent: Run) -> None:
     ]
 
 
-def test_what_has_no_say_is_marked_in_every_table_and_in_the_document(silent: Run) -> None:
+def test_an_advisory_result_is_marked_in_every_table_and_in_the_document(silent: Run) -> None:
     for view in (html_report(silent), markdown_report(silent)):
-        assert view.count("regression, no say") == 2
-        assert (view.count("undecided, no say"), view.count("error, no say"), view.count("pass, no say")) == (1, 1, 0)
+        assert view.count("regression, advisory") == 2
+        assert (view.count("undecided, advisory"), view.count("error, advisory"), view.count("pass, advisory")) == (1, 1, 0)
     assert "5 % slower; no say: tuned anew" in markdown_report(silent)
     rows = {row["kernel"]: row for row in run_document(silent, None)["results"]}
     assert [rows[f"qknorm_rope/{name}@1"]["decides"] for name in ("compiled", "fused_triton", "fused_cuda")] == [False] * 3

@@ -88,7 +88,7 @@ def test_a_newest_level_that_is_slower_is_named_and_a_peers_has_no_say(make: Mak
     assert "qknorm_rope/fused_triton@2 on flux_1024" in verdict_line(make(40, [(20, 1.04)]))
     peer = make(40, [(20, 1.04)], role=Role.PEER)
     assert verdict_line(peer).startswith("no newest level is slower")
-    assert "without a say in --gate" in history_markdown(peer)
+    assert "advisory: not in --gate" in history_markdown(peer)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ baseline = typer.Typer(help="Keep a run as the baseline of its device model, or 
 @baseline.command()
 def promote(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run to keep: a folder, a run id or the start of one, or `latest`.")],
-    force: Annotated[bool, typer.Option("--force", help="Promote although something speaks against it; what does is printed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote despite objections; they are printed.")] = False,
 ) -> None:
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/."""
     from ..config import find_project

@@ -12,12 +12,12 @@ from .output import console, print_json
 
 def compare(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The earlier run: a folder, a run id or the start of one, or `latest`.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The later run, named likewise.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The later run, in the same forms.")],
     json: JsonOption = False,
 ) -> None:
     """Show two runs side by side: times, speedups, errors, and the change with its interval where the runs are comparable.
 
-    It informs and does not judge: the exit code is 0 whatever changed.  `fusebench gate` judges.
+    The exit code is always 0; `fusebench gate` judges.
     """
     from ..config import find_project
     from ..report.comparison import comparison_document, print_comparison

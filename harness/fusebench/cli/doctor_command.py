@@ -1,4 +1,4 @@
-"""`fusebench doctor`: is this machine fit to measure, and what to do about each "no"."""
+"""`fusebench doctor`: checks whether this machine is fit to measure, with a remedy for each "no"."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def doctor(device: DeviceOption = "auto", json: JsonOption = False) -> None:
-    """Is this machine fit to measure?  GPU, driver, idleness, clocks, counters, toolchain; what to do about each "no".
+    """Check whether this machine is fit to measure: GPU, driver, idleness, clocks, counters, toolchain; each "no" with its remedy.
 
-    Exit code 0: the chosen device can be measured on (a machine without a GPU is fit for CPU runs).  3: it cannot.
+    Exit code 0: fit to measure on the chosen device (a machine without a GPU is fit for CPU runs).  3: not fit.
     """
     from ..device.doctor import examine, is_fit
 

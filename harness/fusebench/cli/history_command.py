@@ -57,23 +57,25 @@ def history(
         FigureName,
         typer.Option(
             "--figure",
-            help="sol: share of the speed of light; speedup: over the case's baseline; raw: microseconds, from the newest run's board, "
-            "driver and toolchain only.",
+            help="sol: share of the speed of light; speedup: over the case's baseline; raw: microseconds, of runs on the newest run's "
+            "board, driver and toolchain only.",
         ),
     ] = FigureName.SOL,
-    margin: Annotated[float, typer.Option("--margin", help="Levels closer than this are one; 0.01 is 1 %.")] = 0.01,
+    margin: Annotated[float, typer.Option("--margin", help="Smallest change between two levels; 0.01 is 1 %.")] = 0.01,
     gate: Annotated[bool, typer.Option("--gate", help="Exit with 1 if a newest level is slower than the one before.")] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE|DIR", help="Write a picture (.png), or into a folder one more for every case that moved."),
+        typer.Option(
+            "--plot", metavar="FILE|DIR", help="Write a picture (FILE.png), or a folder with one picture more per case that moved."
+        ),
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="text for the terminal, md for a page.")] = Form.TEXT,
     json: JsonOption = False,
 ) -> None:
     """Find where kernels became slower or faster over many runs, and between which commits.
 
-    Runs of another device model, timer or cache state than the newest one's are left out and named.  A level needs five runs, so a change
-    is seen no sooner than five runs later: `fusebench gate` judges a single run.
+    Runs whose device model, timer or cache state differs from the newest run's are left out and named.  A level needs five runs, so a
+    change shows five runs after it happened.  `fusebench gate` judges a single run.
 
     Exit codes: 0; with --gate 1 a newest level that is slower, 4 too few runs to see anything.
     """
@@ -119,7 +121,7 @@ def _date(text: str | None) -> datetime | None:
 def _wanted(
     runs: Sequence[Snapshot], suites: Sequence[str] | None, op: str | None, kernel: str | None, case: str | None
 ) -> Callable[[Case, str], bool]:
-    """What the SELECTION options choose of what the records hold, which need not be what the project holds today.
+    """The series that the SELECTION options choose.  They choose among the records, not among the project's kernels of today.
 
     Raises:
         UnknownNameError: nothing in `runs` answers to an option.

@@ -41,7 +41,7 @@ class _Request:
 
 def list_command(
     *,
-    what: Annotated[What | None, typer.Argument(help="What to list; an overview of everything unless given.")] = None,
+    what: Annotated[What | None, typer.Argument(help="What to list; everything in short if omitted.")] = None,
     suite: SuiteOption = None,
     op: OpOption = None,
     kernel: KernelOption = None,

@@ -35,11 +35,11 @@ from . import (
 from .exit_status import exit_code_of
 
 EXIT_INTERRUPTED = 130
-"""What a shell reports for a process that SIGINT ended: 128 + 2."""
+"""Exit status that a shell reports after SIGINT: 128 + 2."""
 
 
 class _Commands(TyperGroup):
-    """Runs a subcommand and words its failure."""
+    """Runs a subcommand and turns its failure into a message and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -103,7 +103,7 @@ def _options(
 def main() -> None:
     """Entry point of the console script.
 
-    What a time limit or a CI runner sends (SIGTERM) ends a command as Ctrl-C does, so that what was measured is kept.
+    SIGTERM, which time limits and CI runners send, ends a command as Ctrl-C does: measurements made so far are kept.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,9 +1,8 @@
-"""A package that fusebench declares as its own and that is not installed: told by the import that failed, and put into words.
+"""The error for a declared dependency that is not installed, made from the import that failed.
 
-Commands import what they need when they need it, so that such an import fails in the midst of one.  It happens where nothing installed
-fusebench and its sources are run through PYTHONPATH: no metadata says then what it declares, pyproject.toml need not be there, and by what
-name a package is imported that is absent neither of them knows.  So the names stand here, and a test holds them against all imports of
-fusebench and against pyproject.toml.  Without typer and msgspec no command starts, and Python itself says so.
+Commands import their dependencies late, so such an import fails while a command runs.  This happens when the sources are run through
+PYTHONPATH without an installation: there is no metadata then that maps a module to its package, so the map stands here.  A test compares
+it with all imports of fusebench and with pyproject.toml.  Without typer and msgspec no command starts, and Python reports the import.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 
 
 def missing_package(error: BaseException) -> UsageError | None:
-    """What to tell of `error` where it says that such a package is not installed; None for anything else.
+    """The usage error for a failed import of a declared package; None for any other exception.
 
-    A module of fusebench, one inside a package that is installed, or one that nobody declared is none: its name was misspelt, or another
-    package is broken.
+    A missing module of fusebench, of an installed package or of an undeclared package is a different fault: a misspelt name or a broken
+    package.
     """
     package = PACKAGES.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
     if package is None:

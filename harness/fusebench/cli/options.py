@@ -1,4 +1,4 @@
-"""Options that commands share, each spelled and explained once."""
+"""Options that commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def a_number(value: float | None) -> float | None:
-    """Callback of options that take a number: `nan` is neither below their least value nor above their greatest, and so would pass.
+    """Callback of numeric options: refuses `nan`, which passes every minimum and maximum.
 
     Raises:
         typer.BadParameter: it is NaN.
@@ -52,8 +52,8 @@ EvidenceOption = Annotated[
     bool,
     typer.Option(
         "--evidence/--no-evidence",
-        help="Compile the kernels that regressed, as they were and as they are, and show what changed: registers, spills, occupancy, "
-        "instructions; `run` and `ab` on a GPU also read hardware counters of the first few, where they may. It decides nothing.",
+        help="Compile base and head of the kernels that regressed and show the changes in registers, spills, occupancy and "
+        "instructions; on a GPU, `run` and `ab` also read hardware counters of the first few, if permitted. It never changes the verdict.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -63,6 +63,6 @@ TimeoutOption = Annotated[
         metavar="SECONDS",
         min=1.0,
         callback=a_number,
-        help="A kernel without a sign of life for this long counts as hung.",
+        help="A kernel that makes no progress for this long counts as hung.",
     ),
 ]

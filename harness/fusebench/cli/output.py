@@ -1,4 +1,4 @@
-"""How commands print: tables for people, one JSON document for programs, remarks on stderr."""
+"""Printing: tables for people, one JSON document for programs, remarks on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNLIMITED_WIDTH = 10_000
 
 
 def console() -> Console:
-    """A console on stdout that prints text as it stands: no markup, no emoji codes, no guessing at highlights."""
+    """A console on stdout that prints text unchanged: no markup, no emoji codes, no highlighting."""
     from .piped_console import PipedConsole
 
     width = None if sys.stdout.isatty() else UNLIMITED_WIDTH

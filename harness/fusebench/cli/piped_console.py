@@ -1,4 +1,4 @@
-"""A console whose reader may leave."""
+"""A rich console for pipes: a reader that closes the pipe raises an error instead of ending the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 
 
 class PipedConsole(Console):
-    """Rich's own ends the process with exit code 1, which says regression, when nobody reads its output any more."""
+    """Rich's console exits with 1 on a closed pipe; here 1 means a regression."""
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError, as writing without rich does (`ending.exit_code_of` gives it an exit code)."""

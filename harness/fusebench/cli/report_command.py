@@ -1,4 +1,4 @@
-"""`fusebench report`: a run in the forms that people and CI systems read."""
+"""`fusebench report`: a run in formats for people and CI systems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """The forms a report comes in."""
+    """Formats of a report."""
 
     MARKDOWN = "md"
     HTML = "html"
@@ -49,11 +49,10 @@ def report(
         Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; a folder for pages, which need one.")
     ] = None,
 ) -> None:
-    """Render a run's record; any run can be rendered anew at any time.
+    """Render the record of a run.
 
-    A run that was made before its device was calibrated is shown with the device's stored calibration.  The record of a `fusebench ab` or
-    a `fusebench ncu`, by its path or id, is rendered as md.  A run's record with figures that no measurement gives is refused, and they
-    are named.
+    A run older than its device's calibration is shown with the stored calibration.  Records of `fusebench ab` and `fusebench ncu`, by path
+    or id, are rendered as md.  A record with impossible figures is refused with their names.
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE

@@ -1,4 +1,4 @@
-"""What a command is about: the project, its ops and kernels, and the cases that the SELECTION options choose."""
+"""The subject of a command: the project, its ops and kernels, and the cases that the SELECTION options choose."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Selection:
     kernel: str | None
     """Glob that kernels must match; at least one kernel of the collection does, if kernels were loaded."""
     refused: tuple[str, ...] = ()
-    """Why suite files were passed over, where all suites were asked for."""
+    """Reasons why suite files were skipped, where all suites were asked for."""
 
     @property
     def ops(self) -> frozenset[str]:
@@ -37,7 +37,7 @@ class Selection:
 
     @property
     def exact_kernel(self) -> KernelId | None:
-        """The one kernel that is meant, where `kernel` is `op/name@version`."""
+        """The one selected kernel, where `kernel` is a full id `op/name@version`."""
         return _exact(self.kernel)
 
 
@@ -91,7 +91,7 @@ def resolve_selection(
 
 
 def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
-    """The kernels that `cases` need; all of them where none of these matches, to say or to find what `kernel` means instead."""
+    """The kernels of the ops of `cases`; those of all ops where none matches, so that the error can name the nearest."""
     from ..registry import load_collection
 
     found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel), operators=False)

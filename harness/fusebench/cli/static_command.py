@@ -1,4 +1,4 @@
-"""`fusebench static`: what kernels are compiled to, without a GPU, and whether it became worse."""
+"""`fusebench static`: compiled code of kernels without a GPU, and a gate on it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ ArchOption = Annotated[
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Compilations at once; as many as there are CPU cores by default.", show_default=False)
 ]
-CacheOption = Annotated[bool, typer.Option("--no-cache", help="Record and compile everything anew, and keep nothing.")]
+CacheOption = Annotated[bool, typer.Option("--no-cache", help="Record and compile everything again; neither read nor write the cache.")]
 MarginOption = Annotated[float, typer.Option("--margin", help="Share of instructions that may be added; 0.05 is 5 %.")]
-AllowOption = Annotated[
-    bool, typer.Option("--allow-incomparable", help="Do not count what cannot be compared, or is missing, as undecided.")
-]
+AllowOption = Annotated[bool, typer.Option("--allow-incomparable", help="Do not count incomparable or missing kernels as undecided.")]
 
 
 def static(
@@ -38,7 +36,7 @@ def static(
     case: CaseOption = None,
     arch: ArchOption = None,
     kernels: KernelsOption = None,
-    gate: Annotated[bool, typer.Option("--gate", help="Judge by the baselines in results/baselines/static/.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Compare with the baselines in results/baselines/static/.")] = False,
     promote: Annotated[bool, typer.Option("--promote", help="Make the result the baseline of each target and this toolchain.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Promote although kernels failed, or the baseline holds more cases.")] = False,
     margin: MarginOption = 0.05,
@@ -47,10 +45,9 @@ def static(
     no_cache: CacheOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what every Triton and CUDA C++ kernel is compiled to; no GPU is needed.
+    """Show the compiled code of every Triton and CUDA C++ kernel; no GPU is needed.
 
-    Registers, spills, shared memory, occupancy, instructions by class and a hash of the machine code, for the launches that each case
-    really makes.
+    Registers, spills, shared memory, occupancy, instructions by class and a hash of the machine code, for the real launches of each case.
 
     Examples:
 
@@ -69,9 +66,9 @@ def static(
 
     require_margin(margin)
     if gate and promote:
-        raise UsageError("--gate and --promote together would judge a result by itself; pass one of them")
+        raise UsageError("--gate and --promote together would compare a result with itself; pass one of them")
     if promote and (kernel is not None or case is not None):
-        raise UsageError("--promote with --kernel or --case would make a baseline of a part; select whole suites")
+        raise UsageError("--promote with --kernel or --case would make an incomplete baseline; select whole suites")
     targets = find_targets(arch, gate=gate)
     selection = resolve_selection(suite=suite, op=op, kernel=None, case=case, kernels=kernels, load_kernels=False)
     reports = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)

@@ -1,4 +1,4 @@
-"""What `static` and `ab --static` share: targets by name, collection with progress, printing."""
+"""Shared by `static` and `ab --static`: targets by name, collection with progress, printing."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def print_evidence(reports: Sequence[StaticReport]) -> None:
 
 
 def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
-    """What changed, and every verdict but a plain pass."""
+    """Print the changes, and every verdict but a plain pass."""
     from ..report.static_table import CHANGE_COLUMNS, change_rows
 
     rows = change_rows(judgements)

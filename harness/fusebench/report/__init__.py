@@ -1,1 +1,1 @@
-"""What people and CI read: views of a run, made from the record alone."""
+"""Views of a record for people and CI: tables, pages, pictures, JSON.  They read the record and measure nothing."""

@@ -1,4 +1,4 @@
-"""What `fusebench ab` prints: a table per case, the report, and the one JSON document, all from the record."""
+"""The results of `fusebench ab` as a terminal table, a report and one JSON document, made from the record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = ("kernel", "base us", "this us", "change", "replicates", "rms error, th
 
 
 def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
-    """What lies above and below the tables: sentences with the style that they are shown in."""
+    """The sentences around the tables, each with its terminal style."""
     kinds = Counter(one.verdict.kind.value for one in comparison.kernels)
     lines = [(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing was compared", "bold")]
     for kind in (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT):
@@ -42,7 +42,7 @@ def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def headline(comparison: Comparison) -> str:
-    """Which two things were compared, on what."""
+    """Head, base, device and timer."""
     environment, base = comparison.environment, comparison.base
     head = (environment.git_commit[:12] or "this checkout") + (" with uncommitted changes" if environment.git_dirty else "")
     origin = f", the merge base of HEAD and {base.asked}" if base.merge_base and base.asked else f", {base.asked}" if base.commit else ""
@@ -50,7 +50,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def print_ab(comparison: Comparison, console: Console) -> None:
-    """Print the tables and what belongs below them."""
+    """Print the tables and the sentences below them."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -81,13 +81,13 @@ def ab_markdown(comparison: Comparison) -> str:
     lines += [
         f"Every replicate is a fresh random placement of all buffers with {comparison.plan.rounds} rounds ({comparison.plan.cache.value} "
         f"cache). Pairs were judged after {', '.join(map(str, plan.looks))} replicates with a margin of {plan.margin:.1%}, at least "
-        f"{plan.floor_us:g} us; changes were measured again in fresh processes."
+        f"{plan.floor_us:g} us; changes were confirmed in fresh processes."
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
-    """What `ab --json` prints; floats are finite or None."""
+    """The document of `ab --json`; floats are finite or None."""
     return {
         "run": str(folder) if folder is not None else None,
         "comparison_version": comparison.comparison_version,
@@ -104,7 +104,7 @@ def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
 
 
 def calibration(comparison: Comparison) -> str:
-    """What is known of the verdicts' reliability on this device."""
+    """How reliable verdicts are on this device, from its calibration."""
     return calibration_words(comparison.calibration, comparison.environment.device, comparison.timer, comparison.plan.cache)
 
 

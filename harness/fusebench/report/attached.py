@@ -1,4 +1,4 @@
-"""Evidence that verdicts carry, as people read it: once for all the cases that it is the same on."""
+"""Evidence attached to verdicts.  Equal evidence is shown once, with the cases it holds for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SHOWN_ON_A_TERMINAL = 8
 _NAMED_CASES = 4
 
 Attached = tuple[str, str, Attachment]
-"""A kernel, a case's key and what belongs to them."""
+"""Kernel, case key and one attachment of that result."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """One attachment and what it is about."""
+    """One attachment and its subject."""
 
     subject: str
     """`qk/fused@1 on qk:flux, qk:wan`."""
@@ -29,7 +29,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def attached_to(run: Run) -> list[Attached]:
-    """What a run's results carry."""
+    """The attachments of a run's results."""
     return [(result.kernel, result.case_key, attachment) for result in run.results for attachment in result.attachments]
 
 

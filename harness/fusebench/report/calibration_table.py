@@ -1,4 +1,4 @@
-"""What `fusebench calibrate` prints: the rate of false alarms, what was found of every planted slowdown, where the scatter comes from."""
+"""The report of `fusebench calibrate`: false-alarm rate, detection of injected slowdowns, sources of scatter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from .markdown import markdown_table
 from .summary import TOO_FEW, calibration_words, smallest_words
 from .wording import DASH
 
-CLASS_HEADER = ("duration", "equal kernels", "called slower", "called faster", "undecided", "smallest found", "95 % found at", "replicates")
-TRUTH_HEADER = ("kernel", "case", "planted", "meant", "measured", "us")
+CLASS_HEADER = (
+    "duration",
+    "A/A comparisons",
+    "called slower",
+    "called faster",
+    "undecided",
+    "smallest found",
+    "95 % found at",
+    "replicates",
+)
+TRUTH_HEADER = ("kernel", "case", "injected by", "nominal", "measured", "us")
 SCATTER_HEADER = ("kernel", "case", "us", "rounds", "placements", "processes", "one replicate")
 
 
@@ -38,11 +47,11 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         *markdown_table(CLASS_HEADER, [_class_row(one) for one in summary.classes]),
         "",
         *_found(summary.classes),
-        "## What the plantings truly are",
+        "## Ground truth: the measured size of each injected slowdown",
         "",
         *markdown_table(TRUTH_HEADER, [_truth_row(one) for one in record.truths], right_from=3),
         "",
-        "## Where the scatter comes from (standard deviations of the log ratio of equal kernels)",
+        "## Sources of scatter (standard deviation of the log ratio in A/A comparisons)",
         "",
         *markdown_table(SCATTER_HEADER, [_scatter_row(one) for one in record.components], right_from=2),
     ]
@@ -93,7 +102,7 @@ def _class_row(one: ClassSummary) -> list[str]:
 
 def _found(classes: Sequence[ClassSummary]) -> list[str]:
     rows = [[one.name, f"{size:.2%}", _rate(rate), _rate(one.passed[size])] for one in classes for size, rate in one.found.items()]
-    return [*markdown_table(("duration", "planted", "found", "passed"), rows), ""] if rows else []
+    return [*markdown_table(("duration", "injected slowdown", "found", "passed"), rows), ""] if rows else []
 
 
 def _rate(rate: Rate) -> str:

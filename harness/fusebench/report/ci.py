@@ -13,7 +13,7 @@ from .wording import failure_reason, part_label, part_notes, short_kernel, with_
 def junit_xml(run: Run) -> str:
     """Regressions are failures, kernels that failed are errors, what was not timed or not decided is skipped with its reason.
 
-    So is whatever has no say in the exit code: a reader of this file must not call for what the command lets pass.
+    An advisory result is skipped too: a CI system must not fail where the command's exit status is 0.
     """
     root = ElementTree.Element("testsuites", name=f"fusebench {headline(run)}")
     for name in dict.fromkeys(result.suite for result in run.results):
@@ -74,9 +74,11 @@ def _printable(text: str) -> str:
 
 
 def github_annotations(run: Run) -> str:
-    """`::error` for failed kernels and regressions, `::warning` for undecided or incomparable ones and for the run's own warnings,
-    `::notice` for any of these that has no say in the exit code, one with the weighted speedups and one for each kernel that covers a part
-    of its op."""
+    """One workflow command per finding.
+
+    `::error`: failed kernels and regressions.  `::warning`: undecided and incomparable kernels, and the run's own warnings.  `::notice`:
+    advisory findings of either kind, the weighted speedups, and each kernel that covers a part of its op.
+    """
     lines = [line for result in run.results if (line := _annotation(result))]
     if not run.complete:
         lines.append(_command("warning", "incomplete run", "not every case was measured"))

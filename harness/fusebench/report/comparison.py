@@ -31,7 +31,7 @@ class _Side(msgspec.Struct, frozen=True):
 
 
 def comparison_document(old: Run, new: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """What `compare --json` prints: both runs' ids, what differs between their environments, one row per kernel and case."""
+    """The document of `compare --json`: both run ids, the differences between the environments, one row per kernel and case."""
     before, after = _index(old), _index(new)
     rows = []
     for judgement in judgements:
@@ -67,7 +67,7 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
 
 
 def spread_row(spread: Spread) -> dict[str, Any]:
-    """What identical code of one class of calls showed, as plain JSON values."""
+    """The spread of identical machine code in one class of calls, as plain JSON values."""
     return {
         "low_us": spread.low_us,
         "high_us": finite(spread.high_us),
@@ -109,13 +109,13 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
 
 
 def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
-    """What needs attention with its reason, then the count of every verdict: one line when all is well."""
+    """Print every verdict but a pass with its reason, then the count of each verdict."""
     for judgement in judgements:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
     counted = _counted(judgements)
     silent = _counted([one for one in judgements if not one.verdict.decides and one.verdict.kind is not VerdictKind.PASS])
-    without = f"; without a say in the exit code: {silent} of these" if silent else ""
+    without = f"; advisory, not in the exit status: {silent} of these" if silent else ""
     missing = sum(judgement.standing is Standing.MISSING for judgement in judgements)
     shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
     console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{without}{shrunk}", highlight=False)

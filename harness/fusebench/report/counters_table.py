@@ -1,4 +1,4 @@
-"""Tables and lines of what Nsight Compute counted: what every kernel did, two captures side by side, the reading, the traffic."""
+"""Tables of Nsight Compute counters: one row per kernel, two captures side by side, the reading rules, the memory traffic."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def figure_rows(captures: Sequence[Capture]) -> list[tuple[str, ...]]:
 
 
 def captures_in_full(run: CounterRun) -> list[Capture]:
-    """Captures whose every figure a terminal has room for: those of the one case of a run, less what a table of differences shows already.
+    """Captures to show in full on a terminal: those of a one-case run that no table of differences shows.
 
-    None where metrics were named: these have a table of their own.
+    Empty where metrics were named, because these have their own table.
     """
     captured = [capture for capture in run.captures if capture.status is CaptureStatus.CAPTURED]
     if run.metric_set == NAMED or len({capture.case_key for capture in captured}) != 1:
@@ -101,25 +101,25 @@ def diff_rows(before: Capture, after: Capture) -> list[tuple[str, ...]]:
 
 
 def changed_rows(before: Capture, after: Capture) -> list[tuple[str, ...]]:
-    """Those of `diff_rows` whose figure changed by `LEAST_CHANGE` or more, or from zero; not what one side alone collected."""
+    """The rows of `diff_rows` with a change of at least `LEAST_CHANGE`, or from zero.  Figures that only one capture has are left out."""
     return [row for row, change in zip(diff_rows(before, after), changes(before, after), strict=True) if _changed(change)]
 
 
 def diff_title(before: Capture, after: Capture) -> str:
-    """What a table of `diff_rows` compares."""
+    """The title of a table of `diff_rows`."""
     what = before.kernel if before.kernel == after.kernel else f"{before.kernel} and {short_kernel(after.kernel)}"
     return f"{what} on {after.case_key} ({after.shape})"
 
 
 def diff_pairs(run: CounterRun) -> list[Pair]:
-    """What belongs side by side within one run: versions of a kernel, and the two sides of one."""
+    """The captures of one run to compare: versions of a kernel, and the base and head of one kernel."""
     base = [capture for capture in run.captures if capture.side]
     this = [capture for capture in run.captures if not capture.side]
     return [*version_pairs(run.captures), *side_pairs(base, this)]
 
 
 def readings(capture: Capture) -> list[str]:
-    """What the rules say of a capture, one sentence each; a chain's name the launch."""
+    """The findings of the rules on a capture, one sentence each; for a chain of launches each names its launch."""
     return [
         one.sentence if one.launch is None else f"launch {one.launch + 1}, {capture.launches[one.launch].name}: {one.sentence}"
         for one in reading.read(capture)
@@ -207,7 +207,7 @@ def _launch_cells(launch: LaunchFigures, moved: str) -> tuple[str, ...]:
 
 
 def _chain_cells(launches: tuple[LaunchFigures, ...], moved: str) -> tuple[str, ...]:
-    """What adds up; the rest is blank, and stands in the launches' own rows."""
+    """The figures that add up over launches; the others stand in the rows of the launches."""
     return (
         _microseconds(total_of(lambda launch: launch.get("time"), launches)),
         "",

@@ -1,4 +1,4 @@
-"""A history of runs as text: where which kernel moved, by how much and between which commits; for people, for Markdown and as JSON."""
+"""A history of runs as terminal text, Markdown and JSON: which kernel moved, by how much, between which commits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MEANING = {
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a report needs of a history."""
+    """The runs, their series and the settings that a report of a history needs."""
 
     runs: Sequence[Snapshot]
     """In order of time."""
@@ -61,7 +61,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_document(history: History, exit_code: int) -> dict[str, Any]:
-    """What `history --json` prints; `change` is new over old, above 1 slower."""
+    """The document of `history --json`; `change` is new over old, above 1 is slower."""
     return {
         "figure": str(history.figure),
         "margin": history.margin,
@@ -80,7 +80,7 @@ def history_document(history: History, exit_code: int) -> dict[str, Any]:
 
 
 def history_lines(history: History) -> list[tuple[str, str]]:
-    """What lies above and below the table: sentences with the style that they are shown in."""
+    """The sentences around the table, each with its terminal style."""
     lines = [(line, "") for line in _about(history)]
     lines += [(f"left out: {text}", "yellow") for text in _left_out(history.left_out)]
     lines += [(f"skipped: {one.reason}", "yellow") for one in history.unreadable]
@@ -88,7 +88,7 @@ def history_lines(history: History) -> list[tuple[str, str]]:
 
 
 def print_history(history: History, console: Console) -> None:
-    """The runs, the change points as a table, one line per run where something moved and per suite, and what it comes to."""
+    """Print the runs, the table of change points, one line per run that moved and per suite, and the conclusion."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -123,7 +123,7 @@ def history_markdown(history: History) -> str:
 
 
 def verdict_line(history: History) -> str:
-    """What the history comes to, in a sentence."""
+    """The conclusion, in one sentence."""
     judged = [track for track in history.tracks if not track.too_short]
     slower = [track for track in judged if track.newest_slower and track.series.decides]
     if slower:
@@ -194,7 +194,7 @@ def _note(track: Track, shift: Shift) -> str:
     if shift.yardstick_moved:
         return "the yardstick moved, not this kernel"
     newest = shift is track.shifts[-1]
-    standing = "" if not newest else " (newest level)" if track.series.decides else " (newest level, without a say in --gate)"
+    standing = "" if not newest else " (newest level)" if track.series.decides else " (newest level, advisory: not in --gate)"
     return f"{'slower' if shift.slower else 'faster'}{standing}"
 
 
@@ -205,7 +205,7 @@ def _style(shift: Shift) -> str:
 
 
 def _events(history: History) -> list[str]:
-    """One line per run at which something moved, newest first: how much did, and what else changed there."""
+    """One line per run with a change point, newest first: how many series moved, and what else changed at that run."""
     found: dict[tuple[int, int], list[Shift]] = {}
     for _, shift in history.changes():
         found.setdefault((shift.place, shift.place_before), []).append(shift)
@@ -223,7 +223,7 @@ def _events(history: History) -> list[str]:
 
 
 def changed_between(old: Run, new: Run) -> list[str]:
-    """What else differs between two runs that could be the reason: commit, driver, toolchain, board."""
+    """Other differences between two runs that may explain a change: commit, driver, toolchain, board."""
     found = [f"commit: {commit_of(old)} -> {commit_of(new)}"] if commit_of(old) != commit_of(new) else []
     return [*found, *fingerprint_differences(new, old), *board_differences(new, old)]
 

@@ -52,7 +52,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right_f
 
 
 def evidence_markdown(entries: Iterable[Attached]) -> list[str]:
-    """A section about the regressions that evidence was collected of; no lines without entries."""
+    """The section with the evidence about regressions; no lines without entries."""
     lines = []
     for one in grouped(entries):
         lines += [f"### {one.subject}", "", one.attachment.title, ""]
@@ -60,7 +60,7 @@ def evidence_markdown(entries: Iterable[Attached]) -> list[str]:
             lines += [*markdown_table(one.attachment.columns, one.attachment.rows, right_from=len(one.attachment.columns)), ""]
         lines += [f"* {note}" for note in one.attachment.notes]
         lines += [""] if one.attachment.notes else []
-    return ["## What changed in what regressed", "", *lines] if lines else []
+    return ["## Evidence for the regressions", "", *lines] if lines else []
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -82,7 +82,7 @@ def _notices(run: Run) -> list[str]:
 
 
 def environment_table(run: Run | CounterRun) -> list[str]:
-    """What the figures depend on besides the code, as a table."""
+    """The environment as a table: everything but the code that figures depend on."""
     environment = run.environment
     commit = environment.git_commit[:12] + (" with uncommitted changes" if environment.git_dirty else "")
     named = (("ptxas", environment.ptxas), ("ptxas-blackwell", environment.ptxas_blackwell))

@@ -37,7 +37,7 @@ FULL_HEADER = (
 
 
 _NEVER_COUNT = (VerdictKind.PASS, VerdictKind.INCOMPARABLE)
-"""Verdicts that change the exit code of no run, whoever's they are."""
+"""Verdicts that never change the exit status, gating or not: the mark would say nothing."""
 
 
 def full_row(summary: CaseSummary, row: Result) -> list[str]:
@@ -79,9 +79,8 @@ def suite_rows(run: Run) -> dict[str, list[list[str]]]:
 
 
 def outcome(row: Result) -> str:
-    """The verdict where there is one, marked where it has no say in the exit code, else how far the kernel came; then what it covers where
-    that is not the whole op."""
+    """The verdict, or the status where there is none; marked where it is advisory or the kernel covers a part of the op."""
     reached = str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
     if row.verdict is not None and row.verdict.kind not in _NEVER_COUNT and not row.gating:
-        reached += ", no say"
+        reached += ", advisory"
     return f"{reached}; {part_label(row)}" if row.covers else reached

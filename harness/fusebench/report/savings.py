@@ -30,7 +30,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     covered_weight: float
     """Share of the suite's launches."""
     compiled: str
-    """What torch.compile saves, in the same unit, with a star where it covers other cases; a dash where it was not measured."""
+    """Microseconds that torch.compile saves; a star where it covers other cases, a dash where it was not measured."""
 
     @property
     def complete(self) -> bool:
@@ -115,7 +115,7 @@ def weighted_lines(run: Run) -> list[str]:
 
 
 def compiled_lines(run: Run) -> list[str]:
-    """One line: that the best fused kernel is nowhere slower than torch.compile, or where and by how much; none without both.
+    """One line that compares the best fused kernels with torch.compile; no line unless both were measured on some case.
 
     A case counts as slower where the intervals of the two times do not meet.
     """

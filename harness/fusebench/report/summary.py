@@ -1,4 +1,4 @@
-"""What every report says of a run as a whole: device and sampling, control arm, calibration, where its time went."""
+"""Sentences about a whole run, the same in every report: device, sampling, control arm, calibration, time spent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from ..stats.calibration import durations
 from .wording import count, short_kernel
 
 UNCALIBRATED = (
-    "not calibrated on this {what}: how often a verdict is wrong here, and what it can see, is unknown; "
-    "measure it with `fusebench calibrate`"
+    "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
 )
 TOO_FEW = "too few trials"
 SHOWN_KERNELS = 3
-"""Kernels that are named: enough to see who is slow to check or to compile."""
+"""Slowest kernels to name."""
 
 
 def headline(run: Run) -> str:
@@ -38,7 +37,7 @@ def sampling(run: Run) -> str:
 
 
 def control_line(run: Run) -> str:
-    """How far the control arm (the baseline again, on its own buffers) was from 1 at worst; empty without one."""
+    """The largest deviation of the control arm, a second copy of the baseline on its own buffers; empty without one."""
     ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]
     if not ratios:
         return ""
@@ -60,22 +59,21 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
         return (
             f"not calibrated on this {what} with timer {timer} and {cache} cache, but with {note.timer} and {note.cache} ({note.created})"
         )
-    alarms = (
-        f"{note.false_regressions} of {note.comparisons} equal kernels called slower (95 % interval up to {note.false_regression_high:.2%})"
-    )
+    high = f"95 % interval up to {note.false_regression_high:.2%}"
+    alarms = f"{note.false_regressions} of {note.comparisons} A/A comparisons called slower ({high})"
     return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{_seen(note.effects)}"
 
 
 def smallest_words(effect: VisibleEffect) -> str:
-    """`2.01%`, `more than 5.00%` where no slowdown that was planted often enough was found, or `too few trials` where none was."""
+    """`2.01%`; `more than 5.00%` where even the largest injected slowdown was missed; `too few trials` where none was tried enough."""
     if effect.smallest is not None:
         return f"{effect.smallest:.2%}"
     return f"more than {effect.largest_planted:.2%}" if effect.largest_planted else TOO_FEW
 
 
 def _seen(effects: Sequence[VisibleEffect]) -> str:
-    """What the comparisons could see.  Calls of one launch are named as such only beside calls of several: a timer that sees no launches,
-    and older records, tell none apart."""
+    """The smallest visible effects.  One launch and several launches are told apart only where both exist: some timers see no launches,
+    and older records hold none."""
     if not effects:
         return ""
     one = [effect for effect in effects if not effect.several_launches]

@@ -1,4 +1,4 @@
-"""The table that a run ends with on the terminal: one block per case, weighted speedup and what was left out below."""
+"""The terminal table of a run: one block per case, then weighted speedups and the kernels without a time."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class _Column(msgspec.Struct, frozen=True):
 
 
 def print_run(run: Run, console: Console) -> None:
-    """Print the run's table and what belongs below it, fitted to the console's width."""
+    """Print the run's table and its summary, fitted to the console's width."""
     for part in run_parts(run, console):
         console.print(part)
 
 
 def run_parts(run: Run, console: Console) -> list[RenderableType]:
-    """What `print_run` prints, piece by piece."""
+    """The parts that `print_run` prints, in order."""
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(f"{headline(run)} · {sampling(run)}", style="bold")]

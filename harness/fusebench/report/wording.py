@@ -1,4 +1,4 @@
-"""How figures are written, and what a report says of a run as a whole: shared by every view, so that they agree."""
+"""How figures are written and results are worded, so that every view agrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ERROR_EPSILON = 1e-300
 
 
 class Excuse(msgspec.Struct, frozen=True):
-    """One reason why a kernel has no time, with the cases it holds for."""
+    """A reason why a kernel has no time, with its cases."""
 
     kernel: str
     status: Status
@@ -139,7 +139,7 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
 
 
 def failure_reason(result: Result) -> str:
-    """Why a kernel failed, with the remark that this has no say in the exit code where its verdict makes one."""
+    """The reason of a failure: the verdict's where it is an error (an advisory verdict says so there), else the result's."""
     verdict = result.verdict
     return (verdict.reason if verdict is not None and verdict.kind is VerdictKind.ERROR else "") or result.reason
 

@@ -1,4 +1,4 @@
-"""What is run: cases, and the suites that hold them."""
+"""Cases, and the suites that hold them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process tells its caller.  When several apply, the first of `EXIT_PRECEDENCE` wins."""
+    """Exit status of the process.  When several apply, the first of `EXIT_PRECEDENCE` wins."""
 
     PASS = 0
     REGRESSION = 1

@@ -1,4 +1,4 @@
-"""What repeated comparisons of two arms showed: a finding, its confirmation in fresh processes, and A/A pairs."""
+"""Results of repeated comparisons of two arms: a finding, its confirmation in fresh processes, and A/A pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .results import Estimate, VerdictKind
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicates so far say."""
+    """The conclusion from the replicates so far."""
 
     kind: VerdictKind
     """`regression`, `improvement`, `pass` or `undecided`."""
@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfirmationOutcome(StrEnum):
-    """What the fresh processes say of the first finding."""
+    """How the fresh processes answer the first finding."""
 
     CONFIRMED = "confirmed"
     """All of them find it."""
@@ -61,6 +61,6 @@ class AAPair(msgspec.Struct, frozen=True, kw_only=True):
     time_us: float
     change: Estimate
     kind: VerdictKind
-    """What the times alone would have been called."""
+    """The verdict that the times alone would give."""
     launches: int = 0
     """Of one call; 0 where the timer sees none, and in older records."""

@@ -1,4 +1,4 @@
-"""What a kernel is: its identity, role, language and accuracy contract."""
+"""Kernels: identity, role, language and accuracy contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Role(StrEnum):
-    """What a kernel is in a comparison."""
+    """Role of a kernel in a comparison."""
 
     SPLIT = "split"
     """The chain of separate launches that models run today."""
@@ -23,7 +23,7 @@ class Role(StrEnum):
 
 
 class Language(StrEnum):
-    """What a kernel is written in; it decides where the kernel can run."""
+    """Implementation language; it decides where the kernel can run."""
 
     TORCH = "torch"
     TRITON = "triton"
@@ -83,7 +83,7 @@ Contract = Close | Bitwise
 
 
 class KernelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a kernel without running it."""
+    """Static facts about a kernel."""
 
     id: str
     op: str
@@ -95,8 +95,8 @@ class KernelInfo(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     file: str = ""
     covers: str = ""
-    """What it computes where that is less than the op; empty for the whole op."""
+    """The part of the op that it computes; empty for the whole op."""
     requires: tuple[str, ...] = ()
     """Python modules without which it is not runnable."""
     install: str = ""
-    """What `pip install` provides those modules from; empty where the declaration does not say."""
+    """Package to `pip install` for those modules; empty where the declaration names none."""

@@ -1,4 +1,4 @@
-"""A whole run, and what stands beside its results: environment, plan, summaries, calibration."""
+"""The record of a run: environment, plan, summaries, results, calibration."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     control_ratio: Estimate | None = None
     """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
     same_as: str = ""
-    """Key of the case of the same op and parameters that was measured in this one's place; empty where this one was."""
+    """Key of the equal case (same op and parameters) that was measured instead; empty where this case was measured."""
     not_cold: str = ""
-    """What contradicts the label `cold` of this case's samples; empty where nothing does.  Its times are then compared with none."""
+    """Evidence that this case's samples were not cold as labelled; empty where there is none.  Such times are never compared."""
     repeated_rounds: int = 0
-    """Rounds that were timed again, since the device had waited for the host inside of a call."""
+    """Rounds timed again because the device waited for the host within a call."""
     in_doubt: str = ""
     """What was in doubt of this case after its first process, so that it was measured again in fresh ones: its figures are those of the
     fresh processes alone, and samples of process 0 do not count.  Empty where nothing was."""
@@ -66,7 +66,7 @@ class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a result depends on besides the code: the fingerprint that decides whether raw times may be compared."""
+    """The environment fingerprint: it decides whether raw times may be compared."""
 
     device: str
     """`cpu` or `cuda`."""
@@ -111,34 +111,34 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float
     phases_s: dict[str, float] = {}
     kernels_s: dict[str, float] = {}
-    """What single kernels took of the accuracy checks and of the first calls, which compile."""
+    """Seconds per kernel for accuracy checks and first calls, which compile."""
 
 
 class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calibration found of one class of kernel durations, of calls that make one launch or of calls that make several."""
+    """Calibration of one class of kernel durations, for calls of one launch or calls of several."""
 
     low_us: float
     high_us: float
     """The class holds low <= time < high; infinite for the longest."""
     comparisons: int
-    """Comparisons of equal kernels."""
+    """A/A comparisons."""
     smallest: float | None
     """Smallest slowdown, as a share of the time, that was found with 95 % probability; None where none was."""
     largest_planted: float | None = None
-    """The largest slowdown that was planted often enough, which is what a missing `smallest` exceeds; None where none was."""
+    """The largest slowdown that was injected often enough, which a missing `smallest` exceeds; None where none was."""
     several_launches: bool = False
     """Whether its calls make several launches each; older records, and timers that see no launches, tell none apart."""
 
 
 class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stored calibration of a device says of the verdicts made on it."""
+    """Summary of a device's stored calibration: how reliable verdicts are on it."""
 
     device_name: str
     created: str
     timer: str
     cache: CacheState
     comparisons: int
-    """Comparisons of equal kernels."""
+    """A/A comparisons."""
     false_regressions: int
     """How many of them were called slower."""
     false_regression_high: float

@@ -1,4 +1,4 @@
-"""What one kernel on one case came to: accuracy, samples, measurement, verdict."""
+"""The result of one kernel on one case: accuracy, samples, measurement, verdict."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAILED_STATUSES = frozenset({Status.WRONG, Status.COMPILE_ERROR, Status.CRASHED,
 
 
 class CacheState(StrEnum):
-    """What the L2 holds when a timed call starts."""
+    """State of the L2 cache when a timed call starts."""
 
     COLD = "cold"
     WARM = "warm"
@@ -65,7 +65,7 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
     split_rms: float
     """The split chain's, on the same inputs."""
     floor: float = 0.0
-    """What counts as no error: the units in the last place that the contract grants a float32 output; 0 for 16-bit ones."""
+    """Errors up to here count as none: the units in the last place that the contract allows a float32 output; 0 for 16-bit outputs."""
     rounding: float | None = None
     """RMS error that rounding the exact result once would make, on the same inputs: no kernel can undercut it.  0 where the exact result
     needs no rounding, None in records that were made before it was measured."""
@@ -141,24 +141,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float | None = None
     """P-value of "no slower than the margin"; None where no times were compared."""
     adjusted_p: float | None = None
-    """The same after all comparisons of the run that have a say are taken into account: the smallest false-discovery rate at which it would
-    stand.  None for a verdict without a say, which is not among them."""
+    """The p-value after FDR control over all gating comparisons of the run: the smallest false-discovery rate at which it is significant.
+    None for an advisory verdict."""
     margin: float | None = None
     """Share of the old time that counted as no change."""
     decides: bool = True
-    """Whether it has a say in the exit code.  Older records do not hold it and read as True; `Result.gating` knows their peers."""
+    """Whether it is gating.  Older records lack the key and read as True; `Result.gating` also looks at the role."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
 
     kind: str
-    """What gathered it: `static` compares what the kernel is compiled to, `counters` what the GPU counted of a call."""
+    """Its source: `static` compares the compiled code, `counters` the hardware counters of a call."""
     title: str
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    """What the table cannot say, and why there is none."""
+    """Remarks, and the reason where there is no table."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     measurement: Measurement | None = None
     verdict: Verdict | None = None
     covers: str = ""
-    """What the kernel computes where that is less than the op.  Its accuracy and its time are then the part's, it has no speedup, no share
+    """The part of the op that the kernel computes; empty for the whole op.  Accuracy and time are the part's, it has no speedup, no share
     of the speed of light and no verdict but of failure, and it is in no sum."""
     code: str | None = None
     """Digest of the machine code that the kernel launched on this case; equal ones are equal code on one model of device.  None where it
@@ -217,12 +217,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decides(self) -> bool:
-        """Whether this result has a say in the exit code: a peer is measured to compare with, and is another library's to mend."""
+        """Whether this role can be gating.  Peers cannot: they are measured for comparison, and another library maintains them."""
         return self.role is not Role.PEER
 
     @property
     def speed_decides(self) -> bool:
-        """Whether its speed has a say in the exit code.
+        """Whether its speed is gating.
 
         torch.compile tunes by timing, anew in every process: between two runs its kernels become slower and faster with no change of the
         tree.  Its failures and losses of accuracy keep their say.
@@ -231,5 +231,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gating(self) -> bool:
-        """Whether what its verdict, or without one its status, says counts in the exit code."""
+        """Whether its verdict, or its status where there is no verdict, can change the exit status."""
         return self.decides and (self.verdict is None or self.verdict.decides)
