@@ -21,8 +21,7 @@ from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.stats.injection import Injection
 from fusebench.stats.sequential import Plan
 from fusebench.timing.coldness import Coldness
-from fusebench.timing.lengths import Lengths
-from fusebench.timing.pairs import Judge
+from fusebench.timing.pairs import Judge, Lengths
 
 ROUNDS = 4
 ELEMENTS = 1001

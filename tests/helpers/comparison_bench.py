@@ -24,8 +24,7 @@ from fusebench.schema import Accuracy, CacheState, Case, Sample, SamplingPlan, S
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import BaseRevision, ComparedKernel, Comparison
 from fusebench.timing.coldness import Coldness
-from fusebench.timing.lengths import Lengths
-from fusebench.timing.pairs import Judge
+from fusebench.timing.pairs import Judge, Lengths
 
 PLAN = SamplingPlan(replicates=3, rounds=2, cache=CacheState.WARM, trim=0.0)
 TIME_NS = 20_000

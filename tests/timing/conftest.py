@@ -11,7 +11,8 @@ import torch
 from fusebench.registry import Collection, Kernel, Op, load_collection
 from fusebench.schema import CacheState, Close, KernelId, Language, Role, SamplingPlan
 from fusebench.timing.arm import Arm, CallTiming, Timer
-from fusebench.timing.measure import CaseTimings, measure_case
+from fusebench.timing.case_timings import CaseTimings
+from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import arm_specs
 
 

@@ -13,7 +13,7 @@ from fusebench.errors import NotColdError, TimerError
 from fusebench.schema import ExitCode
 from fusebench.timing import preparation
 from fusebench.timing.arm import Arm, CallTiming, Timer
-from fusebench.timing.cache import make_evictor
+from fusebench.timing.case_timings import CaseTimings
 from fusebench.timing.coldness import (
     EVICTION_FACTOR,
     MEMORY_FACTOR,
@@ -26,7 +26,7 @@ from fusebench.timing.coldness import (
 from fusebench.timing.cuda_events import CudaEventTimer
 from fusebench.timing.cuda_graph import CudaGraphTimer
 from fusebench.timing.cupti import CuptiTimer
-from fusebench.timing.measure import CaseTimings
+from fusebench.timing.preparation import make_evictor
 from fusebench.timing.replicate import RETRIES
 
 MeasuredCold = Callable[..., CaseTimings]

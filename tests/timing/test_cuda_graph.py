@@ -8,8 +8,8 @@ import pytest
 
 from fusebench.errors import NotCapturableError, TimerError
 from fusebench.timing.arm import Arm, CallTiming, Timer
+from fusebench.timing.case_timings import CaseTimings
 from fusebench.timing.cuda_graph import CudaGraphTimer
-from fusebench.timing.measure import CaseTimings
 
 
 class FakeGpu:

@@ -17,11 +17,11 @@ from fusebench.schema import CacheState, SamplingPlan
 from fusebench.stats.paired import ratio_estimate
 from fusebench.timing.arm import Arm
 from fusebench.timing.attribution import attribute
-from fusebench.timing.cache import make_evictor
 from fusebench.timing.cuda_events import CudaEventTimer
 from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, arm_specs
+from fusebench.timing.preparation import make_evictor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 KERNELS = Path(__file__).parents[2] / "kernels"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.timing.lengths import FixedLength, Lengths
-from fusebench.timing.pairs import Pair
+from fusebench.timing.pairs import FixedLength, Lengths, Pair
 
 SHORT, LONG = Pair("short", new="a", old="b"), Pair("long", new="c", old="b")
 

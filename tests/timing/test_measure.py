@@ -15,8 +15,9 @@ from fusebench.errors import TimerError
 from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.timing import placement, preparation
+from fusebench.timing.case_timings import BETWEEN, CaseTimings
 from fusebench.timing.host import HostTimer
-from fusebench.timing.measure import BETWEEN, CaseTimings, measure_case
+from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
 from fusebench.timing.replicate import RETRIES
 

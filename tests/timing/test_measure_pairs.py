@@ -16,7 +16,8 @@ from fusebench.schema import CacheState, SamplingPlan, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.timing import placement, preparation
 from fusebench.timing.arm import Arm, CallTiming
-from fusebench.timing.measure import CODE, CaseTimings, measure_case
+from fusebench.timing.case_timings import CaseTimings
+from fusebench.timing.measure import CODE, measure_case
 from fusebench.timing.pairs import Pair
 from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, arm_specs
 

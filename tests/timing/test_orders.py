@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from fusebench.timing.orders import balanced_rounds, williams_design
+from fusebench.timing.replicate import balanced_rounds, williams_design
 
 ARMS = range(1, 10)
 

@@ -66,8 +66,8 @@ def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
     import torch
 
     from fusebench.timing.arm import Arm
+    from fusebench.timing.case_timings import host_cost_us
     from fusebench.timing.cupti import CuptiTimer
-    from fusebench.timing.host_cost import host_cost_us
 
     device = torch.device("cuda")
     x = torch.ones(1 << 12, device=device)

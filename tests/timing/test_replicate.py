@@ -115,7 +115,7 @@ def test_on_a_gpu_a_planted_stall_is_seen_and_a_host_that_is_ahead_is_not_late()
     import torch
 
     from fusebench.timing.cupti import CuptiTimer
-    from fusebench.timing.spin import spin
+    from fusebench.timing.preparation import spin
 
     x = torch.ones(1 << 16, device="cuda")
     unkept = 1  # the first call is made once more

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from fusebench.errors import UnknownNameError, UsageError
-from fusebench.timing import cache, host, select
+from fusebench.timing import host, preparation, select
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.cuda_events import CudaEventTimer
 from fusebench.timing.cuda_graph import CudaGraphTimer
 from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.host import HostTimer
-from fusebench.timing.names import TIMERS, require_timer
+from fusebench.timing.select import TIMERS, require_timer
 
 CPU = torch.device("cpu")
 
@@ -77,19 +77,19 @@ def cpu_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         for index, size in enumerate(sizes):
             (tmp_path / f"index{index}").mkdir()
             (tmp_path / f"index{index}" / "size").write_text(size + "\n")
-        monkeypatch.setattr(cache, "Path", lambda _: tmp_path)
+        monkeypatch.setattr(preparation, "Path", lambda _: tmp_path)
 
     return write
 
 
 def test_the_largest_cache_of_a_core_is_its_last_level(cpu_caches: Callable[..., None]) -> None:
     cpu_caches("48K", "32K", "2048K", "32768K")
-    assert cache.last_level_cache_bytes(CPU) == 32 * 2**20
+    assert preparation.last_level_cache_bytes(CPU) == 32 * 2**20
 
 
 def test_a_system_that_does_not_tell_gets_an_assumed_cache(cpu_caches: Callable[..., None]) -> None:
     cpu_caches()
-    assert cache.last_level_cache_bytes(CPU) == cache.UNKNOWN_CPU_CACHE
+    assert preparation.last_level_cache_bytes(CPU) == preparation.UNKNOWN_CPU_CACHE
 
 
 @pytest.mark.parametrize(("cache_bytes", "read"), [(64 * 2**10, 256 * 2**10), (2**30, 2**20)], ids=["four times the cache", "limit"])
@@ -97,10 +97,10 @@ def test_the_evictor_reads_several_caches_up_to_a_limit_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch, cache_bytes: int, read: int
 ) -> None:
     buffers: list[torch.Tensor] = []
-    monkeypatch.setattr(cache, "last_level_cache_bytes", lambda device: cache_bytes)
-    monkeypatch.setattr(cache, "CPU_EVICTION_LIMIT", 2**20)
+    monkeypatch.setattr(preparation, "last_level_cache_bytes", lambda device: cache_bytes)
+    monkeypatch.setattr(preparation, "CPU_EVICTION_LIMIT", 2**20)
     monkeypatch.setattr(torch, "sum", buffers.append)
-    evict = cache.make_evictor(CPU)
+    evict = preparation.make_evictor(CPU)
     assert buffers == [], "nothing is read before it is asked for"
     evict()
     evict()

@@ -126,7 +126,7 @@ def ab(  # noqa: PLR0915 - two kinds of comparison, one list of options
     from ..store.calibration_note import load_note
     from ..store.files import require_writable
     from ..store.finding import runs_folder
-    from ..timing.names import require_timer
+    from ..timing.select import require_timer
     from .ab_static import StaticOptions, compare_static
     from .output import console, print_json, remark
     from .progress import make_reporter

@@ -132,7 +132,7 @@ def calibrate(
     from ..store.calibration_note import calibration_file
     from ..store.calibrations import join_calibration, load_calibration
     from ..store.files import require_writable
-    from ..timing.names import require_timer
+    from ..timing.select import require_timer
     from .output import remark
     from .progress import make_reporter
 

@@ -148,7 +148,7 @@ def run(
     from ..runner.run.options import Options, default_plan
     from ..runner.run.session import Session
     from ..runner.workers.checking import Workers
-    from ..timing.names import require_timer
+    from ..timing.select import require_timer
     from ..verdict.suspects import suspects_against_baseline
     from .output import console, print_json, remark
     from .progress import make_reporter

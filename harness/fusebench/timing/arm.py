@@ -1,4 +1,4 @@
-"""What is timed: an arm is one callable with its own buffers, a call timing is what a timer says of one call."""
+"""The unit of timing: an arm is one callable with its own buffers, a `CallTiming` is a timer's figure for one call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class Arm:
-    """One contender of a comparison.
+    """One kernel or yardstick of a comparison.
 
     `call` runs it once; `restore` puts back the inputs that a call overwrites, and runs before every timed call, outside it.
     """
@@ -29,12 +29,12 @@ class CallTiming(NamedTuple):
     kernels: int
     """Device activities (kernels, copies, fills) of the call; 0 where the timer cannot see them."""
     late: bool = False
-    """Whether the device waited inside the call for the host, which had not begun the next launch: such a gap is not the device's.  False
-    where the timer cannot see that."""
+    """Whether the device waited inside the call for the host to begin the next launch.  Such a gap is not the device's.  False where the
+    timer cannot see that."""
 
     @classmethod
     def of_whole(cls, span_ns: int) -> CallTiming:
-        """Of a timer that sees no activities, only the call as a whole."""
+        """The timing of a call that the timer sees only as a whole."""
         return cls(span_ns=span_ns, busy_ns=span_ns, kernels=0)
 
 

@@ -1,15 +1,15 @@
-"""Which device activity belongs to which call, from the records that torch's profiler made of a series of calls.
+"""Attributes device activities to calls, from the records of torch's profiler.
 
-Each call ran inside a range, and so did what happened between calls.  The profiler numbers ranges in the order in which they start, and
-tags every launch with the number of the innermost one (CUPTI's external correlation id).  A device activity therefore belongs to the last
-range whose number is not greater than its tag: no name and no timestamp is consulted.
+Each call runs inside a range, and so does the work between calls.  The profiler numbers ranges in the order of their start and tags every
+launch with the number of the innermost range (CUPTI's external correlation id).  A device activity belongs to the last range whose number
+is not greater than its tag.  Names and timestamps play no part.
 
-CUPTI drops records where its buffers run out, and Kineto hands out no counter of that.  So loss is told from what is left: every range must
-be there, every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation id), every call
-must have one, and `replicate` asks that an arm launches as much in every call.
+CUPTI drops records when its buffers run out, and Kineto hands out no counter of drops.  So a loss is detected from the remaining records:
+every range must be there; every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation
+id); every call must have an activity; and `replicate` requires an equal number of launches in every call of an arm.
 
-The host's record of a launch also says when it began.  An activity of a call that the host had not begun to launch when those before it
-were over kept the device waiting: such a call is `late`.
+The host's record of a launch has its start time.  A call is `late` when the device finished all earlier activities of the call before the
+host began the next launch.
 """
 
 from __future__ import annotations
@@ -25,33 +25,32 @@ from .arm import CallTiming
 BETWEEN = "fusebench:between"
 """Name of the ranges between calls, and before the first and after the last one."""
 CALL = "fusebench:call:"
-"""How the name of a call's range begins; its number follows, from 0."""
+"""Prefix of the name of a call's range; the call's number follows, from 0."""
 _INTERFACES = "cu"
-"""How the host's records of calls of the runtime (`cuda...`) and of the driver interface begin, copies and fills included."""
+"""Prefixes of the host's records of runtime (`cuda...`) and driver calls, copies and fills included."""
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel")
-"""How the host's records of kernel launches begin, of the runtime and of the driver interface (which Triton uses)."""
+"""Prefixes of the host's records of kernel launches by the runtime and the driver interface (which Triton uses)."""
 
 
 _Activity = tuple[int, int, int, int, str]
-"""Start and end in nanoseconds, the tag, CUPTI's correlation id, which the launch shares, and the name.  A plain tuple: a replicate has
-thousands of them."""
+"""Start and end in nanoseconds, tag, CUPTI's correlation id (the launch has the same), name.  A plain tuple: a replicate has thousands."""
 
 
 class _Records:
-    """The events of a profile by what they say."""
+    """The events of a profile, by kind."""
 
     def __init__(self, events: Iterable[Any]) -> None:
         self.ranges: list[tuple[int, int]] = []
-        """Number and call of each range in order of their start, -1 for one between calls."""
+        """Range number and call number, in order of start; -1 for a range between calls."""
         self.activities: list[_Activity] = []
         self.launches: list[tuple[int, int, str]] = []
-        """Tag, correlation id and name of the host's launches of kernels."""
+        """Tag, correlation id and name of the host's kernel launches."""
         self.begun_ns: dict[tuple[int, int], int] = {}
-        """By tag and correlation id, when the host began what put an activity on the device."""
+        """By tag and correlation id, the time at which the host began the launch, copy or fill."""
         for event in events:
             name = event.name()
             if _is_device(event):
-                if not event.is_user_annotation():  # the shadow that a range casts on the device's timeline is no activity
+                if not event.is_user_annotation():  # a range's shadow on the device's timeline is no activity
                     self.activities.append((event.start_ns(), event.end_ns(), event.linked_correlation_id(), event.correlation_id(), name))
             elif name.startswith(_INTERFACES):
                 tag, number = event.linked_correlation_id(), event.correlation_id()
@@ -66,7 +65,7 @@ class _Records:
         self._starts = [number for number, _ in self.ranges]
 
     def call_of(self, tag: int) -> int | None:
-        """The call within which something was launched, -1 between calls; None where the tag belongs to no range."""
+        """The number of the call with this tag: -1 between calls, None where the tag belongs to no range."""
         place = bisect.bisect_right(self._starts, tag) - 1
         return self.ranges[place][1] if place >= 0 else None
 
@@ -77,15 +76,15 @@ def attribute(events: Iterable[Any], names: Sequence[str], *, first_kept: bool =
     Args:
         events: the profiler's events: each has `name`, `device_type`, `is_user_annotation`, `correlation_id`,
             `linked_correlation_id`, `start_ns` and `end_ns` methods.
-        names: name of the arm of each call that was made, in order, for messages.
-        first_kept: whether the first call was asked for; else it gets no timing, and in messages number 0 is the one after it.
+        names: arm name of each call, in order, for messages.
+        first_kept: whether the first call was requested.  Otherwise it gets no timing, and messages count from the next call.
 
     Raises:
-        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity; of a call that is not kept too.
+        TimerError: a range is missing, an activity carries no tag, or a launch or a call has no activity; also in a call that is not kept.
     """
     calls = _as_asked_for(names, first_kept)
     records = _Records(events)
-    # One range more or less would hand what happens between two calls to one of them.
+    # With one range more or less, a call would get the activities between two calls.
     due = [-1, *(number for index in range(len(calls)) for number in (index, -1))]
     if [index for _, index in records.ranges] != due:
         kept = f"the profiler kept {len(records.ranges)} ranges of {len(due)}{_missing(records.ranges, calls)}"
@@ -108,16 +107,19 @@ def attribute(events: Iterable[Any], names: Sequence[str], *, first_kept: bool =
 
 
 def _as_asked_for(names: Sequence[str], first_kept: bool) -> list[str]:
-    """What messages call each call: by its number among those that were asked for, which is what a reader can count."""
+    """The name of each call in messages: its number among the requested calls, which a reader can count."""
     if first_kept:
         return [f"call {number} of arm {name!r}" for number, name in enumerate(names)]
     return [*(f"the extra first call (of arm {name!r}, not kept)" for name in names[:1]), *_as_asked_for(names[1:], True)]
 
 
 def _require_activities(records: _Records, calls: Sequence[str]) -> None:
-    """Raise TimerError for a launch within a call whose activity was not recorded.
+    """Check that every launch within a call has its activity.
 
-    Where not one launch of an interface shares its id with an activity, this torch numbers the two apart, and there is nothing to match.
+    Where no launch of an interface shares its id with an activity, this torch numbers the two separately, and the check is impossible.
+
+    Raises:
+        TimerError: a launch within a call has no activity.
     """
     recorded = {number for _, _, _, number, _ in records.activities}
     matched = {name for _, number, name in records.launches if number in recorded}
@@ -147,12 +149,12 @@ def _is_device(event: Any) -> bool:
 
 @functools.cache
 def _is_cuda(kind: Any) -> bool:
-    """By the enum's own spelling, `DeviceType.CUDA`, so that attribution needs no torch; remembered, for spelling it takes 1.5 us."""
+    """By the enum's own spelling, `DeviceType.CUDA`, so that attribution needs no torch.  Cached, because spelling takes 1.5 us."""
     return str(kind).endswith("CUDA")
 
 
 def _timing(activities: list[_Activity], begun_ns: dict[tuple[int, int], int]) -> CallTiming:
-    """What the activities of one call say, with when the host began each launch where that is known."""
+    """The timing of one call from its activities, and from the host's start times where these are known."""
     activities.sort()
     busy, late = 0, False
     first = reached = activities[0][0]

@@ -1,9 +1,9 @@
-"""Whether samples that are labelled cold can be: proof that the eviction works, and a look at what the samples moved.
+"""Proof that samples labelled cold are cold.
 
-Two proofs, since neither sees everything.  The eviction itself is tried on a buffer that fits the cache: the same launch right after the
-buffer was touched, and after the cache was emptied as before every timed call.  If these take equally long, nothing was emptied.  And no
-cold call moves its bytes faster than the device's memory does: one that seems to found some of them in the cache.  Calls of a few
-megabytes are bound by latency and stay below that limit even when warm, which is why the first proof is made.
+Two proofs, because neither sees everything.  The first tries the eviction on a buffer that fits the cache: it times a launch right after
+the buffer was touched, and again after the cache was emptied as before every timed call.  Equal times mean that the eviction emptied
+nothing.  The second looks at speed: no cold call moves its bytes faster than the device's memory.  Calls of a few megabytes are bound by
+latency and stay below that limit even when warm, so the first proof is needed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import msgspec
 
 from ..errors import NotColdError
 from .arm import Arm, Timer
-from .cache import last_level_cache_bytes
+from .preparation import last_level_cache_bytes, spin
 from .replicate import time_rounds
-from .spin import spin
 
 if TYPE_CHECKING:
     import torch
@@ -28,34 +27,34 @@ MEMORY_FACTOR = 1.2
 fastest cold kernel reached 4.19 TB/s; 1.2 times the copy is 5.1 TB/s, beyond the 4.8 TB/s of its memory's datasheet."""
 EVICTION_FACTOR = 1.1
 """An emptied cache must make the probe at least this many times slower.  On an H200 a probe of a quarter of the cache takes 5.9 us, and 7.9
-after it was emptied; the timers that use events add the same to both and see 1.2 times as long."""
+after the cache was emptied.  Timers that use events add the same to both and see a factor of 1.2."""
 PROBE_SHARE = 4
-"""The probe's buffer is the cache over this: where the halves of a cache keep copies of each other's lines it still fits."""
+"""The probe's buffer is the cache divided by this.  It fits even where the halves of a cache keep copies of each other's lines."""
 COPY_MULTIPLES = 4
-"""The large copy reads this many times the cache, and writes as much."""
+"""The large copy reads this many times the cache, and writes the same."""
 PROBES = 10
 COPIES = 5
 SPIN_US = 100.0
-"""The device waits this long before each probe, while the host queues the whole of it."""
+"""The device waits this long before each probe, while the host queues the probe."""
 
 _TOUCHED, _EMPTIED, _COPY = "probe in a touched buffer", "probe after the cache was emptied", "large copy"
 
 
 class Coldness(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the cache and the memory, with the timer and the eviction of the case."""
+    """Speeds of the cache and the memory, seen with the timer and the eviction of the case."""
 
     touched_us: float
     """The probe right after its buffer was touched."""
     emptied_us: float
     """The same launch after the cache was emptied."""
     memory_gb_per_s: float
-    """Of a copy several times the cache, in 1e9 bytes per second, reads and writes together."""
+    """Speed of a copy several times the cache, in 1e9 bytes per second, reads and writes together."""
     retries: int = 0
-    """Times that the timer failed and was asked again."""
+    """Number of repeats after a failure of the timer."""
 
 
 def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device) -> Coldness:
-    """Try the eviction and the memory of a CUDA device, in some ten milliseconds; what it means is for `contradiction` to say.
+    """Time the eviction probe and a large copy on a CUDA device, in some ten milliseconds; `contradiction` interprets them.
 
     Raises:
         TimerError: the timer failed again and again.
@@ -94,7 +93,7 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
 
 
 def without_effect(seen: Coldness) -> str:
-    """That the cache was as full after it was emptied as before, in words; empty where it was not."""
+    """A message when emptying the cache made the probe no slower; else empty."""
     if seen.emptied_us >= EVICTION_FACTOR * seen.touched_us:
         return ""
     return (
@@ -104,7 +103,11 @@ def without_effect(seen: Coldness) -> str:
 
 
 def require_emptied(seen: Coldness | None) -> None:
-    """Raise NotColdError where emptying the cache had no effect; for comparisons, which have no label to refuse."""
+    """Refuse an eviction without effect, for comparisons that have no label to refuse.
+
+    Raises:
+        NotColdError: emptying the cache had no effect.
+    """
     if seen is not None and (reason := without_effect(seen)):
         raise NotColdError(
             f"{reason}. Cold samples cannot be taken here; take --cache warm, whose results are compared with warm ones only"
@@ -112,10 +115,10 @@ def require_emptied(seen: Coldness | None) -> None:
 
 
 def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None) -> str:
-    """Why samples cannot have been cold, in words; empty where nothing speaks against it, or where nothing was observed (a CPU).
+    """Why the samples cannot have been cold; empty where no proof contradicts the label, and on a CPU (`seen` is None).
 
     Args:
-        moved: by arm, the bytes that any implementation must move, and the call's time in microseconds.
+        moved: by arm, the minimum bytes of any implementation and the call's time in microseconds.
     """
     if seen is None:
         return ""

@@ -1,7 +1,7 @@
 """Fallback timer on CUDA: a pair of events around each call.
 
-Events add a constant of about 2.8 us on an H200 to whatever lies between them, which biases ratios of short kernels toward 1.  So
-this timer's name is part of the result, and its results are never compared with CUPTI's.
+On an H200 events add a constant of about 2.8 us to the work between them, which biases ratios of short kernels toward 1.  So the timer's
+name is part of the result, and its results are never compared with CUPTI's.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Fallback timer on CUDA: a call captured in a graph, between two events that the graph records.
 
-What must precede every call (inputs restored, cache emptied) is captured before the first event, so that a replay is one timed call.  The
-host launches it whole: no gap inside of a chain of launches is the host's.  As with `timing.cuda_events`, the events add a constant to
-whatever lies between them, hence a fallback, whose name is part of the result, and whose results are never compared with another timer's.
+The preparation of every call (inputs restored, cache emptied) is captured before the first event, so a replay is one timed call.  The host
+launches it whole, so no gap inside a chain of launches is the host's.  As in `timing.cuda_events`, the events add a constant.  The timer is
+therefore a fallback, its name is part of the result, and its results are never compared with another timer's.
 
-Not the difference between replays with the call and without, which would cancel that constant: a call leaves another cache than it found,
-and what precedes the next one takes another time for it.  On an H200 a launch seemed faster by a sixth after the cache was emptied, which
-makes it a third slower, and whatever held up the host between two launches made calls of less than no time.
+The timer does not subtract replays without the call from replays with it.  That would cancel the constant, but a call changes the cache and
+with it the time of the next preparation.  On an H200 a launch then seemed faster by a sixth after the cache was emptied, which really makes
+it a third slower; and host delays between two launches gave negative times.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Protocol
 
 from ..errors import NotCapturableError, TimerError
 from .arm import Arm, CallTiming
-from .spin import launch_spin
+from .preparation import launch_spin
 
 SPIN_US = 20.0
-"""How long a graph spins first, so that the first event finds a busy device where nothing else precedes the call, as it does elsewhere."""
+"""A graph first spins this long, so that the first event finds a busy device even where no preparation precedes the call."""
 
 Replay = Callable[[], float]
 
 
 class Gpu(Protocol):
-    """What the timer needs of a device."""
+    """The device functions that the timer needs."""
 
     def capture(self, before: Callable[[], object], timed: Callable[[], object]) -> Replay:
-        """Record what both launch, one after the other, without running it.
+        """Record the launches of both, one after the other, without running them.
 
-        The result launches all of it once, waits for it, and returns how long `timed` took, in nanoseconds.
+        The result launches the recording once, waits for it, and returns the time of `timed` in nanoseconds.
         """
         ...
 
@@ -39,7 +39,9 @@ class Gpu(Protocol):
 class CudaGraphTimer:
     """Times calls by replays of their graphs.
 
-    Raises NotCapturableError for a call that no graph can hold, TimerError for one that took no time.
+    Raises:
+        NotCapturableError: a call cannot be captured in a graph.
+        TimerError: a replay took no time.
     """
 
     name = "cuda_graph"
@@ -72,7 +74,7 @@ class CudaGraphTimer:
                 f"arm {arm.name!r} cannot be captured in a CUDA graph ({lines[0] if lines else type(error).__name__}): it waits for the "
                 "device, allocates outside of torch or copies from pageable memory; take --timer cupti or cuda_events"
             ) from error
-        # The first launch of a graph uploads it too.  And a replay that fails would else be told as a next arm that cannot be captured.
+        # The first launch of a graph also uploads it.  Launch it here, so that a failing replay is not blamed on the next arm's capture.
         replay()
         return replay
 
@@ -87,7 +89,7 @@ class _TorchGpu:
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        # Not `torch.cuda.graph`: it collects garbage and empties the allocator's cache at every capture, and there is one for every arm.
+        # Not `torch.cuda.graph`: it collects garbage and empties the allocator's cache at every capture, and each arm has a capture.
         with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
@@ -104,7 +106,7 @@ class _TorchGpu:
 
         def replay() -> float:
             graph.replay()
-            torch.cuda.synchronize()  # not `end.synchronize()`: whether that waits for what a graph records is not documented
+            torch.cuda.synchronize()  # not `end.synchronize()`: torch does not document whether that waits for a graph's event
             return float(start.elapsed_time(end) * 1e6)
 
         return replay

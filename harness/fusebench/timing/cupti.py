@@ -1,6 +1,6 @@
 """The default timer on CUDA: CUPTI activity records, read through torch's profiler.
 
-Each call runs inside a range, and so does what happens between calls; `timing.attribution` tells from the records what belongs to which.
+Each call runs inside a range, and so does the work between calls; `timing.attribution` assigns the records to them.
 
 Device times are those of the activity records, without the constant of about 2.8 us that CUDA events add.  They tick in 32 ns on an
 H200.
@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 
 
 class CuptiTimer:
-    """Times calls by their activity records.  Raises TimerError when a call left none or a record belongs to no range."""
+    """Times calls by their activity records.
+
+    Raises:
+        TimerError: a call left no record, or a record belongs to no range.
+    """
 
     name = "cupti"
 
     def __init__(self, kineto_config: str = "") -> None:
-        """`kineto_config`: lines of Kineto's configuration.  Its buffers are 4 MB each, which cannot be changed; only their number can, by
-        `ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB`.  A replicate (some 400 calls, 6 records of about 200 bytes each) fills an eighth of one, so
-        none is handed over, which would stall the launching thread, before the last call is timed."""
+        """`kineto_config`: lines of Kineto's configuration.  Its buffers have a fixed size of 4 MB; only their number can be set, by
+        `ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB`.  A replicate (some 400 calls, 6 records of about 200 bytes each) fills an eighth of one.  So no
+        buffer is handed over before the last call is timed; handing one over would stall the launching thread."""
         self._kineto_config = kineto_config
 
     def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
-        # One call more than is timed: the host is least ahead of the device in the first of a profile, and one in ten of such, of several
-        # launches, waited for it in a nightly on an H200.
+        # Make the first call twice and drop the first timing: there the host is least ahead of the device.  In a nightly on an H200, one in
+        # ten of the first calls with several launches waited for the host.
         calls = [*calls[:1], *calls]
         return attribute(self.record(calls, prepare), [arm.name for arm in calls], first_kept=False)
 
@@ -43,11 +47,11 @@ class CuptiTimer:
         from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
         from torch.profiler import ProfilerActivity, profile
 
-        # One cycle is all there is.  `acc_events`, which silences torch's warning of that, makes the profiler build its own tables of all
-        # events at once: 0.7 s for the twelve replicates of a case, and nothing of it is read.
+        # One profiler cycle suffices.  `acc_events` would silence torch's warning, but it makes the profiler build its own tables of
+        # all events at once: 0.7 s for the twelve replicates of a case, for unused tables.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Pp]rofiler clears events")
-            # The backend's own line ends where the first of ours begins.
+            # The backend's own line ends where our first line begins.
             lines = _ExperimentalConfig(custom_profiler_config=f"\n{self._kineto_config}") if self._kineto_config else None
             with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], experimental_config=lines) as profiler:
                 for index, arm in enumerate(calls):
@@ -61,9 +65,9 @@ class CuptiTimer:
 
 
 def start_profiler(device: torch.device) -> None:
-    """Profile one small launch on `device`, a CUDA device that is the current one, and wait for it.
+    """Profile one small launch on `device`, the current CUDA device, and wait for it.
 
-    The first profile of a process loads CUPTI and attaches it, which takes some 3 s on an H200.  Raises whatever torch raises.
+    The first profile of a process loads CUPTI and attaches it, which takes some 3 s on an H200.  Errors are torch's own.
     """
     import torch
 
@@ -73,9 +77,9 @@ def start_profiler(device: torch.device) -> None:
 
 @contextmanager
 def _without_operators() -> Iterator[None]:
-    """Within it operators leave no records; launches do, and carry the number of the range around them all the same.
+    """Suppress the records of operators.  Launches still leave theirs, with the number of the range around them.
 
-    Kineto takes some 9 us for every record when it stops, which was most of what a timed call cost.
+    Kineto takes some 9 us per record when it stops, which was most of the cost of a timed call.
     """
     from torch._C._autograd import _enable_record_function
 

@@ -1,4 +1,4 @@
-"""The timer on a CPU: wall-clock time of the call, in the process that makes it."""
+"""The timer on a CPU: wall-clock time of the call, in the calling process."""
 
 from __future__ import annotations
 

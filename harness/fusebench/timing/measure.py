@@ -1,6 +1,6 @@
 """Times the arms of one case: replicates of balanced rounds, each replicate on a fresh random placement.
 
-How many replicates is fixed, or, where pairs of arms are to be compared, decided by what the pairs show (`stats.sequential`).
+The number of replicates is fixed or, where pairs of arms are compared, follows from the pairs' results (`stats.sequential`).
 """
 
 from __future__ import annotations
@@ -8,26 +8,23 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UsageError
 from ..registry import Op
 from ..registry.op import Buffers
-from ..schema import CacheState, Sample, SamplingPlan
+from ..schema import CacheState, SamplingPlan
 from ..stats.sequential import Plan
 from .arm import Arm, Timer
-from .coldness import Coldness, observe_coldness
-from .host_cost import extra_memory_bytes, host_cost_us
-from .lengths import FixedLength, Lengths
-from .orders import balanced_rounds
-from .pairs import Compared, Judge, Pair, buffer_groups, in_same_buffers
+from .case_timings import CaseTimings, extra_memory_bytes, host_cost_us
+from .coldness import observe_coldness
+from .pairs import FixedLength, Judge, Lengths, Pair, buffer_groups, in_same_buffers
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
-from .replicate import TimedRounds, time_rounds
+from .replicate import balanced_rounds, time_rounds
 
 if TYPE_CHECKING:
     import torch
@@ -36,61 +33,8 @@ Named = TypeVar("Named", Arm, ArmSpec)
 
 CODE = "digests of machine code"
 """The phase of `decided_before`."""
-BETWEEN = "between the phases of measurements"
-"""The phase that holds what no other does, so that phases sum up to `seconds`."""
 MINIMUM_REPLICATES = 2
-"""Fewer give no interval, whatever the budget says."""
-
-
-@dataclass
-class CaseTimings:
-    """What was measured on one case."""
-
-    samples: list[Sample] = field(default_factory=list)
-    host_us: dict[str, float] = field(default_factory=dict)
-    """Host cost per call, by arm; empty on a CPU."""
-    extra_memory_bytes: dict[str, int] = field(default_factory=dict)
-    coldness: Coldness | None = None
-    """What was seen of the eviction; None for warm samples and on a CPU."""
-    timer_retries: int = 0
-    """Times that the timer failed, as where records were lost, and timed a replicate, its repeated rounds or the proof that cold is cold
-    again."""
-    repeated_rounds: int = 0
-    """Rounds that were timed again since the host came late inside of a call (`timing.replicate`)."""
-    late_calls: Counter[str] = field(default_factory=Counter)
-    """By arm, how many of its samples are of calls that waited for the host all the same."""
-    seconds: float = 0.0
-    cut_short: bool = False
-    """Whether the deadline ended the case before all its replicates, or before its pairs were decided."""
-    compared: dict[str, Compared] = field(default_factory=dict)
-    """By name, the pairs that were judged."""
-    phases_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Where `seconds` went."""
-    first_call_s: dict[str, float] = field(default_factory=dict)
-    """What the very first call of each arm took, compilation included."""
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count what the block takes as phase `name`."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.phases_s[name] += time.monotonic() - began
-
-    def take_in(self, case_key: str, replicate: int, timed: TimedRounds) -> list[Sample]:
-        """Keep what was timed of a replicate, and count what that took.  Returns its samples."""
-        taken = _samples(case_key, replicate, timed)
-        self.samples += taken
-        self.timer_retries += timed.retries
-        self.repeated_rounds += timed.repeated_rounds
-        self.late_calls += timed.late_calls
-        return taken
-
-    def finish(self, started: float) -> None:
-        """Close the books of a measurement that began at `started` (of `time.monotonic`)."""
-        self.seconds = time.monotonic() - started
-        self.phases_s[BETWEEN] += self.seconds - sum(self.phases_s.values())
+"""Fewer give no interval, whatever the budget is."""
 
 
 def measure_case(
@@ -116,29 +60,29 @@ def measure_case(
     """Time `specs` against one another.
 
     Args:
-        case_key: goes into the samples.
+        case_key: the case in the samples.
         params: the op's Params.
         device: torch device; `cpu` or `cuda:N`.
-        plan: rounds of a replicate, and without `looks` and `lengths` the number of replicates.
+        plan: rounds of a replicate and, without `looks` and `lengths`, the number of replicates.
         seed: of the input values, the placements and the orders.
-        deadline: `time.monotonic()` value after which no replicate is started (two are always made).
+        deadline: `time.monotonic()` value after which no replicate starts (two are always made).
         settle: called with one round of work before the first replicate; runs it until the clocks are steady.
         on_arm: called with an arm's name before its first call, which may compile it.
-        on_call: called with an arm's name before each of its calls, timed or not, outside what is timed, and with an empty name when no
-            arm is being called; must be cheap.
-        on_replicate: called with the number of replicates done, and the most that there can be.
-        pairs: arms to compare with one another.  Where `in_same_buffers` says so, those of a pair lie in the same ones, and then so does
-            the control with what it is a copy of.
-        looks: judge the pairs at these numbers of replicates, leave out arms that only decided pairs name, and stop when none is open.
-            Arms that no pair names, and the control with what it is a copy of, stay to the end.  None: as many replicates as the plan
-            says, and nothing is judged.
-        lengths: without `looks`, the number of replicates of each pair by its name; its arms are left out after them, as above.
-        decided_before: asked once, with all arms after their first calls and before the warm-up, for the names of pairs that need not be
-            timed; it may call the arms.
+        on_call: called with an arm's name before each of its calls, timed or not, outside the timed part, and with an empty name while no
+            arm is called; must be cheap.
+        on_replicate: called with the number of replicates done, and the largest possible number.
+        pairs: arms to compare with one another.  Where `in_same_buffers` is true, the arms of a pair share buffers, and so do the control
+            and the arm that it copies.
+        looks: judge the pairs at these numbers of replicates, leave out arms of decided pairs only, and stop when no pair is open.  Arms
+            outside all pairs stay to the end, and so do the control and the arm that it copies.  None: take the plan's number of
+            replicates and judge nothing.
+        lengths: without `looks`, the number of replicates of each pair, by its name; its arms are left out after them, as above.
+        decided_before: called once, with all arms after their first calls and before the warm-up; returns the names of pairs that need no
+            timing, and may call the arms.
 
     Raises:
-        TimerError: the timer failed again and again, as where records are missing.
-        UsageError: two pairs share a name, a pair names an arm that is not among `specs`, or `lengths` lacks one.
+        TimerError: the timer failed repeatedly (lost records, for example).
+        UsageError: two pairs share a name, a pair names an arm outside `specs`, or `lengths` lacks a pair.
     """
     import torch
 
@@ -199,12 +143,12 @@ def _without(named: Sequence[Named], idle: Collection[str]) -> list[Named]:
 
 
 def _copied_by(control: ArmSpec) -> str:
-    """Name of the arm that the control is a copy of."""
+    """Name of the arm that the control copies."""
     return str(control.kernel.id) if control.kernel is not None else ""
 
 
 def _housed(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
-    """`specs`, those that pairs join, and the control with what it is a copy of, in the same buffers."""
+    """`specs` with shared buffers for the arms of each pair, and for the control and the arm that it copies."""
     controls = [Pair(CONTROL, new=CONTROL, old=_copied_by(spec)) for spec in specs if spec.name == CONTROL]
     homes = buffer_groups([spec.name for spec in specs], [*pairs, *controls])
     return [replace(spec, home=homes[spec.name]) for spec in specs]
@@ -217,7 +161,7 @@ def _placed(
     rng: random.Random,
     on_call: Callable[[str], None],
 ) -> list[Arm]:
-    """The arms in the order of `specs`, placed in random order, so that neither arm of a pair always has the lower addresses."""
+    """The arms in the order of `specs`, placed in random order, so that neither arm of a pair always gets the lower addresses."""
     by_home: dict[str, list[ArmSpec]] = {}
     for spec in specs:
         by_home.setdefault(spec.home or spec.name, []).append(spec)
@@ -236,7 +180,7 @@ def _judge_of(specs: Sequence[ArmSpec], pairs: Sequence[Pair], looks: Plan | Non
 
 
 def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
-    """`arm`, saying its name before every call: `restore` precedes each one and is never timed."""
+    """`arm`, announcing its name before every call: `restore` precedes each call and is never timed."""
 
     def restore() -> None:
         on_call(arm.name)
@@ -246,7 +190,7 @@ def _announced(arm: Arm, on_call: Callable[[str], None]) -> Arm:
 
 
 def _warm_up(arms: Sequence[Arm], device: torch.device, settle: Callable[[Callable[[], None]], None], timings: CaseTimings) -> None:
-    """Work until the clocks are steady; on a GPU then take what the timer does not see: host time and memory."""
+    """Work until the clocks are steady; on a GPU then measure host time and memory, which the timer does not see."""
     with timings.phase("warm-up to steady clocks"):
         settle(lambda: _round_of_work(arms, device))
     if device.type == "cuda":
@@ -256,9 +200,9 @@ def _warm_up(arms: Sequence[Arm], device: torch.device, settle: Callable[[Callab
 
 
 def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> dict[str, float]:
-    """One call of each arm on its new buffers, waited for, so that an error of the device shows while its arm is named.
+    """Call each arm once on its new buffers and wait for it, so that a device error appears while its arm is named.
 
-    Returns the seconds that each took.
+    Returns the seconds of each call, by arm.
     """
     seconds = {}
     for arm in arms:
@@ -281,8 +225,8 @@ def _round_of_work(arms: Sequence[Arm], device: torch.device) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """As `timeit` does: the collector would stop the host in the middle of a call, and walks every record of the profiler again and again
-    (a fifth of what a timed call cost)."""
+    """Stop garbage collection, as `timeit` does.  A collection would stop the host in the middle of a call, and would walk every profiler
+    record again and again (a fifth of the cost of a timed call)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -290,20 +234,3 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _samples(case_key: str, replicate: int, timed: TimedRounds) -> list[Sample]:
-    return [
-        Sample(
-            case=case_key,
-            arm=arm.name,
-            replicate=replicate,
-            round=number,
-            position=position,
-            span_ns=timing.span_ns,
-            busy_ns=timing.busy_ns,
-            kernels=timing.kernels,
-        )
-        for number, (order, timings) in enumerate(zip(timed.rounds, timed.timings, strict=True))
-        for position, (arm, timing) in enumerate(zip(order, timings, strict=True))
-    ]

@@ -1,10 +1,10 @@
-"""Pairs of arms whose ratio is asked for, judged from the samples of their common replicates while they are being taken."""
+"""Pairs of arms to compare, judged from the samples of their common replicates while these are taken."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,29 +15,27 @@ from ..stats.trimmed import trimmed_mean
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two arms of one case: how much longer does `new` take than `old`?"""
+    """Two arms of one case: how much longer does `new` (head) take than `old` (base)?"""
 
     name: str
-    """What is compared; unique within a case."""
+    """Unique within a case."""
     new: str
-    """Name of the arm above the fraction bar: a ratio of 1.02 says that it is 2 % slower."""
+    """Name of the head arm, the numerator: a ratio of 1.02 means that it is 2 % slower."""
     old: str
 
 
 def in_same_buffers(cache: CacheState) -> bool:
-    """Whether the arms of a pair are measured in the same buffers.
+    """Whether the arms of a pair share buffers: yes when cold.  Warm, an arm would find the other arm's data in the cache.
 
-    Not where nothing empties the cache: an arm would find there what the other one of its pair has just read.
-
-    Log ratios of two equal kernels scatter from placement to placement by 0.4 to 2.4 % in buffers of their own, and by 0.5 to 1.2 % in the
-    same ones, which is what their rounds scatter by (seven kernels of 5 to 30 us on an H200, 60 placements of 20 rounds).  Kernels that
-    walk their data differently gain nothing by it.
+    A/A log ratios scatter between placements by 0.4 to 2.4 % in separate buffers, and by 0.5 to 1.2 % in shared ones, which equals the
+    scatter of their rounds (seven kernels of 5 to 30 us on an H200, 60 placements of 20 rounds).  Kernels that walk their data differently
+    gain nothing by shared buffers.
     """
     return cache is CacheState.COLD
 
 
 def buffer_groups(names: Iterable[str], pairs: Sequence[Pair]) -> dict[str, str]:
-    """By name the arm in whose buffers it lives: one for all that pairs join, directly or through others."""
+    """By arm name, the arm that gives its buffer group the name: pairs join arms into one group, directly or through others."""
     homes = {name: name for name in names}
     for pair in pairs:
         kept, given_up = homes[pair.old], homes[pair.new]
@@ -46,22 +44,22 @@ def buffer_groups(names: Iterable[str], pairs: Sequence[Pair]) -> dict[str, str]
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicates say of one pair."""
+    """The result of one pair over its replicates."""
 
     name: str
     logs: tuple[float, ...]
-    """Natural logarithm of new over old, one per replicate that held both arms, in the order in which they were taken."""
+    """Natural logarithm of new over old, one per replicate with both arms, in the order of measurement."""
     new_us: float
     """Geometric mean over these replicates of the arm's trimmed means, in microseconds."""
     old_us: float
     launches: int
-    """Device activities of one call of the old arm, which are the same in every call; 0 where the timer cannot see them."""
+    """Device activities of one call of the old arm, equal in every call; 0 where the timer cannot see them."""
     finding: Finding
-    """`undecided` where the deadline or the last look came first."""
+    """`undecided` where the deadline or the last look ended the pair."""
 
 
 class Judge:
-    """Follows the pairs of one case from replicate to replicate; what is decided stays decided."""
+    """Follows the pairs of one case from replicate to replicate; a decided pair stays decided."""
 
     def __init__(self, pairs: Sequence[Pair], looks: Plan, trim: float) -> None:
         """`trim`: share of a replicate's samples cut from each end.
@@ -79,17 +77,17 @@ class Judge:
 
     @property
     def open(self) -> list[Pair]:
-        """Pairs that more replicates are wanted for."""
+        """Pairs that need more replicates."""
         return [pair for pair in self._pairs if pair.name not in self._dropped and not self._settled(pair)]
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is wanted."""
+        """Whether no pair needs more replicates."""
         return not self.open
 
     @property
     def replicates(self) -> int:
-        """The most that can be asked for."""
+        """The largest number of replicates."""
         return self._looks.looks[-1]
 
     def drop(self, names: Iterable[str]) -> None:
@@ -102,7 +100,7 @@ class Judge:
         return {arm for pair in self._pairs for arm in (pair.new, pair.old)} - wanted
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Take in one replicate."""
+        """Add one replicate."""
         logs = replicate_logs(samples, self._trim)
         self._launches.update((sample.arm, sample.kernels) for sample in samples)
         for pair in self.open:
@@ -112,7 +110,7 @@ class Judge:
                 self._findings[pair.name] = self._finding(pair)
 
     def compared(self) -> dict[str, Compared]:
-        """Every pair that any replicate held, in their order."""
+        """The results of all pairs with a replicate, in their order."""
         return {pair.name: self._compared(pair) for pair in self._pairs if self._logs[pair.name]}
 
     def _settled(self, pair: Pair) -> bool:
@@ -135,8 +133,49 @@ class Judge:
         )
 
 
+class FixedLength:
+    """The same number of replicates for every arm."""
+
+    def __init__(self, replicates: int) -> None:
+        self.replicates = replicates
+        self._taken = 0
+
+    @property
+    def over(self) -> bool:
+        return self._taken >= self.replicates
+
+    def idle_arms(self) -> set[str]:
+        """No arm: every speedup is relative to the baseline of its own replicate."""
+        return set()
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Add one replicate."""
+        self._taken += 1
+
+
+class Lengths(FixedLength):
+    """A number of replicates for each pair; the measurement ends with the longest."""
+
+    def __init__(self, pairs: Sequence[Pair], lengths: Mapping[str, int]) -> None:
+        """`lengths`: replicates of every pair, by its name.
+
+        Raises:
+            UsageError: a pair has no length, or one below 1.
+        """
+        wrong = [pair.name for pair in pairs if lengths.get(pair.name, 0) < 1]
+        if wrong or not pairs:
+            raise UsageError(f"found lengths {dict(lengths)!r}; expected 1 or more replicates for each of the pairs {wrong or 'measured'}")
+        super().__init__(max(lengths[pair.name] for pair in pairs))
+        self._pairs, self._lengths = tuple(pairs), lengths
+
+    def idle_arms(self) -> set[str]:
+        """Arms that belong only to pairs with all their replicates."""
+        wanted = {arm for pair in self._pairs if self._taken < self._lengths[pair.name] for arm in (pair.new, pair.old)}
+        return {arm for pair in self._pairs for arm in (pair.new, pair.old)} - wanted
+
+
 def replicate_logs(samples: Iterable[Sample], trim: float) -> dict[str, float]:
-    """By arm, the logarithm of the trimmed mean (in nanoseconds) of one replicate's samples."""
+    """By arm, the natural logarithm of the trimmed mean in nanoseconds of one replicate; `trim` is the share cut from each end."""
     spans: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         spans[sample.arm].append(float(sample.span_ns))
@@ -144,7 +183,7 @@ def replicate_logs(samples: Iterable[Sample], trim: float) -> dict[str, float]:
 
 
 def pair_logs(samples: Iterable[Sample], pair: Pair, trim: float) -> list[float]:
-    """Log ratios of the pair, one per replicate that holds both arms, in order: what a measurement of fixed length says of it."""
+    """Log ratios of the pair in a measurement of fixed length, one per replicate with both arms, in order."""
     by_replicate: dict[tuple[int, int], list[Sample]] = defaultdict(list)
     for sample in samples:
         by_replicate[sample.process, sample.replicate].append(sample)

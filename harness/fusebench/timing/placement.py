@@ -1,11 +1,10 @@
 """A fresh random placement of buffers.
 
 The same kernel on two sets of buffers differs by 0.2 to 0.5 % at 14 us and by 1 % at 3 us on an H200, and by the same amount in every
-process that allocates in the same order.  So the placement is what is replicated: the allocator's cache is emptied and a random
-amount of padding lies before every buffer.
+process that allocates in the same order.  So the placement is the unit of replication: the allocator's cache is emptied, and a random
+amount of padding precedes every buffer.
 
-Two versions of a kernel are compared in the same buffers, as far as they take as much of them: what their addresses do to the one they
-do to the other.
+Two versions of a kernel are compared in the same buffers, as far as these have the same size.  Addresses then act on both alike.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     import torch
 
 COPY = "copy"
-"""Name of the first yardstick arm: the device's own copy, moving the op's minimum bytes from one buffer to another."""
+"""Name of the copy yardstick's arm: the device's own copy of the op's minimum bytes from one buffer to another."""
 STREAM = "stream"
-"""Name of the second: one elementwise launch that reads and writes as many bytes, in place where the op works in place.  A copy of a
-few megabytes is slower than a launch, and one out of place has twice the footprint in the cache; the faster of the two is the
-yardstick."""
+"""Name of the streaming yardstick's arm: one elementwise launch that reads and writes the same bytes, in place where the op works in
+place.  A copy of a few megabytes is slower than a launch, and a copy out of place has twice the footprint in the cache.  The share of
+SOL uses the faster yardstick."""
 CONTROL = "control"
-"""Name of the control arm: the baseline again, on its own buffers; where two sides are compared, in the buffers of both."""
+"""Name of the control arm: the baseline again, on its own buffers, or in a pair's shared buffers where two revisions are compared."""
 PADDING_LIMIT = 8 * 2**20
 """Largest padding before a buffer, in bytes."""
 PADDING_STEP = 512
@@ -43,9 +42,9 @@ class ArmSpec:
     name: str
     kernel: Kernel | None
     params: Any = None
-    """Params of this arm alone, where they are not the case's: a slowdown is planted by giving a kernel more rows."""
+    """The arm's own Params where they differ from the case's: more rows are an injected slowdown."""
     home: str = ""
-    """Arms of the same home live in the same buffers; those without one have buffers of their own."""
+    """Name of the buffer group: arms of one group share buffers; arms without a group have their own."""
 
 
 def arm_specs(kernels: Sequence[Kernel], baseline: Kernel, extra: Sequence[ArmSpec] = ()) -> list[ArmSpec]:
@@ -62,10 +61,10 @@ def arm_specs(kernels: Sequence[Kernel], baseline: Kernel, extra: Sequence[ArmSp
 
 
 class Placement:
-    """Places arms one after the other and keeps their padding alive for as long as it lives itself."""
+    """Places arms one after the other, and keeps their padding alive as long as itself."""
 
     def __init__(self, op: Op, params: Any, values: Mapping[str, torch.Tensor], device: torch.device, rng: random.Random) -> None:
-        """`values`: of the case's inputs, copied to every arm's own buffers."""
+        """`values`: the case's inputs by name, copied to every arm's own buffers."""
         import torch
 
         if device.type == "cuda":
@@ -74,18 +73,18 @@ class Placement:
         self._padding: list[torch.Tensor] = []
 
     def arm(self, spec: ArmSpec, values: Mapping[str, torch.Tensor] | None = None) -> Arm:
-        """`spec` on buffers of its own; `values` where it has Params, and so inputs, of its own."""
+        """`spec` on buffers of its own; `values` are its inputs where it has Params of its own."""
         return self.together([spec], {} if values is None else {spec.name: values})[0]
 
     def together(self, specs: Sequence[ArmSpec], own_values: Mapping[str, Mapping[str, torch.Tensor]]) -> list[Arm]:
-        """`specs` in the same buffers, each of which is as long as the longest that any of them needs.
+        """`specs` in shared buffers; each buffer has the largest size that an arm needs.
 
-        Arms whose Params are not the same have integers of their own all the same: an index that suits one may lead out of the other's
-        buffers.  Of the floating-point inputs that they do not overwrite, all read those of the last arm, which time does not depend on.
-        Yardsticks share nothing.
+        Arms with different Params still have integers of their own, because an index of one may point outside the other's buffers.  All
+        arms read the last arm's floating-point inputs where they do not overwrite them; time does not depend on the values.  Yardsticks
+        share no buffer.
 
         Args:
-            own_values: by name of an arm that has Params of its own, its inputs.
+            own_values: inputs by name, by name of an arm with Params of its own.
         """
         values = {spec.name: own_values.get(spec.name, self._values) for spec in specs if spec.kernel is not None}
         shared = self._shared(list(values.values()))
@@ -100,7 +99,7 @@ class Placement:
         return arms
 
     def _shared(self, values: Sequence[Mapping[str, torch.Tensor]]) -> dict[tuple[str, torch.dtype], torch.Tensor]:
-        """By name and dtype, a buffer for the largest of `values`; without integers where these are not the same ones for all."""
+        """By name and dtype, a buffer for the largest of `values`; integers only where all arms have the same ones."""
         same = all(one is values[0] for one in values)
         sizes: dict[tuple[str, torch.dtype], int] = {}
         for one in values:
@@ -109,7 +108,7 @@ class Placement:
         return {which: self._empty((size,), which[1]) for which, size in sizes.items() if same or which[1].is_floating_point}
 
     def _placed(self, value: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
-        """A copy of `value` in the beginning of `buffer`, or in a buffer of its own where that is None."""
+        """A copy of `value` at the start of `buffer`, or in a buffer of its own where that is None."""
         if buffer is None:
             buffer = self._empty((value.numel(),), value.dtype)
         return buffer[: value.numel()].view(value.shape).copy_(value)
@@ -122,7 +121,7 @@ class Placement:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def _yardstick_buffer(self) -> torch.Tensor:
-        """Random words, half as many bytes as the op must move: they are read once and as many are written."""
+        """Random int32 words, half of the op's minimum bytes: one half is read and one half is written."""
         import torch
 
         words = max(1, self._op.minimum_bytes(self._params) // 8)
@@ -144,7 +143,7 @@ class Placement:
     def _kernel(
         self, name: str, kernel: Kernel, params: Any, values: Mapping[str, torch.Tensor], placed: Mapping[str, torch.Tensor]
     ) -> Arm:
-        """`values`: what `placed`, the arm's buffers, is restored to where a call overwrites it."""
+        """`values`: the original inputs; `placed`, the arm's buffers, are restored from them where a call overwrites them."""
         arguments = dict(self._op.arguments(params, placed))
         originals = self._op.arguments(params, values)
         outputs = self._op.outputs_of(params) if self._op.in_place else ()
@@ -158,7 +157,7 @@ class Placement:
 
 
 def minimum_bytes(spec: ArmSpec, op: Op, params: Any) -> int:
-    """Bytes that any implementation of the arm's work must move; a yardstick moves those of the case, whose Params are `params`."""
+    """Minimum bytes of the arm's work in any implementation; a yardstick moves the bytes of the case, whose Params are `params`."""
     own = params if spec.params is None else spec.params
     part = spec.kernel.part if spec.kernel is not None else None
     return op.minimum_bytes(own) if part is None else part.minimum_bytes(own)

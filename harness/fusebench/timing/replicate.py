@@ -1,48 +1,52 @@
-"""Times the rounds of one replicate: whole, with a record of everything that was launched, and with the host ahead of the device.
+"""Times the rounds of one replicate, in balanced orders: with a record of every launch, and with the host ahead of the device.
 
-Inside a chain of launches the device should wait for nothing but itself.  It is given a head start for that, which the host now and then
-outlasts: of the calls of several launches in a nightly on an H200, one in 1140 idled over 20 us longer inside than the arm's calls usually
-do, for which no kernel is to blame.  It was one in ten of those that the timer makes first, when the host has gained no more than that head
-start, and one in 6200 from the second round on.  Rounds with calls that waited for the host are timed again.
+Inside a chain of launches the device should wait for itself only, so it gets a head start.  Sometimes the host takes longer.  Of the calls
+of several launches in a nightly on an H200, one in 1140 idled over 20 us longer inside than usual for the arm, and no kernel is to blame.
+It was one in ten of the first calls of a replicate, where the host has no more than that head start, and one in 6200 from the second round
+on.  Rounds with calls that waited for the host are timed again.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..errors import TimerError
 from .arm import Arm, CallTiming, Timer
 
+T = TypeVar("T")
+
 RETRIES = 2
-"""Times that calls on which the timer failed, as where records are missing, are repeated before it is declared unfit."""
+"""Number of repeats after a failure of the timer (missing records, for example), before the device counts as unfit."""
 LATE_RETRIES = 2
-"""Times that rounds are repeated in which the host came late."""
+"""Number of repeats of rounds in which the host was late."""
 HOST_BOUND_SHARE = 0.5
-"""An arm whose calls wait for the host more often than this always does, and to time its rounds again would change nothing."""
+"""An arm whose calls wait for the host more often than this always waits, and a repeat would not help."""
 
 
 @dataclass
 class TimedRounds:
-    """What the timer said of the rounds of one replicate, and what had to be repeated for that."""
+    """The timings of the rounds of one replicate, and its repeats."""
 
     rounds: Sequence[Sequence[Arm]]
     timings: list[list[CallTiming]] = field(default_factory=list)
     """By round, in the order of its arms."""
     retries: int = 0
-    """Times that the timer failed."""
+    """Number of failures of the timer."""
     repeated_rounds: int = 0
-    """Rounds that were timed again since the host came late, each as often as it was."""
+    """Rounds timed again because the host was late; a round counts once per repeat."""
 
     def calls(self) -> Iterator[tuple[Arm, CallTiming]]:
-        """What was called and how that was timed, in order; nothing before all rounds were timed once."""
+        """Calls and their timings, in order; empty until all rounds were timed once."""
         timed = zip(self.rounds, self.timings, strict=True) if self.timings else ()
         return (pair for order, told in timed for pair in zip(order, told, strict=True))
 
     @property
     def late_calls(self) -> Counter[str]:
-        """By name of an arm, how many of its calls waited for the host."""
+        """By arm name, its calls that waited for the host."""
         return Counter(arm.name for arm, timing in self.calls() if timing.late)
 
 
@@ -50,7 +54,7 @@ def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable
     """Time the calls of `rounds`, each a sequence of arms, in order.
 
     Raises:
-        TimerError: the timer failed again and again, as where records are missing.
+        TimerError: the timer failed repeatedly (missing records, for example).
     """
     found = TimedRounds(rounds)
     found.timings = _time_whole(rounds, timer, prepare, found)
@@ -66,7 +70,7 @@ def time_rounds(rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable
 
 
 def _late_rounds(found: TimedRounds) -> list[int]:
-    """Numbers of the rounds with a call that waited for the host, other than those of arms that always do."""
+    """Numbers of the rounds with a call that waited for the host, except calls of arms that always wait."""
     calls = Counter(arm.name for order in found.rounds for arm in order)
     by_chance = {name for name, count in found.late_calls.items() if count <= HOST_BOUND_SHARE * calls[name]}
     return [
@@ -79,7 +83,7 @@ def _late_rounds(found: TimedRounds) -> list[int]:
 def _time_whole(
     rounds: Sequence[Sequence[Arm]], timer: Timer, prepare: Callable[[Arm], None], found: TimedRounds
 ) -> list[list[CallTiming]]:
-    """Timings by round, of which none lacks a record, also beside what was `found` so far, where retries are counted."""
+    """Timings by round, complete and consistent with those in `found`, where retries are counted."""
     calls = [arm for order in rounds for arm in order]
     for attempt in range(RETRIES + 1):
         problem: TimerError
@@ -96,7 +100,11 @@ def _time_whole(
 
 
 def _require_same_launches(calls: Iterable[tuple[Arm, CallTiming]]) -> None:
-    """An arm that launches n kernels in one call launches n in every call; anything else means lost records."""
+    """Check that an arm makes the same number of launches in every call; a difference means lost records.
+
+    Raises:
+        TimerError: the numbers differ.
+    """
     by_arm: dict[str, Counter[int]] = {}
     for arm, timing in calls:
         by_arm.setdefault(arm.name, Counter())[timing.kernels] += 1
@@ -104,3 +112,33 @@ def _require_same_launches(calls: Iterable[tuple[Arm, CallTiming]]) -> None:
         if len(counts) > 1:
             seen = ", ".join(f"{count} activities in {calls_} calls" for count, calls_ in sorted(counts.items()))
             raise TimerError(f"arm {name!r} left {seen}: records were dropped, or the kernel's launches vary from call to call")
+
+
+def williams_design(arms: int) -> list[list[int]]:
+    """Rows of a balanced design: `arms` rows for an even number, twice that for an odd one (a single row for one arm).
+
+    A Williams design (E. J. Williams, 1949, "Experimental designs balanced for the estimation of residual effects of treatments") is a
+    Latin square in which every arm follows every other arm equally often, so no arm profits from its place or its predecessor.  An even
+    number of arms needs one square, an odd number a square and its mirror.
+
+    Raises:
+        ValueError: `arms` is below 1.
+    """
+    if arms < 1:
+        raise ValueError(f"a round needs at least one arm, got {arms}")
+    # 0, 1, n-1, 2, n-2, …: successive differences are all distinct modulo n.
+    first = [0] + [(step + 1) // 2 if step % 2 else arms - step // 2 for step in range(1, arms)]
+    square = [[(entry + shift) % arms for entry in first] for shift in range(arms)]
+    return square if arms % 2 == 0 or arms == 1 else square + [row[::-1] for row in square]
+
+
+def balanced_rounds(arms: Sequence[T], rounds: int, rng: random.Random) -> list[list[T]]:
+    """`rounds` orders of `arms`: whole Williams designs with freshly shuffled labels and rows, the last one cut short."""
+    orders: list[list[T]] = []
+    while len(orders) < rounds:
+        labels = list(arms)
+        rng.shuffle(labels)
+        rows = williams_design(len(labels))
+        rng.shuffle(rows)
+        orders += [[labels[index] for index in row] for row in rows]
+    return orders[:rounds]
