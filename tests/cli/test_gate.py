@@ -14,7 +14,7 @@ from click.testing import Result
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
 from fusebench.store.record_files import encode_record
 from fusebench.store.run_folder import read_run
-from fusebench.verdict.compare_to_baseline import judge_whole
+from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import require_valid
 
@@ -237,7 +237,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
 @pytest.mark.usefixtures("baseline")
 def test_the_speed_of_compiled_code_is_told_and_has_no_say(keep: Keep, fusebench: Fusebench) -> None:
     """Two nightlies between which torch.compile chose otherwise, for better and for worse, and nothing else changed."""
-    compiled, why = "qknorm_rope/compiled@1", "no say in the exit code: torch.compile chooses its code anew in every process"
+    compiled, why = "qknorm_rope/compiled@1", "advisory: torch.compile chooses its code anew in every process"
     keep(run_id="tuned", slow={("flux_1024", compiled): 1.17, ("zimage_1024", compiled): 0.8, ("batch2_medium", compiled): 1.04})
     result = fusebench("gate", "tuned")
     said = " ".join(result.stdout.split())
@@ -294,11 +294,11 @@ def calls_of_gating(synthetic: ModuleType, cases: int) -> int:
     sys.setprofile(count)
     try:
         require_valid(run)
-        judged = judge_whole(run, stored, rule)
+        judged = judge_run(run, stored, rule)
     finally:
         sys.setprofile(before)
     assert len(judged.judgements) == 6 * cases
-    assert sum(spread.comparisons for spread in judged.identical) == 4 * cases
+    assert sum(spread.comparisons for spread in judged.aa_spreads) == 4 * cases
     assert sum(one.verdict.kind is VerdictKind.REGRESSION for one in judged.judgements) == cases
     return counted
 

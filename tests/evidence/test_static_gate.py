@@ -10,8 +10,9 @@ import pytest
 from fusebench.evidence.disassembly import Instructions
 from fusebench.evidence.occupancy import Occupancy
 from fusebench.evidence.records import Code, KernelEvidence, Launch, StaticReport, StaticStatus, Toolchain
-from fusebench.evidence.static_gate import IDENTICAL, StaticJudgement, became_narrower, describe_widths, judge, static_exit_code
+from fusebench.evidence.static_gate import IDENTICAL, StaticJudgement, became_narrower, describe_widths, judge
 from fusebench.schema import ExitCode, Language, Role, VerdictKind
+from fusebench.verdict.exit_status import static_exit_code
 
 REGRESSION, PASS, IMPROVEMENT = VerdictKind.REGRESSION, VerdictKind.PASS, VerdictKind.IMPROVEMENT
 CASES = ("unit_sum:rows", "unit_sum:again")

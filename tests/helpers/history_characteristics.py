@@ -56,7 +56,7 @@ def _steady(count: int, generator: np.random.Generator) -> Sequence[Series]:
     for place in range(count):
         times = tuple(nightly(NIGHTS, generator))
         # The margin's floor of a clock tick is left out by times that are 1000 times as long.
-        values = {"places": tuple(range(NIGHTS)), "values": times, "times_us": tuple(1e3 * time for time in times), "decides": True}
+        values = {"places": tuple(range(NIGHTS)), "values": times, "times_us": tuple(1e3 * time for time in times), "gating": True}
         found.append(Series(suite="s", case=f"c{place}", kernel="op/fused@1", figure=Figure.RAW, **values))  # type: ignore[arg-type]
     return found
 

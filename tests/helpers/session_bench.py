@@ -17,8 +17,10 @@ from fusebench.runner.run.session import Session
 from fusebench.runner.workers.checking import Workers
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan
+from fusebench.store.calibration_note import with_calibration
+from fusebench.verdict.compare_to_baseline import judge_run, with_verdicts
 from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.run_verdicts import judged
+from fusebench.verdict.record_validation import load_valid_baseline
 
 PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
 SPLIT, GOOD, FAST, WRONG = "scale/split@1", "scale/good@1", "scale/fast@2", "scale/wrong@1"
@@ -148,7 +150,9 @@ class Bench:
         return session.record()
 
     def judge(self, run: Run) -> Run:
-        return judged(run, self.folder / "results", MarginRule())
+        folder = self.folder / "results"
+        run = with_calibration(run, folder)
+        return with_verdicts(run, judge_run(run, load_valid_baseline(folder, run.environment.device_name), MarginRule()))
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from fusebench.report.comparison import comparison_document, print_comparison, print_judgements
-from fusebench.verdict.judgement import judge_run
+from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 
 def test_both_sides_of_a_change_stand_in_one_row(synthetic: ModuleType) -> None:
     old, new = synthetic.make_run(run_id="a"), synthetic.make_run(run_id="b", slow={("flux_1024", synthetic.FUSED): 1.1})
-    document = comparison_document(old, new, judge_run(new, old, MarginRule()))
+    document = comparison_document(old, new, judge_each(new, old, MarginRule()))
     row = next(row for row in document["rows"] if (row["case"], row["kernel"]) == ("flux_1024", synthetic.FUSED))
     assert (row["old_time_us"], row["new_time_us"], row["change"]) == pytest.approx((28.08, 30.888, 1.1))
     assert (row["verdict"], document["differences"]) == ("regression", [])
@@ -22,7 +22,7 @@ def test_both_sides_of_a_change_stand_in_one_row(synthetic: ModuleType) -> None:
 def test_differences_between_the_environments_are_named(synthetic: ModuleType) -> None:
     old, new = synthetic.make_run(run_id="a"), synthetic.make_run(run_id="b", timer="cuda_events", environment={"driver": "999"})
     console = Console(file=io.StringIO(), width=200)
-    print_comparison(old, new, judge_run(new, old, MarginRule()), console)
+    print_comparison(old, new, judge_each(new, old, MarginRule()), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "differs: timer: cupti -> cuda_events" in text
@@ -32,7 +32,7 @@ def test_differences_between_the_environments_are_named(synthetic: ModuleType) -
 def test_a_gate_is_quiet_when_all_is_well_and_precise_when_not(synthetic: ModuleType) -> None:
     def said(**new: object) -> list[str]:
         console = Console(file=io.StringIO(), width=500)
-        print_judgements(judge_run(synthetic.make_run(**new), synthetic.make_run(), MarginRule()), console)
+        print_judgements(judge_each(synthetic.make_run(**new), synthetic.make_run(), MarginRule()), console)
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue().splitlines()
 
@@ -45,7 +45,7 @@ def test_a_gate_is_quiet_when_all_is_well_and_precise_when_not(synthetic: Module
 def test_what_has_no_say_is_counted_apart(synthetic: ModuleType) -> None:
     places = {("flux_1024", f"{synthetic.OP}/compiled@1"): 1.1, ("zimage_1024", f"{synthetic.OP}/compiled@1"): 0.9}
     old, new = synthetic.make_run(), synthetic.make_run(slow={**places, ("flux_1024", synthetic.FUSED): 1.1})
-    judgements = judge_run(new, old, MarginRule())
+    judgements = judge_each(new, old, MarginRule())
     console = Console(file=io.StringIO(), width=500)
     print_judgements(judgements, console)
     assert isinstance(console.file, io.StringIO)

@@ -103,16 +103,16 @@ def silent(synthetic: ModuleType) -> Run:
     crashed, slower, open_ = (f"{synthetic.OP}/{name}@1" for name in ("fused_cuda", "fused_triton", "split_torch"))
     run = synthetic.make_run(cases=("flux_1024",), status={("flux_1024", crashed): (Status.CRASHED, "boom")})
     told = {
-        f"{synthetic.OP}/compiled@1": Verdict(kind=VerdictKind.REGRESSION, reason="5 % slower; no say: tuned anew", decides=False),
+        f"{synthetic.OP}/compiled@1": Verdict(kind=VerdictKind.REGRESSION, reason="5 % slower; no say: tuned anew", gating=False),
         slower: Verdict(kind=VerdictKind.REGRESSION, reason="6 % slower"),
-        open_: Verdict(kind=VerdictKind.UNDECIDED, reason="perhaps slower", decides=False),
-        crashed: Verdict(kind=VerdictKind.ERROR, reason="boom; no say: not ours", decides=False),
+        open_: Verdict(kind=VerdictKind.UNDECIDED, reason="perhaps slower", gating=False),
+        crashed: Verdict(kind=VerdictKind.ERROR, reason="boom; no say: not ours", gating=False),
     }
     results = [
         msgspec.structs.replace(
             one,
             role=one.role if one.role is Role.COMPILED or one.kernel not in told else Role.PEER,
-            verdict=told.get(one.kernel, Verdict(kind=VerdictKind.PASS, reason="as before", decides=False)),
+            verdict=told.get(one.kernel, Verdict(kind=VerdictKind.PASS, reason="as before", gating=False)),
         )
         for one in run.results
     ]

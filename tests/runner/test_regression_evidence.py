@@ -13,7 +13,7 @@ from fusebench.runner.evidence.regressions import any_regressed, compiled_kernel
 from fusebench.schema import Attachment, CacheState, Case, Environment, Estimate, Role, Run, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
-from fusebench.verdict.judgement import judge_run
+from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 SLOWER, PASSED = (Verdict(kind=kind, reason="planted") for kind in (VerdictKind.REGRESSION, VerdictKind.PASS))
@@ -115,7 +115,7 @@ def test_of_a_run_the_regressions_in_triton_and_cuda(run: Run) -> None:
 
 
 def test_what_passed_and_what_does_not_decide_asks_nobody(run: Run, synthetic: ModuleType) -> None:
-    silent = msgspec.structs.replace(SLOWER, decides=False)
+    silent = msgspec.structs.replace(SLOWER, gating=False)
     for quiet in (synthetic.change_results(run, **change) for change in ({"verdict": PASSED}, {"verdict": silent}, {"role": Role.PEER})):
         assert not any_regressed(quiet)
         assert explained_run(quiet, [Asked(AssertionError("asked"))]) == quiet
@@ -125,6 +125,6 @@ def test_of_a_gate_what_its_judgements_call_a_regression(synthetic: ModuleType) 
     where = ("flux_1024", synthetic.FUSED)
     run = synthetic.make_run(slow={where: 1.2})
     asked = Asked()
-    found = explained_judgements(judge_run(run, synthetic.make_run(), MarginRule()), run, [asked])
+    found = explained_judgements(judge_each(run, synthetic.make_run(), MarginRule()), run, [asked])
     assert found == {("qknorm_rope:flux_1024", synthetic.FUSED): (EVIDENCE,)}
     assert asked.suspects == list(found)

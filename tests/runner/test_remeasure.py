@@ -16,8 +16,8 @@ from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
+from fusebench.verdict.compare_to_baseline import Suspect, judge_run
 from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.suspects import Suspect, suspects
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, Bench, by_kernel, measured
 
@@ -200,7 +200,7 @@ def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
 
     def in_doubt(run: Run) -> list[Suspect]:
         """Against a baseline in which the kernel `good` took half as long."""
-        return suspects(run, halved(run), MarginRule())
+        return judge_run(run, halved(run), MarginRule()).suspects
 
     def failing(task: MeasureTask) -> Measured | Failure:
         if task.case.name == "third":

@@ -10,22 +10,23 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Result, Run, VerdictKind
-from fusebench.verdict.compare_to_baseline import Judged, identical_line, judge_whole
+from fusebench.verdict.compare_to_baseline import RunJudgement, identical_line, judge_run
+from fusebench.verdict.exit_status import gate_exit_code
 from fusebench.verdict.fdr_control import fdr_controlled
-from fusebench.verdict.judgement import Judgement, gate_exit_code
+from fusebench.verdict.judgement import Judgement
 from fusebench.verdict.margin_rule import MarginRule
 
 RULE = MarginRule()
 CASE = "flux_1024"
 
 
-def gate(synthetic: ModuleType, changed: list[str], environment: Mapping[str, str] | None = None, **new: Any) -> Judged:
+def gate(synthetic: ModuleType, changed: list[str], environment: Mapping[str, str] | None = None, **new: Any) -> RunJudgement:
     """A run with these kernels' code changed, against the stored one."""
     run = synthetic.with_code(synthetic.make_run(run_id="new", environment=environment, **new), changed)
-    return judge_whole(run, synthetic.with_code(synthetic.make_run()), RULE)
+    return judge_run(run, synthetic.with_code(synthetic.make_run()), RULE)
 
 
-def at(judged: Judged, kernel: str, case: str = CASE) -> Judgement:
+def at(judged: RunJudgement, kernel: str, case: str = CASE) -> Judgement:
     return next(one for one in judged.judgements if (one.case, one.kernel) == (case, kernel))
 
 
@@ -42,7 +43,7 @@ def test_identical_code_that_reads_slower_is_undecided_and_names_suspects(
 ) -> None:
     judged = gate(synthetic, [], environment, slow={(CASE, synthetic.FUSED): 1.1})
     found = at(judged, synthetic.FUSED)
-    assert (found.verdict.kind, found.same_code, found.alone) == (VerdictKind.UNDECIDED, True, VerdictKind.REGRESSION)
+    assert (found.verdict.kind, found.same_code, found.kind_by_times) == (VerdictKind.UNDECIDED, True, VerdictKind.REGRESSION)
     assert found.verdict.reason.startswith("identical machine code, so what changed is not the kernel (relative to")
     assert suspect in found.verdict.reason
     assert gate_exit_code(judged.judgements) is ExitCode.UNDECIDED
@@ -97,9 +98,9 @@ def test_a_kernel_that_was_split_into_launches_is_held_to_what_one_launch_showed
 
         return msgspec.structs.replace(run, results=[doubled(one) if one.kernel in kernels else one for one in run.results])
 
-    judged = judge_whole(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [chain]), RULE)
+    judged = judge_run(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [chain]), RULE)
     assert at(judged, synthetic.FUSED).verdict.kind is VerdictKind.REGRESSION
-    judged = judge_whole(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [synthetic.FUSED, chain]), RULE)
+    judged = judge_run(with_launches(run, [synthetic.FUSED, chain]), with_launches(old, [synthetic.FUSED, chain]), RULE)
     assert at(judged, synthetic.FUSED).verdict.kind is VerdictKind.UNDECIDED
 
 
@@ -120,7 +121,7 @@ def test_what_slows_all_unchanged_kernels_down_alike_neither_passes_nor_hides_wh
         VerdictKind.UNDECIDED,
         True,
     )
-    twins = max(spread.largest for spread in judged.identical if not spread.several_launches)
+    twins = max(spread.largest for spread in judged.aa_spreads if not spread.several_launches)
     assert twins == pytest.approx(0.1, abs=0.01), "a changed kernel must be slower than the unchanged ones became"
 
 
@@ -141,22 +142,23 @@ def test_code_that_one_record_lacks_is_not_taken_for_equal(synthetic: ModuleType
         run = synthetic.with_code(run)
     elif side == "run":
         baseline = synthetic.with_code(baseline)
-    judged = judge_whole(run, baseline, RULE)
+    judged = judge_run(run, baseline, RULE)
     found = at(judged, synthetic.FUSED)
-    assert (found.verdict.kind, found.same_code, judged.identical) == (VerdictKind.REGRESSION, None, ())
-    assert "not in both records" in identical_line(judged)
+    assert (found.verdict.kind, found.same_code, judged.aa_spreads) == (VerdictKind.REGRESSION, None, ())
+    assert "not in both records" in identical_line(judged.aa_spreads, judged.judgements)
 
 
 def test_what_identical_code_showed_is_summed_up_by_duration(synthetic: ModuleType) -> None:
     judged = gate(synthetic, [synthetic.FUSED], slow={(CASE, f"{synthetic.OP}/fused_triton@1"): 1.06})
-    short, long = judged.identical
+    short, long = judged.aa_spreads
     assert (short.low_us, short.high_us, short.comparisons, short.beyond) == (10.0, 50.0, 10, 1)
     assert (long.comparisons, long.beyond, long.largest) == (10, 0, pytest.approx(0.0, abs=1e-9))
-    assert identical_line(judged) == (
+    assert identical_line(judged.aa_spreads, judged.judgements) == (
         "identical machine code differed by up to 6.00% (10 to 50 us: 10 comparisons, 1 beyond the margin), "
         "0.00% (50 us and more, several launches: 10 comparisons)"
     )
-    assert "no kernel's machine code is the baseline's" in identical_line(gate(synthetic, list(synthetic.KERNELS)))
+    changed = gate(synthetic, list(synthetic.KERNELS))
+    assert "no kernel's machine code is the baseline's" in identical_line(changed.aa_spreads, changed.judgements)
 
 
 def test_identical_code_is_not_counted_among_what_is_tested(synthetic: ModuleType) -> None:
@@ -166,14 +168,14 @@ def test_identical_code_is_not_counted_among_what_is_tested(synthetic: ModuleTyp
     run, baseline = synthetic.make_run(slow={place: 1.053}, **wide), synthetic.make_run(**wide)
     known = synthetic.with_code(run)
     results = [msgspec.structs.replace(one, code="new") if (one.case, one.kernel) == place else one for one in known.results]
-    coded = judge_whole(msgspec.structs.replace(known, results=results), synthetic.with_code(baseline), RULE)
+    coded = judge_run(msgspec.structs.replace(known, results=results), synthetic.with_code(baseline), RULE)
     assert at(coded, synthetic.FUSED).verdict.kind is VerdictKind.REGRESSION
-    assert at(judge_whole(run, baseline, RULE), synthetic.FUSED).verdict.kind is VerdictKind.UNDECIDED
+    assert at(judge_run(run, baseline, RULE), synthetic.FUSED).verdict.kind is VerdictKind.UNDECIDED
 
 
 def test_without_code_the_judgements_are_those_of_the_rate(synthetic: ModuleType) -> None:
-    from fusebench.verdict.judgement import judge_run
+    from fusebench.verdict.judgement import judge_each
 
     run: Run = synthetic.make_run(slow={(CASE, synthetic.FUSED): 1.1})
     baseline: Run = synthetic.make_run()
-    assert list(judge_whole(run, baseline, RULE).judgements) == fdr_controlled(judge_run(run, baseline, RULE), run, baseline, RULE)
+    assert list(judge_run(run, baseline, RULE).judgements) == fdr_controlled(judge_each(run, baseline, RULE), run, baseline, RULE)

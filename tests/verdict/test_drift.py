@@ -13,7 +13,7 @@ import pytest
 
 from fusebench.schema import Estimate, Run, VerdictKind
 from fusebench.verdict.drift import FEWEST_CASES, drift_of, stream_drifts
-from fusebench.verdict.judgement import Judgement, judge_run
+from fusebench.verdict.judgement import Judgement, judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 CASES = tuple(f"case_{number}" for number in range(9))
@@ -81,12 +81,12 @@ def test_of_the_fewest_cases_one_stream_that_scatters_does_not_widen_every_verdi
     """Of eight streams the interval reaches to the smallest and the largest, and unchanged kernels stayed undecided."""
     few = CASES[:FEWEST_CASES]
     run = moved(make(cases=few), {few[0]: 1.05, few[1]: 0.95})
-    assert {one.verdict.kind for one in judge_run(run, make(cases=few), MarginRule())} == {VerdictKind.PASS}
+    assert {one.verdict.kind for one in judge_each(run, make(cases=few), MarginRule())} == {VerdictKind.PASS}
 
 
 def test_a_stream_that_scatters_in_one_case_accuses_and_praises_nobody(make: Any) -> None:
     for factor in (0.9, 1.1):
-        judgements = judge_run(moved(make(), {CASES[4]: factor}), make(), MarginRule())
+        judgements = judge_each(moved(make(), {CASES[4]: factor}), make(), MarginRule())
         assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
         assert judgements[0].verdict.reason.startswith("relative to the streams of 9 cases: ")
 
@@ -94,7 +94,7 @@ def test_a_stream_that_scatters_in_one_case_accuses_and_praises_nobody(make: Any
 def test_a_slower_machine_accuses_nobody_and_a_kernel_that_is_slower_still_is_found(make: Any, synthetic: ModuleType) -> None:
     slow = {(case, kernel): 1.2 for case in CASES for kernel in synthetic.KERNELS} | {(CASES[2], synthetic.FUSED): 1.2 * 1.05}
     run = moved(make(slow=slow), dict.fromkeys(CASES, 1.2), copy=True)
-    judgements = judge_run(run, make(), MarginRule())
+    judgements = judge_each(run, make(), MarginRule())
     found = at(judgements, CASES[2], synthetic.FUSED)
     assert found.verdict.kind is VerdictKind.REGRESSION
     assert found.verdict.change is not None
@@ -104,7 +104,7 @@ def test_a_slower_machine_accuses_nobody_and_a_kernel_that_is_slower_still_is_fo
 
 def test_a_disturbed_case_is_told_by_its_own_stream(make: Any, synthetic: ModuleType) -> None:
     slow = {(CASES[2], kernel): 1.1 for kernel in synthetic.KERNELS}
-    judgements = judge_run(moved(make(slow=slow), {CASES[2]: 1.1}, copy=True), make(), MarginRule())
+    judgements = judge_each(moved(make(slow=slow), {CASES[2]: 1.1}, copy=True), make(), MarginRule())
     found = at(judgements, CASES[2], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.PASS
     assert found.reason.startswith("relative to the stream +0.0%")
@@ -113,12 +113,12 @@ def test_a_disturbed_case_is_told_by_its_own_stream(make: Any, synthetic: Module
 
 def test_a_kernel_that_is_slower_in_its_own_case_is_found_with_the_streams(make: Any, synthetic: ModuleType) -> None:
     for factor, kind in ((1.04, VerdictKind.REGRESSION), (1 / 1.04, VerdictKind.IMPROVEMENT), (1.01, VerdictKind.PASS)):
-        judgements = judge_run(make(slow={(CASES[7], synthetic.FUSED): factor}), make(), MarginRule())
+        judgements = judge_each(make(slow={(CASES[7], synthetic.FUSED): factor}), make(), MarginRule())
         assert at(judgements, CASES[7], synthetic.FUSED).verdict.kind is kind
 
 
 def test_what_slows_kernels_and_streams_but_not_copies_is_undecided(make: Any, synthetic: ModuleType) -> None:
     slow = {(case, kernel): 1.08 for case in CASES for kernel in synthetic.KERNELS}
-    found = at(judge_run(moved(make(slow=slow), dict.fromkeys(CASES, 1.08)), make(), MarginRule()), CASES[0], synthetic.FUSED).verdict
+    found = at(judge_each(moved(make(slow=slow), dict.fromkeys(CASES, 1.08)), make(), MarginRule()), CASES[0], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.UNDECIDED
     assert "slower, and the streams of 9 cases with it" in found.reason

@@ -9,7 +9,7 @@ import pytest
 from fusebench.schema import Role, Run, Verdict, VerdictKind
 from fusebench.stats.fdr import p_slower_of
 from fusebench.verdict.fdr_control import fdr_controlled
-from fusebench.verdict.judgement import judge_run
+from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 RULE = MarginRule()
@@ -23,7 +23,7 @@ BORDERLINE = 1.0415
 def kinds(synthetic: ModuleType, **new: object) -> tuple[Counter[VerdictKind], Counter[VerdictKind]]:
     """Verdicts before and after the suite is taken into account."""
     run, baseline = synthetic.make_run(half=HALF, **new), synthetic.make_run(half=HALF)
-    judgements = judge_run(run, baseline, RULE)
+    judgements = judge_each(run, baseline, RULE)
     held = fdr_controlled(judgements, run, baseline, RULE)
     assert [(one.case, one.kernel) for one in held] == [(one.case, one.kernel) for one in judgements]
     return tuple(Counter(one.verdict.kind for one in each) for each in (judgements, held))  # type: ignore[return-value]
@@ -64,7 +64,7 @@ def test_where_several_processes_measured_the_p_value_is_over_them(synthetic: Mo
     found = {}
     for processes in (1, 8):
         run, old = (measured_in(synthetic.make_run(half=HALF, slow=slow), processes) for slow in ({place: BORDERLINE}, {}))
-        held = fdr_controlled(judge_run(run, old, RULE), run, old, RULE)
+        held = fdr_controlled(judge_each(run, old, RULE), run, old, RULE)
         found[processes] = next(one.verdict for one in held if (one.case, one.kernel) == place)
     change, margin = found[8].change, found[8].margin
     assert change is not None
@@ -76,7 +76,7 @@ def test_where_several_processes_measured_the_p_value_is_over_them(synthetic: Mo
 def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) -> None:
     place = ("flux_1024", synthetic.FUSED)
     run, baseline = synthetic.make_run(half=HALF, slow={place: BORDERLINE}), synthetic.make_run(half=HALF)
-    held = fdr_controlled(judge_run(run, baseline, RULE), run, baseline, RULE)
+    held = fdr_controlled(judge_each(run, baseline, RULE), run, baseline, RULE)
     reason = next(one.verdict.reason for one in held if (one.case, one.kernel) == place)
     assert "slower beyond" in reason
     assert "among 25 comparisons it is no finding (adjusted p" in reason
@@ -84,7 +84,7 @@ def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) ->
 
 def test_nothing_to_compare_is_nothing_to_hold(synthetic: ModuleType) -> None:
     run, baseline = synthetic.make_run(timer="cuda_events"), synthetic.make_run()
-    judgements = judge_run(run, baseline, RULE)
+    judgements = judge_each(run, baseline, RULE)
     assert fdr_controlled(judgements, run, baseline, RULE) == judgements
     with pytest.raises(ValueError, match="rate=1"):
         fdr_controlled(judgements, run, baseline, RULE, rate=1.0)
@@ -93,7 +93,7 @@ def test_nothing_to_compare_is_nothing_to_hold(synthetic: ModuleType) -> None:
 def test_a_verdict_carries_what_it_was_decided_by(synthetic: ModuleType) -> None:
     place = ("flux_1024", synthetic.FUSED)
     run, baseline = synthetic.make_run(half=HALF, slow={place: 1.08}), synthetic.make_run(half=HALF)
-    held = {(one.case, one.kernel): one.verdict for one in fdr_controlled(judge_run(run, baseline, RULE), run, baseline, RULE)}
+    held = {(one.case, one.kernel): one.verdict for one in fdr_controlled(judge_each(run, baseline, RULE), run, baseline, RULE)}
     slow, same = held[place], held["zimage_1024", synthetic.FUSED]
     assert (slow.margin, same.margin) == (RULE.margin, RULE.margin)
     assert slow.p_value < slow.adjusted_p < 0.05 < same.p_value
@@ -113,13 +113,13 @@ def test_what_has_no_say_makes_no_room_for_others(synthetic: ModuleType, role: R
             )
             for run in (synthetic.make_run(half=HALF, slow=slow), synthetic.make_run(half=HALF))
         )
-        return {(one.case, one.kernel): one.verdict for one in fdr_controlled(judge_run(run, baseline, RULE), run, baseline, RULE)}
+        return {(one.case, one.kernel): one.verdict for one in fdr_controlled(judge_each(run, baseline, RULE), run, baseline, RULE)}
 
     assert held(Role.FUSED)[place].kind is VerdictKind.REGRESSION
     found = held(role)
     assert found[place].kind is VerdictKind.UNDECIDED
     assert "among 20 comparisons" in found[place].reason
     silent = found["flux_1024", other]
-    assert (silent.kind, silent.decides, silent.adjusted_p, silent.margin) == (VerdictKind.REGRESSION, False, None, RULE.margin)
+    assert (silent.kind, silent.gating, silent.adjusted_p, silent.margin) == (VerdictKind.REGRESSION, False, None, RULE.margin)
     assert silent.p_value is not None
     assert silent.p_value < 1e-6

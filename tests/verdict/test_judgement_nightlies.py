@@ -22,8 +22,8 @@ from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.stats.calibration import call_class
 from fusebench.store.run_folder import read_run
 from fusebench.verdict.baseline_scope import selected_part
-from fusebench.verdict.compare_to_baseline import judge_whole
-from fusebench.verdict.judgement import Judgement, judge_run, launches_of
+from fusebench.verdict.compare_to_baseline import judge_run
+from fusebench.verdict.judgement import Judgement, judge_each, launches_of
 from fusebench.verdict.margin_rule import MarginRule
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -91,7 +91,7 @@ def compared() -> tuple[Compared, ...]:
     found = []
     for old, new in combinations(nightlies(), 2):
         timings = [{place(one): one for one in run.results} for run in (new, old)]
-        judgements = judge_run(without_code(new), selected_part(without_code(new), without_code(old)), RULE)
+        judgements = judge_each(without_code(new), selected_part(without_code(new), without_code(old)), RULE)
         for one in judgements:
             now, then = (results.get(place(one)) for results in timings)
             if one.verdict.change is None or one.role in (Role.COMPILED, Role.PEER) or now is None or then is None:
@@ -177,9 +177,9 @@ def test_the_streams_scatter_less_than_any_other_yardstick(duration: int) -> Non
 def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, int]) -> None:
     """With machine code and accuracy, as `fusebench gate` judges; what torch.compile chose anew is told, and has no say."""
     old, new = (nightlies()[number] for number in pair)
-    judgements = judge_whole(new, old, RULE).judgements
+    judgements = judge_run(new, old, RULE).judgements
     assert sum(one.verdict.kind is VerdictKind.PASS for one in judgements) > 0.75 * len(judgements)
-    assert [one for one in judgements if one.verdict.kind is VerdictKind.REGRESSION and one.verdict.decides] == []
+    assert [one for one in judgements if one.verdict.kind is VerdictKind.REGRESSION and one.verdict.gating] == []
     assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"
 
 
@@ -187,7 +187,7 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
 def test_a_gate_of_the_same_machine_code_passes_everything_that_has_a_say(new: int) -> None:
     """Of speed and of accuracy, whichever came first."""
     runs = of_one_code()
-    judgements = [one for one in judge_whole(runs[new], runs[1 - new], RULE).judgements if one.verdict.decides]
+    judgements = [one for one in judge_run(runs[new], runs[1 - new], RULE).judgements if one.verdict.gating]
     assert len(judgements) == 730
     assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
     assert all("identical machine code" in one.verdict.reason for one in judgements)
@@ -195,7 +195,7 @@ def test_a_gate_of_the_same_machine_code_passes_everything_that_has_a_say(new: i
 
 def test_times_alone_accuse_no_kernel_of_the_same_machine_code() -> None:
     new, old = (without_code(run) for run in of_one_code())
-    judged = [one.verdict for one in judge_run(new, old, RULE) if one.role is Role.FUSED]
+    judged = [one.verdict for one in judge_each(new, old, RULE) if one.role is Role.FUSED]
     assert sum(one.kind is VerdictKind.PASS for one in judged) > 0.9 * len(judged) > 300
     assert [one.reason for one in judged if one.kind is VerdictKind.REGRESSION] == []
 
@@ -204,8 +204,8 @@ def test_times_alone_accuse_no_kernel_of_the_same_machine_code() -> None:
 @pytest.mark.parametrize("late", range(4))
 def test_what_the_assembler_slowed_down_is_found_on_every_gpu(early: int, late: int) -> None:
     """The source is the same; Triton's own ptxas makes other code of it than torch's, 4 to 6 % slower in these two cases."""
-    judged = {place(one): one.verdict for one in judge_whole(late_ones()[late], nightlies()[early], RULE).judgements}
-    found = {where: verdict.change for where, verdict in judged.items() if verdict.decides and verdict.kind is VerdictKind.REGRESSION}
+    judged = {place(one): one.verdict for one in judge_run(late_ones()[late], nightlies()[early], RULE).judgements}
+    found = {where: verdict.change for where, verdict in judged.items() if verdict.gating and verdict.kind is VerdictKind.REGRESSION}
     if (late, early) == (0, 2):
         del found["norm_scale_shift_gate_select01", "batch4_257x1536", "norm_scale_shift_gate_select01/fused_triton@1"]
     first, second = (
@@ -220,22 +220,22 @@ def test_a_mode_that_one_process_had_leaves_the_same_machine_code_undecided_and_
     """Two kernels on one case took 4 % longer in all twelve placements of one process, on the same board."""
     baseline, new = last_two()
     assert baseline.environment.device_uuid == new.environment.device_uuid
-    judged = [one for one in judge_whole(new, baseline, RULE).judgements if one.verdict.decides]
+    judged = [one for one in judge_run(new, baseline, RULE).judgements if one.verdict.gating]
     assert len(judged) == 730
     assert all("identical machine code" in one.verdict.reason for one in judged)
     case = ("residual_gate_norm_scale_shift", "bench_1024x4096")
     fused = {(*case, f"residual_gate_norm_scale_shift/fused_triton@{version}") for version in (1, 2)}
     assert {place(one) for one in judged if one.verdict.kind is VerdictKind.UNDECIDED} == fused
     assert verdicts_of(judged) == {VerdictKind.PASS: 728, VerdictKind.UNDECIDED: 2}
-    assert {one.verdict.kind for one in judge_whole(baseline, new, RULE).judgements if one.verdict.decides} == {VerdictKind.PASS}
-    alone = [one for one in judge_run(without_code(new), without_code(baseline), RULE) if one.role is Role.FUSED]
+    assert {one.verdict.kind for one in judge_run(baseline, new, RULE).judgements if one.verdict.gating} == {VerdictKind.PASS}
+    alone = [one for one in judge_each(without_code(new), without_code(baseline), RULE) if one.role is Role.FUSED]
     assert {place(one) for one in alone if one.verdict.kind is VerdictKind.REGRESSION} == fused, "times alone do accuse them"
 
 
 def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     """On a third board.  Of nine cases that were in doubt two were undecided; names that two suites share made four of the others."""
     baseline, new = last_two()[0], looked_twice()
-    judged = [one for one in judge_whole(new, baseline, RULE).judgements if one.verdict.decides]
+    judged = [one for one in judge_run(new, baseline, RULE).judgements if one.verdict.gating]
     assert verdicts_of(judged) == {VerdictKind.PASS: 730}
     again = {summary.case.key: summary.in_doubt for summary in new.cases if summary.in_doubt}
     assert len(again) == 9
@@ -245,7 +245,7 @@ def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     assert {processes for in_doubt, processes in timed if not in_doubt} == {1}
     said = [one.verdict.reason for one in judged if f"{one.suite}:{one.case}" in again]
     assert all("measured in 8 fresh processes, since it was in doubt after the first" in reason for reason in said)
-    assert len(judge_whole(new, baseline, RULE).unexplained) == 2
+    assert len(judge_run(new, baseline, RULE).unexplained) == 2
 
 
 def verdicts_of(judged: Iterable[Judgement]) -> Counter[VerdictKind]:
@@ -256,7 +256,7 @@ def verdicts_of(judged: Iterable[Judgement]) -> Counter[VerdictKind]:
 def test_a_gate_of_one_late_nightly_against_another_accuses_nobody(pair: tuple[int, int]) -> None:
     """Whichever came first, between two boards and commits too."""
     for new, old in (pair, pair[::-1]):
-        judged = [one for one in judge_whole(late_ones()[new], late_ones()[old], RULE).judgements if one.verdict.decides]
+        judged = [one for one in judge_run(late_ones()[new], late_ones()[old], RULE).judgements if one.verdict.gating]
         assert set(verdicts_of(judged)) <= {VerdictKind.PASS, VerdictKind.UNDECIDED}
         assert verdicts_of(judged)[VerdictKind.PASS] >= 718
 
@@ -277,7 +277,7 @@ def test_a_loss_of_accuracy_planted_over_the_stored_baseline_is_found(shared: bo
     """Its records hold what rounding alone makes, so that the split chain is no yardstick."""
     old, new = last_two()
     worse = msgspec.structs.replace(new, results=[less_accurate(one, shared) for one in new.results])
-    found = [one.verdict for one in judge_whole(worse, old, RULE).judgements if one.role is Role.FUSED]
+    found = [one.verdict for one in judge_run(worse, old, RULE).judgements if one.role is Role.FUSED]
     assert sum(one.kind is VerdictKind.REGRESSION and one.reason.startswith("accuracy: ") for one in found) > 0.9 * len(found) > 300
 
 
@@ -285,7 +285,7 @@ def test_a_loss_of_accuracy_planted_in_a_real_nightly_is_found() -> None:
     """Of 15 %, in every fused kernel and case of which errors of its outputs are known."""
     new, old = of_one_code()
     worse = msgspec.structs.replace(new, results=[less_accurate(one) for one in new.results])
-    found = [one.verdict for one in judge_whole(worse, old, RULE).judgements if one.role is Role.FUSED]
+    found = [one.verdict for one in judge_run(worse, old, RULE).judgements if one.role is Role.FUSED]
     assert sum(one.kind is VerdictKind.REGRESSION and one.reason.startswith("accuracy: ") for one in found) > 0.9 * len(found) > 300
 
 
@@ -320,7 +320,7 @@ def test_slowdowns_planted_in_real_nightlies_are_found(share: float, duration: i
     found = []
     for old, new in combinations(nightlies(), 2):
         timings = {place(one): one.measurement for one in new.results}
-        for one in judge_run(slowed(without_code(new), share), selected_part(without_code(new), without_code(old)), RULE):
+        for one in judge_each(slowed(without_code(new), share), selected_part(without_code(new), without_code(old)), RULE):
             timing = timings.get(place(one))
             if one.role is not Role.FUSED or one.verdict.change is None or timing is None:
                 continue
@@ -340,15 +340,15 @@ def test_the_whole_gate_finds_planted_slowdowns_or_leaves_them_undecided(
     together: list[VerdictKind] = []
     single: list[VerdictKind] = []
     for old, new in combinations(nightlies(), 2):
-        timed = {place(one) for one in judge_run(new, old, RULE) if one.verdict.change is not None}
+        timed = {place(one) for one in judge_each(new, old, RULE) if one.verdict.change is not None}
         fused = [(one, one.measurement) for one in new.results if one.role is Role.FUSED and place(one) in timed]
         these = [place(one) for one, timing in fused if timing and call_class(timing.time_us.value, timing.kernels) == (False, duration)]
         for kernel in sorted({kernel for _, _, kernel in these}):
             slow = slowed(new, share, {place(one) for one in new.results if one.kernel == kernel})
-            judged = judge_whole(slow, old, RULE).judgements
+            judged = judge_run(slow, old, RULE).judgements
             together += [one.verdict.kind for one in judged if one.kernel == kernel and place(one) in these]
         for where in these[::10]:
-            judged = judge_whole(slowed(new, share, {where}), old, RULE).judgements
+            judged = judge_run(slowed(new, share, {where}), old, RULE).judgements
             single += [one.verdict.kind for one in judged if place(one) == where]
     assert {*together, *single} == {VerdictKind.REGRESSION, VerdictKind.UNDECIDED}
     assert together.count(VerdictKind.REGRESSION) > everywhere * len(together)

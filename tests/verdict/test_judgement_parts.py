@@ -7,7 +7,7 @@ from types import ModuleType
 import msgspec
 
 from fusebench.schema import Run, Status, VerdictKind
-from fusebench.verdict.judgement import Judgement, Standing, judge_run
+from fusebench.verdict.judgement import Judgement, Presence, judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 
@@ -29,7 +29,7 @@ def test_a_part_that_became_slower_or_faster_is_not_judged(synthetic: ModuleType
     old = as_part(synthetic.make_run(), synthetic.FUSED)
     for factor in (0.2, 5.0):
         new = as_part(synthetic.make_run(slow={(case, synthetic.FUSED): factor for case in synthetic.CASES}), synthetic.FUSED)
-        judgements = judge_run(new, old, MarginRule())
+        judgements = judge_each(new, old, MarginRule())
         assert of_fused(judgements, synthetic) == []
         assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}, "the other kernels are judged as ever"
 
@@ -37,21 +37,21 @@ def test_a_part_that_became_slower_or_faster_is_not_judged(synthetic: ModuleType
 def test_a_part_that_is_wrong_is_an_error(synthetic: ModuleType) -> None:
     where = ("flux_1024", synthetic.FUSED)
     new = as_part(synthetic.make_run(status={where: (Status.WRONG, "off by one")}), synthetic.FUSED)
-    found = of_fused(judge_run(new, as_part(synthetic.make_run(), synthetic.FUSED), MarginRule()), synthetic)
+    found = of_fused(judge_each(new, as_part(synthetic.make_run(), synthetic.FUSED), MarginRule()), synthetic)
     assert [(one.case, one.verdict.kind) for one in found] == [("flux_1024", VerdictKind.ERROR)]
 
 
 def test_a_whole_kernel_that_became_a_part_is_missed(synthetic: ModuleType) -> None:
-    found = of_fused(judge_run(as_part(synthetic.make_run(), synthetic.FUSED), synthetic.make_run(), MarginRule()), synthetic)
-    assert {(one.standing, one.verdict.kind) for one in found} == {(Standing.MISSING, VerdictKind.INCOMPARABLE)}
+    found = of_fused(judge_each(as_part(synthetic.make_run(), synthetic.FUSED), synthetic.make_run(), MarginRule()), synthetic)
+    assert {(one.presence, one.verdict.kind) for one in found} == {(Presence.MISSING, VerdictKind.INCOMPARABLE)}
     assert "now it covers only a part of it: norm only" in found[0].verdict.reason
 
 
 def test_a_part_that_became_whole_is_new(synthetic: ModuleType) -> None:
-    found = of_fused(judge_run(synthetic.make_run(), as_part(synthetic.make_run(), synthetic.FUSED), MarginRule()), synthetic)
-    assert {one.standing for one in found} == {Standing.NEW}
+    found = of_fused(judge_each(synthetic.make_run(), as_part(synthetic.make_run(), synthetic.FUSED), MarginRule()), synthetic)
+    assert {one.presence for one in found} == {Presence.NEW}
 
 
 def test_records_of_the_first_version_can_still_be_compared(synthetic: ModuleType) -> None:
     old = synthetic.make_run(schema_version=1)
-    assert {one.verdict.kind for one in judge_run(synthetic.make_run(), old, MarginRule())} == {VerdictKind.PASS}
+    assert {one.verdict.kind for one in judge_each(synthetic.make_run(), old, MarginRule())} == {VerdictKind.PASS}

@@ -12,9 +12,11 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import ExitCode, Role, Run, Status, VerdictKind
 from fusebench.store.baselines import promote
+from fusebench.store.calibration_note import with_calibration
 from fusebench.store.run_folder import write_run
+from fusebench.verdict.compare_to_baseline import judge_run, with_verdicts
 from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.run_verdicts import judged
+from fusebench.verdict.record_validation import load_valid_baseline
 
 WHERE = ("flux_1024", "qknorm_rope/fused_triton@2")
 
@@ -26,6 +28,12 @@ def results(tmp_path: Path, synthetic: ModuleType) -> Path:
     run = synthetic.make_run(run_id="base")
     promote(write_run(folder / "runs", run, synthetic.make_samples(run)), folder)
     return folder
+
+
+def judged(run: Run, results: Path, rule: MarginRule) -> Run:
+    """`run` with its verdicts by what is stored in `results`, as `fusebench run` records it."""
+    run = with_calibration(run, results)
+    return with_verdicts(run, judge_run(run, load_valid_baseline(results, run.environment.device_name), rule))
 
 
 def verdict(run: Run) -> Any:
@@ -169,8 +177,8 @@ def test_the_speed_of_compiled_code_is_recorded_and_has_no_say(
 ) -> None:
     run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
     found = next(result for result in run.results if (result.case, result.kernel) == COMPILED)
-    assert (found.verdict.kind, found.verdict.decides, run.exit_code) == (kind, False, code)
-    assert found.verdict.reason.endswith("; no say in the exit code: torch.compile chooses its code anew in every process")
+    assert (found.verdict.kind, found.verdict.gating, run.exit_code) == (kind, False, code)
+    assert found.verdict.reason.endswith("; advisory: torch.compile chooses its code anew in every process")
     assert run.warnings == [], "what is tuned anew in every process needs no explanation"
 
 
@@ -187,7 +195,7 @@ def test_what_is_no_matter_of_its_speed_keeps_its_say(
 ) -> None:
     run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
     found = next(result for result in run.results if (result.case, result.kernel) == COMPILED)
-    assert (found.verdict.kind, found.verdict.decides, run.exit_code) == (kind, True, code)
+    assert (found.verdict.kind, found.verdict.gating, run.exit_code) == (kind, True, code)
     assert "no say" not in found.verdict.reason
 
 
@@ -197,5 +205,5 @@ def test_a_peer_that_fails_says_that_it_has_no_say(tmp_path: Path, synthetic: Mo
         run, results=[msgspec.structs.replace(one, role=Role.PEER) if (one.case, one.kernel) == WHERE else one for one in run.results]
     )
     found = judged(theirs, tmp_path, MarginRule())
-    assert (found.exit_code, verdict(found).kind, verdict(found).decides) == (ExitCode.PASS, VerdictKind.ERROR, False)
-    assert verdict(found).reason == "boom; no say in the exit code: a peer is another library's to mend"
+    assert (found.exit_code, verdict(found).kind, verdict(found).gating) == (ExitCode.PASS, VerdictKind.ERROR, False)
+    assert verdict(found).reason == "boom; advisory: only its own library can mend a peer"

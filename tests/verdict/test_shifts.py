@@ -28,7 +28,7 @@ def make_series(
     time_us: float = 26.0,
     yardstick_steps: Sequence[tuple[int, float]] = (),
     figure: Figure = Figure.SOL,
-    decides: bool = True,
+    gating: bool = True,
 ) -> Series:
     """A kernel at 90 % of the speed of light; heavy-tailed nights, one in thirty disturbed."""
     logs = scatter * generator.standard_t(5.0, nights) + (generator.random(nights) < 1 / 30) * generator.exponential(0.05, nights)
@@ -44,7 +44,7 @@ def make_series(
         places=tuple(range(nights)),
         values=tuple((times / yardstick if figure is not Figure.RAW else times).tolist()),
         times_us=tuple(times.tolist()),
-        decides=decides,
+        gating=gating,
     )
 
 
@@ -186,7 +186,7 @@ def test_a_gate_that_could_see_nothing_is_undecided() -> None:
 
 
 def test_what_has_no_say_fails_no_gate() -> None:
-    track = one_track(60, [(30, 1.04)], decides=False)
+    track = one_track(60, [(30, 1.04)], gating=False)
     assert track.newest_slower
     assert history_exit_code([track]) is ExitCode.PASS
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fusebench.schema import Run, Status
-from fusebench.verdict.judgement import judge_run
+from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.suite_changes import shrinkage, unexplained_improvements
 
@@ -83,7 +83,7 @@ def with_code(run: Run, code: str | None) -> Run:
 def test_an_improvement_needs_a_cause(synthetic: ModuleType, code: str | None, triton: str, words: str) -> None:
     run = with_code(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9}, environment={"triton": triton}), code)
     baseline = with_code(synthetic.make_run(), "old")
-    found = unexplained_improvements(judge_run(run, baseline, MarginRule()), run, baseline)
+    found = unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline)
     assert [(one.case, one.kernel) for one in found] == ([("flux_1024", synthetic.FUSED)] if words else [])
     assert all(words in one.reason and one.reason.startswith("-10.00%") for one in found)
 
@@ -93,7 +93,7 @@ def test_what_a_record_does_not_say_of_the_toolchain_is_no_cause(synthetic: Modu
     """Records from before the assembler was kept do not say that it was another."""
     run = synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9}, environment={"ptxas": "13.0"})
     baseline = synthetic.make_run(environment={"ptxas": before})
-    found = unexplained_improvements(judge_run(run, baseline, MarginRule()), run, baseline)
+    found = unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline)
     assert [one.kernel for one in found] == ([] if explained else [synthetic.FUSED])
 
 
@@ -101,13 +101,13 @@ def test_no_code_accounts_for_a_kernel_that_leaves_its_yardsticks_behind(synthet
     """The fused kernel takes 1.08 times the copy's time; planted is 0.9 times."""
     run = with_code(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9 / 1.08}, environment={"triton": "3.9.0"}), "new")
     baseline = with_code(synthetic.make_run(), "old")
-    (found,) = unexplained_improvements(judge_run(run, baseline, MarginRule()), run, baseline)
+    (found,) = unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline)
     assert "at 111% of the speed of its faster yardstick, beyond the 110%" in found.reason
 
 
 def test_what_did_not_improve_needs_no_explanation(synthetic: ModuleType) -> None:
     run, baseline = synthetic.make_run(), synthetic.make_run()
-    assert unexplained_improvements(judge_run(run, baseline, MarginRule()), run, baseline) == []
+    assert unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline) == []
 
 
 def test_a_kernel_that_now_covers_a_part_is_lost(synthetic: ModuleType) -> None:
@@ -123,6 +123,6 @@ def test_compiled_code_needs_no_cause_unless_it_leaves_its_yardsticks_behind(syn
     """It takes 1.6 times the copy's time."""
     place, baseline = ("flux_1024", f"{synthetic.OP}/compiled@1"), synthetic.make_run()
     faster, impossible = (synthetic.make_run(slow={place: factor}) for factor in (0.8, 0.9 / 1.6))
-    assert unexplained_improvements(judge_run(faster, baseline, MarginRule()), faster, baseline) == []
-    (found,) = unexplained_improvements(judge_run(impossible, baseline, MarginRule()), impossible, baseline)
+    assert unexplained_improvements(judge_each(faster, baseline, MarginRule()), faster, baseline) == []
+    (found,) = unexplained_improvements(judge_each(impossible, baseline, MarginRule()), impossible, baseline)
     assert (found.kernel, "faster yardstick, beyond the 110%" in found.reason) == (place[1], True)

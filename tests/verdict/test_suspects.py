@@ -12,8 +12,9 @@ import pytest
 from fusebench.schema import Role, Run, Status
 from fusebench.store.baselines import promote
 from fusebench.store.run_folder import read_run, write_run
+from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.suspects import suspects, suspects_against_baseline
+from fusebench.verdict.record_validation import load_valid_baseline
 
 FUSED, CUDA, COMPILED, SPLIT = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1", "split_triton@1"))
 RECORDS = Path(__file__).parents[2] / "results"
@@ -24,7 +25,7 @@ def found(synthetic: ModuleType, *, code: bool = False, **changes: Any) -> list[
     old, new = synthetic.make_run(run_id="old"), synthetic.make_run(run_id="new", **changes)
     if code:
         old, new = synthetic.with_code(old), synthetic.with_code(new)
-    return [(one.case.partition(":")[2], one.reason) for one in suspects(new, old, MarginRule())]
+    return [(one.case.partition(":")[2], one.reason) for one in judge_run(new, old, MarginRule()).suspects]
 
 
 def test_a_run_that_passes_leaves_no_doubt(synthetic: ModuleType) -> None:
@@ -50,14 +51,14 @@ def test_a_case_of_the_same_name_in_another_suite_is_in_no_doubt(synthetic: Modu
         merged: Run = msgspec.structs.replace(one, cases=[*one.cases, *other.cases], results=[*one.results, *other.results])
         return merged
 
-    (one,) = suspects(both("new", {("flux_1024", FUSED): 0.8}), both("old", {}), MarginRule())
+    (one,) = judge_run(both("new", {("flux_1024", FUSED): 0.8}), both("old", {}), MarginRule()).suspects
     assert one.case == "qknorm_rope:flux_1024"
 
 
 def test_an_improvement_that_changed_code_accounts_for_is_in_no_doubt(synthetic: ModuleType) -> None:
     old = synthetic.with_code(synthetic.make_run(run_id="old"))
     new = synthetic.with_code(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 0.95}), changed=[FUSED])
-    assert suspects(new, old, MarginRule()) == []
+    assert judge_run(new, old, MarginRule()).suspects == ()
 
 
 def test_identical_code_that_reads_slower_is_in_doubt(synthetic: ModuleType) -> None:
@@ -73,16 +74,16 @@ def test_what_has_no_say_is_in_no_doubt(synthetic: ModuleType) -> None:
     assert found(synthetic, slow={("flux_1024", COMPILED): 1.3}) == []
     old = synthetic.change_results(synthetic.make_run(run_id="old"), role=Role.PEER)
     new = synthetic.change_results(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.3}), role=Role.PEER)
-    assert suspects(new, old, MarginRule()) == []
+    assert judge_run(new, old, MarginRule()).suspects == ()
 
 
 def test_a_case_that_was_measured_in_several_processes_is_not_measured_again(synthetic: ModuleType) -> None:
     new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
-    assert len(suspects(new, synthetic.make_run(run_id="old"), MarginRule())) == 1
+    assert len(judge_run(new, synthetic.make_run(run_id="old"), MarginRule()).suspects) == 1
     results = [
         msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=8)) for result in new.results
     ]
-    assert suspects(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()) == []
+    assert judge_run(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()).suspects == ()
 
 
 def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synthetic: ModuleType) -> None:
@@ -92,7 +93,7 @@ def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synth
         msgspec.structs.replace(summary, same_as="qknorm_rope:flux_1024") if summary.case.name == "zimage_1024" else summary
         for summary in new.cases
     ]
-    (one,) = suspects(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    (one,) = judge_run(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule()).suspects
     assert one.case == "qknorm_rope:flux_1024"
     assert one.reason.count(FUSED) == 1
 
@@ -104,7 +105,7 @@ def test_of_a_case_that_takes_the_results_of_one_that_is_not_in_the_run_its_own_
         msgspec.structs.replace(summary, same_as="elsewhere:flux_1024") if summary.case.name == "zimage_1024" else summary
         for summary in new.cases
     ]
-    (one,) = suspects(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule())
+    (one,) = judge_run(msgspec.structs.replace(new, cases=taking), synthetic.make_run(run_id="old"), MarginRule()).suspects
     assert one.case == "qknorm_rope:zimage_1024"
 
 
@@ -116,22 +117,23 @@ def test_a_case_whose_baseline_kernel_has_failed_cannot_be_measured_again(synthe
         else result
         for result in new.results
     ]
-    (one,) = suspects(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule())
+    (one,) = judge_run(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()).suspects
     assert one.case == "qknorm_rope:zimage_1024"
 
 
 def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tmp_path: Path) -> None:
     run: Run = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
-    assert suspects_against_baseline(run, tmp_path, MarginRule()) == []
+    device = run.environment.device_name
+    assert judge_run(run, load_valid_baseline(tmp_path, device), MarginRule()).suspects == ()
     base = synthetic.make_run(run_id="base")
     promote(write_run(tmp_path / "runs", base, synthetic.make_samples(base)), tmp_path)
-    assert [one.case for one in suspects_against_baseline(run, tmp_path, MarginRule())] == ["qknorm_rope:flux_1024"]
+    assert [one.case for one in judge_run(run, load_valid_baseline(tmp_path, device), MarginRule()).suspects] == ["qknorm_rope:flux_1024"]
 
 
 def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_in_doubt() -> None:
     """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline."""
     (folder,) = (RECORDS / "nightlies" / "nvidia_h200").glob("*_1e35dc64")
-    (one,) = suspects(read_run(folder), read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule())
+    (one,) = judge_run(read_run(folder), read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule()).suspects
     assert one.case == "residual_gate_norm_scale_shift:bench_1024x4096"
     assert one.reason.count("(undecided)") == 2
 

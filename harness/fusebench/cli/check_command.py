@@ -92,7 +92,7 @@ def check(
         reporter.end()
     results = [result for place in range(len(entries)) for result in found[place]]
     unloaded = _unloaded(selection.collection, {one.op for one in selection.cases})
-    failed = unloaded or any(result.status in FAILED_STATUSES and result.decides for result in results)
+    failed = unloaded or any(result.status in FAILED_STATUSES and result.role_gates for result in results)
     code = ExitCode.KERNEL_FAILED if failed else ExitCode.PASS
     if json:
         print_json({"device": target.name, "exit_code": int(code), "not_loaded": unloaded, "results": results})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from ..schema import ExitCode, Run, worst_exit_code
+from ..schema import ExitCode, Run
 from ..verdict.margin_rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
 from .options import EvidenceOption, JsonOption
 from .output import console, print_json, remark
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..config import Project
     from ..evidence.attached import Key
     from ..schema import Attachment
-    from ..verdict.compare_to_baseline import Judged
+    from ..verdict.compare_to_baseline import RunJudgement
     from ..verdict.judgement import Judgement
 
 
@@ -45,8 +45,8 @@ def gate(
     A run that was limited to some suites, cases or kernels is judged by those of the baseline, and what it leaves out is named.
 
     Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
-    or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no verdict.  Peers have no say in it, nor has the speed of
-    what torch.compile made; what is said of them says so.
+    or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no verdict.  Verdicts on peers
+    and on the speed of kernels made by torch.compile are advisory: they never change the exit code, and their reasons say so.
 
     With --evidence the kernels that regressed are compiled as they were and as they are, which takes seconds and needs Triton; without a
     regression it costs nothing.
@@ -58,8 +58,8 @@ def gate(
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
-    from ..verdict.compare_to_baseline import judge_whole
-    from ..verdict.judgement import gate_exit_code
+    from ..verdict.compare_to_baseline import judge_run
+    from ..verdict.exit_status import gate_exit_code
     from ..verdict.record_validation import require_valid
 
     if not 0 < margin < 1:
@@ -80,14 +80,10 @@ def gate(
             )
         raise typer.Exit(ExitCode.UNDECIDED)
     require_valid(against, "baseline")
-    found = judge_whole(judged, against, MarginRule(margin))
-    codes = [gate_exit_code(found.judgements, allow_incomparable=allow_incomparable)]
-    if any(suite.unchecked for suite in found.shrunken) and not allow_incomparable:
-        codes.append(ExitCode.UNDECIDED)  # what is no longer checked could be wrong by now
+    found = judge_run(judged, against, MarginRule(margin))
+    code = gate_exit_code(found.judgements, found.shrunken, run_code=judged.exit_code, allow_incomparable=allow_incomparable)
     if judged.exit_code == ExitCode.DEVICE_UNFIT:
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
-        codes.append(ExitCode.DEVICE_UNFIT)
-    code = worst_exit_code(codes)
     attached = _evidence(found.judgements, judged, against, project) if evidence else {}
     if json:
         rows = [judgement_row(one) | evidence_row(attached.get((f"{one.suite}:{one.case}", one.kernel))) for one in found.judgements]
@@ -103,7 +99,7 @@ def gate(
                 "not_selected": found.not_selected,
                 "not_selected_cases": found.not_selected_cases,
                 "unexplained": found.unexplained,
-                "identical": [spread_row(spread) for spread in found.identical],
+                "identical": [spread_row(spread) for spread in found.aa_spreads],
                 "calibration": calibration_line(judged),
             }
         )
@@ -112,7 +108,7 @@ def gate(
     raise typer.Exit(code)
 
 
-def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
+def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
     """Everything but a plain pass, for people."""
     from ..report.attached import evidence_parts
     from ..report.comparison import print_judgements
@@ -136,7 +132,7 @@ def _print(found: Judged, judged: Run, against: Run, margin: float, attached: Ma
         output.print(f"not selected by this run, and not judged: {', '.join([*found.not_selected, *found.not_selected_cases])}")
     for one in found.unexplained:
         output.print(f"unexplained improvement  {one.suite}:{one.case}  {one.kernel}  {one.reason}")
-    output.print(identical_line(found))
+    output.print(identical_line(found.aa_spreads, found.judgements))
     for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
         output.print(part)
     output.print(calibration_line(judged))

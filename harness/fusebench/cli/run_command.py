@@ -26,11 +26,13 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..config import Project
     from ..runner.run.resuming import Resumed
     from ..runner.run.session import Session
     from ..schema import Run
-    from ..verdict.suspects import Suspect
+    from ..verdict.compare_to_baseline import Suspect
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -149,7 +151,7 @@ def run(
     from ..runner.run.session import Session
     from ..runner.workers.checking import Workers
     from ..timing.select import require_timer
-    from ..verdict.suspects import suspects_against_baseline
+    from ..verdict.compare_to_baseline import judge_run
     from .output import console, print_json, remark
     from .progress import make_reporter
     from .selection import resolve_selection
@@ -176,10 +178,10 @@ def run(
         resumed=resumed,
     )
     rule = MarginRule(margin)
-    folder = _folder_for(out, selection.project, target.name)
+    folder, baseline = _folder_for(out, selection.project, target.name)
 
-    def in_doubt(record: Run) -> list[Suspect]:
-        return suspects_against_baseline(record, selection.project.results, rule) if confirm else []
+    def in_doubt(record: Run) -> Sequence[Suspect]:
+        return judge_run(record, baseline, rule).suspects if confirm and baseline is not None else ()
 
     with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
         warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
@@ -196,7 +198,7 @@ def run(
         _keep_partial(session, folder, interruption)
         raise interruption
     measured = Measured(selection.collection, target, cache, kernel_timeout) if evidence else None
-    record = _concluded(session, folder, rule, selection.project, measured)
+    record = _concluded(session, folder, rule=rule, baseline=baseline, project=selection.project, measured=measured)
     written = _write(session, folder, record)
     if json:
         print_json(run_document(record, written))
@@ -206,16 +208,17 @@ def run(
     raise typer.Exit(ExitCode(record.exit_code))
 
 
-def _folder_for(out: Path | None, project: Project, device_name: str) -> Path:
-    """Where the run's folder goes, once it is known that what will be measured can be judged and kept."""
+def _folder_for(out: Path | None, project: Project, device_name: str) -> tuple[Path, Run | None]:
+    """Where the run's folder goes and the stored baseline, once it is known that what will be measured can be judged and kept."""
+    from ..store.calibration_note import load_note
     from ..store.files import require_writable
     from ..store.finding import runs_folder
-    from ..verdict.run_verdicts import require_judgeable
+    from ..verdict.record_validation import load_valid_baseline
 
     folder = out if out is not None else runs_folder(project)
     require_writable(folder, instead="name another with --out DIR")
-    require_judgeable(project.results, device_name)
-    return folder
+    load_note(project.results, device_name)
+    return folder, load_valid_baseline(project.results, device_name)
 
 
 def _stopped_run(text: str, project: Project) -> Resumed:
@@ -227,25 +230,27 @@ def _stopped_run(text: str, project: Project) -> Resumed:
     return Resumed(read_run(folder), sample_values(folder))
 
 
-def _concluded(session: Session, folder: Path, rule: MarginRule, project: Project, measured: Measured | None) -> Run:
+def _concluded(
+    session: Session, folder: Path, *, rule: MarginRule, baseline: Run | None, project: Project, measured: Measured | None
+) -> Run:
     """The run with its verdicts and, where `measured` says of what, with evidence about regressions; kept without them if that fails."""
-    from ..verdict.run_verdicts import judged
+    from ..store.calibration_note import with_calibration
+    from ..verdict.compare_to_baseline import judge_run, with_verdicts
 
     try:
-        record = judged(session.record(), project.results, rule)
-        return record if measured is None else _explained(record, project, measured)
+        record = with_calibration(session.record(), project.results)
+        record = with_verdicts(record, judge_run(record, baseline, rule))
+        return record if measured is None or baseline is None else _explained(record, project, measured, baseline)
     except (KeyboardInterrupt, Exception) as error:
         _keep_partial(session, folder, error)
         raise
 
 
-def _explained(record: Run, project: Project, measured: Measured) -> Run:
+def _explained(record: Run, project: Project, measured: Measured, baseline: Run) -> Run:
     """`record`, judged, with evidence about its regressions against the stored baseline."""
     from ..runner.evidence.regressions import any_regressed, explained_run
-    from ..store.baselines import load_baseline
 
-    baseline = load_baseline(project.results, record.environment.device_name) if any_regressed(record) else None
-    return record if baseline is None else explained_run(record, providers_of_run(project, measured, baseline))
+    return explained_run(record, providers_of_run(project, measured, baseline)) if any_regressed(record) else record
 
 
 def command_line() -> str:

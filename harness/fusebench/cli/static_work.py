@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..errors import UsageError
-from ..schema import ExitCode, worst_exit_code
+from ..schema import ExitCode
 from .output import print_table, remark
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def judge_against(
     reference: str = "the baseline",
 ) -> tuple[list[StaticJudgement], ExitCode]:
     """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to."""
-    from ..evidence.static_gate import judge, static_exit_code
+    from ..evidence.static_gate import judge
+    from ..verdict.exit_status import static_exit_code
 
     keys = [case.key for case in selection.cases]
     judgements = [
@@ -100,10 +101,7 @@ def judge_against(
         for after, before in zip(new, old, strict=True)
         for judgement in judge(after, before, margin=margin, cases=keys, reference=reference)
     ]
-    codes = [static_exit_code(judgements, allow_incomparable=allow_incomparable)]
-    if any(report.failed for report in new):
-        codes.append(ExitCode.KERNEL_FAILED)
-    return judgements, worst_exit_code(codes)
+    return judgements, static_exit_code(judgements, new, allow_incomparable=allow_incomparable)
 
 
 def print_evidence(reports: Sequence[StaticReport]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ..schema import ExitCode, VerdictKind, worst_exit_code
+from ..schema import VerdictKind
 from .records import FAILED, KernelEvidence, Launch, StaticReport, StaticStatus
 
 DEFAULT_MARGIN = 0.05
@@ -70,17 +70,6 @@ def judge(
         for key, one in before.items()
         if key not in there and one.case in selected
     ]
-
-
-def static_exit_code(judgements: Sequence[StaticJudgement], *, allow_incomparable: bool) -> ExitCode:
-    """1 for a regression, 5 for a kernel that failed, 4 for what could not be judged unless that is allowed, else 0."""
-    codes = {
-        VerdictKind.REGRESSION: ExitCode.REGRESSION,
-        VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
-        VerdictKind.INCOMPARABLE: ExitCode.PASS if allow_incomparable else ExitCode.UNDECIDED,
-        VerdictKind.UNDECIDED: ExitCode.PASS if allow_incomparable else ExitCode.UNDECIDED,
-    }
-    return worst_exit_code([codes.get(one.kind, ExitCode.PASS) for one in judgements])
 
 
 _LESS_IS_BETTER: dict[str, Callable[[Launch], int]] = {

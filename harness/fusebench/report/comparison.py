@@ -12,7 +12,7 @@ from ..schema import Result, Run, VerdictKind
 from ..stats.describe import describe_change
 from ..verdict.comparability import fingerprint_differences, record_differences
 from ..verdict.identical_code import Spread
-from ..verdict.judgement import Judgement, Standing
+from ..verdict.judgement import Judgement, Presence
 from .document import ends, finite
 from .table import VERDICT_STYLES
 from .wording import DASH, count, error_against_split, microseconds, short_kernel
@@ -53,9 +53,9 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
         "suite": judgement.suite,
         "kernel": judgement.kernel,
         "verdict": str(judgement.verdict.kind),
-        "decides": judgement.verdict.decides,
-        "comparison": str(judgement.comparison),
-        "standing": str(judgement.standing),
+        "decides": judgement.verdict.gating,
+        "comparison": str(judgement.basis),
+        "standing": str(judgement.presence),
         "change": finite(change.value) if change else None,
         "change_ci": ends(change),
         "p_value": finite(judgement.verdict.p_value),
@@ -114,9 +114,9 @@ def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
     counted = _counted(judgements)
-    silent = _counted([one for one in judgements if not one.verdict.decides and one.verdict.kind is not VerdictKind.PASS])
+    silent = _counted([one for one in judgements if not one.verdict.gating and one.verdict.kind is not VerdictKind.PASS])
     without = f"; advisory, not in the exit status: {silent} of these" if silent else ""
-    missing = sum(judgement.standing is Standing.MISSING for judgement in judgements)
+    missing = sum(judgement.presence is Presence.MISSING for judgement in judgements)
     shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
     console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{without}{shrunk}", highlight=False)
 
@@ -137,7 +137,7 @@ def _explained(judgement: Judgement) -> Any:
 def _verdict(judgement: Judgement) -> Any:
     from rich.text import Text
 
-    label = str(judgement.verdict.kind) if judgement.standing is Standing.COMMON else str(judgement.standing)
+    label = str(judgement.verdict.kind) if judgement.presence is Presence.COMMON else str(judgement.presence)
     return Text(label, style=VERDICT_STYLES[judgement.verdict.kind])
 
 

@@ -125,7 +125,7 @@ def history_markdown(history: History) -> str:
 def verdict_line(history: History) -> str:
     """The conclusion, in one sentence."""
     judged = [track for track in history.tracks if not track.too_short]
-    slower = [track for track in judged if track.newest_slower and track.series.decides]
+    slower = [track for track in judged if track.newest_slower and track.series.gating]
     if slower:
         named = ", ".join(f"{track.series.kernel} on {track.series.case}" for track in slower[:3])
         more = f" and {len(slower) - 3} more" if len(slower) > 3 else ""
@@ -194,7 +194,7 @@ def _note(track: Track, shift: Shift) -> str:
     if shift.yardstick_moved:
         return "the yardstick moved, not this kernel"
     newest = shift is track.shifts[-1]
-    standing = "" if not newest else " (newest level)" if track.series.decides else " (newest level, advisory: not in --gate)"
+    standing = "" if not newest else " (newest level)" if track.series.gating else " (newest level, advisory: not in --gate)"
     return f"{'slower' if shift.slower else 'faster'}{standing}"
 
 
@@ -286,7 +286,7 @@ def _change_entry(history: History, track: Track, shift: Shift) -> dict[str, Any
         "yardstick_change": finite(shift.yardstick_change),
         "yardstick_moved": shift.yardstick_moved,
         "newest": shift is track.shifts[-1],
-        "decides": series.decides,
+        "decides": series.gating,
         "first": _run_entry(run),
         "last_before": _run_entry(before),
         "changed_there": changed_between(before, run),

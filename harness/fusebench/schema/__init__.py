@@ -26,6 +26,7 @@ from .records import (
     VisibleEffect,
 )
 from .results import (
+    CHANGES,
     FAILED_STATUSES,
     Accuracy,
     Attachment,
@@ -41,6 +42,7 @@ from .results import (
 )
 
 __all__ = [
+    "CHANGES",
     "COMPARABLE_VERSIONS",
     "EXIT_PRECEDENCE",
     "FAILED_STATUSES",

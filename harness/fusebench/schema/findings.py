@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from .results import Estimate, VerdictKind
+from .results import CHANGES, Estimate, VerdictKind
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     next_look: int | None
     """Number of replicates at which to look again; None where the decision is taken or the plan is at its end."""
     reason: str
+
+    @property
+    def claims_change(self) -> bool:
+        """Whether it claims a change, which fresh processes then have to confirm."""
+        return self.kind in CHANGES
 
 
 class ConfirmationOutcome(StrEnum):

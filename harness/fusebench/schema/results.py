@@ -20,6 +20,10 @@ class VerdictKind(StrEnum):
     ERROR = "error"
 
 
+CHANGES = (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+"""Verdicts that claim a change.  What claims one needs proof: confirmation, a noise floor, FDR control."""
+
+
 class Status(StrEnum):
     """How far one kernel came on one case.  Every kernel of the op is listed with one of these: none is dropped."""
 
@@ -145,7 +149,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     None for an advisory verdict."""
     margin: float | None = None
     """Share of the old time that counted as no change."""
-    decides: bool = True
+    gating: bool = msgspec.field(name="decides", default=True)
     """Whether it is gating.  Older records lack the key and read as True; `Result.gating` also looks at the role."""
 
 
@@ -216,20 +220,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.suite}:{self.case}"
 
     @property
-    def decides(self) -> bool:
+    def role_gates(self) -> bool:
         """Whether this role can be gating.  Peers cannot: they are measured for comparison, and another library maintains them."""
         return self.role is not Role.PEER
 
     @property
-    def speed_decides(self) -> bool:
+    def speed_gates(self) -> bool:
         """Whether its speed is gating.
 
-        torch.compile tunes by timing, anew in every process: between two runs its kernels become slower and faster with no change of the
-        tree.  Its failures and losses of accuracy keep their say.
+        The speed of torch.compile's code is advisory: it tunes by timing, anew in every process, so its kernels become slower and faster
+        without any change of the tree.  Its failures and losses of accuracy still gate.
         """
-        return self.decides and self.role is not Role.COMPILED
+        return self.role_gates and self.role is not Role.COMPILED
 
     @property
     def gating(self) -> bool:
         """Whether its verdict, or its status where there is no verdict, can change the exit status."""
-        return self.decides and (self.verdict is None or self.verdict.decides)
+        return self.role_gates and (self.verdict is None or self.verdict.gating)

@@ -1,68 +1,121 @@
-"""A whole run against a whole baseline: every judgement, held against the number of them and against the noise of identical code.
+"""A whole run against its baseline: every judgement, FDR control, the noise floor, suspects, remarks and the exit code.
 
-`run` and `gate` ask this one place, so that they agree.
+`run` and `gate` both call `judge_run`, so they agree.  Load the baseline once (`load_valid_baseline`), judge once, and pass the
+`RunJudgement` on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..schema import AAPair, Run, VerdictKind
-from .advisory import explain_advisory
+from ..schema import CHANGES, FAILED_STATUSES, AAPair, ExitCode, Result, Run, Status, Verdict, VerdictKind
+from ..stats.describe import describe_change
 from .baseline_scope import not_selected, selected_part
+from .exit_status import exit_code_of, explain_advisory
 from .fdr_control import fdr_controlled, less_accurate, results_by_place
 from .identical_code import Spread, against_noise, noise_by_class, noise_near, spread_of
-from .judgement import Judgement, judge_run, launches_of
+from .judgement import Judgement, judge_each, launches_of
 from .margin_rule import MarginRule
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 
+_URGENCY = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)
+"""Of suspects, the most urgent first."""
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What two records say together."""
 
-    judgements: tuple[Judgement, ...]
-    """Final, in the order of `judge_run`; what has no say in the exit code says so in its reason."""
-    identical: tuple[Spread, ...]
-    """What identical machine code showed, by class of duration; empty where neither or only one record says what code ran."""
-    shrunken: tuple[Shrinkage, ...]
-    unexplained: tuple[Unexplained, ...]
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    """A case to remeasure in fresh processes before its verdict is given.
+
+    A process can make a kernel slower for its whole life: on an H200 one process ran two kernels 4 % slower in all of its placements, with
+    identical code.  A run measures each case in one process, so its intervals cannot show this.
+    """
+
+    case: str
+    """Key of the case that was measured.  Key of a case that takes its results only where the measured one is not in the run."""
+    reason: str
+    """Its kernels, their changes and the verdicts they would get."""
+
+
+class RunJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run amounts to, by its baseline where there is one."""
+
+    judgements: tuple[Judgement, ...] = ()
+    """Final, in the order of `judge_each`.  Reasons of advisory ones say why they are advisory.  Empty without a baseline."""
+    verdicts: tuple[Verdict | None, ...]
+    """One per result of the run, in its order; None for a result that has none, such as a kernel that covers a part of its op."""
+    suspects: tuple[Suspect, ...] = ()
+    """Cases whose gating kernels look slower, undecided or unexplainedly faster, in that order."""
+    remarks: tuple[str, ...] = ()
+    """Warnings for the run's record: suites that shrank, unexplained improvements, noise of identical code beyond the margin."""
+    aa_spreads: tuple[Spread, ...] = ()
+    """What A/A pairs (identical machine code) showed, by class of calls; empty where a record does not say what code ran."""
+    shrunken: tuple[Shrinkage, ...] = ()
+    unexplained: tuple[Unexplained, ...] = ()
     not_selected: tuple[str, ...] = ()
-    """Suites of the baseline that the run was not asked for: nothing is said of them."""
+    """Suites of the baseline that the run was not asked for; they are not judged."""
     not_selected_cases: tuple[str, ...] = ()
     """`suite:case` of the baseline's other suites that the run was not asked for."""
+    exit_code: ExitCode
+    """What `run` returns: by the verdicts on its own results.  `exit_status.gate_exit_code` also counts results that cannot be compared or
+    are missing."""
 
 
-def judge_whole(run: Run, baseline: Run, rule: MarginRule) -> Judged:
-    """Judge `run` by what it was asked for of `baseline`.
+def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
+    """Judge every result of `run` by `baseline`, restricted to the suites, op, cases and kernels that the run was asked for.
 
-    A regression or improvement stands when its whole interval is beyond the margin, it is a finding among all comparisons of changed
-    code, and it is larger than what identical code of such calls showed between the same two records.
+    A regression or improvement stands when its whole interval is beyond the margin, when it is a finding among all comparisons of changed
+    code (FDR control; regressions alone), and when it is larger than the noise floor, which identical code of such calls showed between
+    the same two records.  Without a baseline nothing can have regressed and nothing passes: times are `incomparable`.
+
+    Args:
+        run: measured, with an exit code for what happened while measuring.
+        baseline: valid (`load_valid_baseline`); None where none is stored.
+        rule: the margins.
+
+    Raises:
+        ValueError: a figure in a record that no measurement gives; `require_valid` finds it beforehand.
     """
+    if baseline is None:
+        verdicts = _verdicts(run, {})
+        return RunJudgement(verdicts=verdicts, exit_code=_run_exit_code(run, verdicts))
     part = selected_part(run, baseline)
     suites, cases = not_selected(baseline, part)
-    judgements = fdr_controlled(judge_run(run, part, rule), run, part, rule)
-    twins = aa_pairs_of(judgements, run)
-    judgements = above_noise_floor(judgements, twins, run, part)
+    judgements = fdr_controlled(judge_each(run, part, rule), run, part, rule)
+    aa_pairs = aa_pairs_of(judgements, run)
+    judgements = above_noise_floor(judgements, aa_pairs, run, part)
     judgements = [msgspec.structs.replace(one, verdict=explain_advisory(one.verdict, one.role)) for one in judgements]
-    return Judged(
+    unexplained = unexplained_improvements(judgements, run, part)
+    shrunken, spreads = shrinkage(run, part), spread_of(aa_pairs)
+    verdicts = _verdicts(run, {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judgements})
+    return RunJudgement(
         judgements=tuple(judgements),
-        identical=tuple(spread_of(twins)),
-        shrunken=tuple(shrinkage(run, part)),
-        unexplained=tuple(unexplained_improvements(judgements, run, part)),
+        verdicts=verdicts,
+        suspects=tuple(_suspects(judgements, unexplained, run, part)),
+        remarks=tuple(_remarks(run, shrunken, unexplained, spreads)),
+        aa_spreads=tuple(spreads),
+        shrunken=tuple(shrunken),
+        unexplained=tuple(unexplained),
         not_selected=suites,
         not_selected_cases=cases,
+        exit_code=_run_exit_code(run, verdicts),
     )
 
 
-def identical_line(judged: Judged) -> str:
+def with_verdicts(run: Run, judged: RunJudgement) -> Run:
+    """`run` with the verdict of every result, its exit code, and the remarks among its warnings."""
+    results = [msgspec.structs.replace(result, verdict=verdict) for result, verdict in zip(run.results, judged.verdicts, strict=True)]
+    return msgspec.structs.replace(run, results=results, exit_code=judged.exit_code, warnings=[*run.warnings, *judged.remarks])
+
+
+def identical_line(spreads: Sequence[Spread], judgements: Iterable[Judgement]) -> str:
     """What identical machine code showed, in one line."""
-    if not judged.identical:
-        known = any(one.same_code is False for one in judged.judgements)
+    if not spreads:
+        known = any(one.same_code is False for one in judgements)
         missing = "no kernel's machine code is the baseline's" if known else "what machine code ran is not in both records"
         return f"identical machine code: {missing}, so its noise is not known"
-    return f"identical machine code differed by up to {', '.join(map(str, judged.identical))}"
+    return f"identical machine code differed by up to {', '.join(map(str, spreads))}"
 
 
 def aa_pairs_of(judgements: Iterable[Judgement], run: Run) -> list[AAPair]:
@@ -70,33 +123,33 @@ def aa_pairs_of(judgements: Iterable[Judgement], run: Run) -> list[AAPair]:
     results = results_by_place(run)
     found = []
     for one in judgements:
-        if one.alone is None or one.verdict.change is None:
+        if one.kind_by_times is None or one.verdict.change is None:
             continue
         timing = results[one.suite, one.case, one.kernel].measurement
         assert timing is not None, "what has a change was timed"
-        twin = AAPair(
+        pair = AAPair(
             case=f"{one.suite}:{one.case}",
             kernel=one.kernel,
             time_us=timing.time_us.value,
             change=one.verdict.change,
-            kind=one.alone,
+            kind=one.kind_by_times,
             launches=timing.kernels,
         )
-        found.append(twin)
+        found.append(pair)
     return found
 
 
-def above_noise_floor(judgements: Iterable[Judgement], twins: Sequence[AAPair], run: Run, baseline: Run) -> list[Judgement]:
-    """The judgements, in their order, with findings of speed no larger than those of identical code turned undecided.
+def above_noise_floor(judgements: Iterable[Judgement], aa_pairs: Sequence[AAPair], run: Run, baseline: Run) -> list[Judgement]:
+    """The judgements, in their order; changes of speed that are not above the noise floor of `aa_pairs` become undecided.
 
-    A loss of accuracy is no matter of noise and stays.
+    A loss of accuracy is not a matter of noise and stays.
     """
-    noise = noise_by_class(twins)
+    noise = noise_by_class(aa_pairs)
     new, old = results_by_place(run), results_by_place(baseline)
     held = []
     for one in judgements:
         key = (one.suite, one.case, one.kernel)
-        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT) and one.verdict.change is not None
+        claimed = one.verdict.kind in CHANGES and one.verdict.change is not None
         if not claimed or less_accurate(new[key], old[key]):
             held.append(one)
             continue
@@ -106,3 +159,68 @@ def above_noise_floor(judgements: Iterable[Judgement], twins: Sequence[AAPair], 
         near = noise_near(noise, now.time_us.value, launches_of(now, then))
         held.append(msgspec.structs.replace(one, verdict=against_noise(one.verdict, near)))
     return held
+
+
+def _suspects(judgements: Iterable[Judgement], unexplained: Iterable[Unexplained], run: Run, baseline: Run) -> list[Suspect]:
+    """Cases whose gating kernels look slower, undecided or unexplainedly faster, in that order.
+
+    Left out are cases that were measured in several processes, cases whose baseline kernel has failed since, because nothing could be
+    paired with it, and losses of accuracy, which no other process changes.
+    """
+    new, old = results_by_place(run), results_by_place(baseline)
+    summaries = {summary.case.key: summary for summary in run.cases}
+    faster = {(one.suite, one.case, one.kernel) for one in unexplained}
+    claims: dict[str, dict[str, int]] = defaultdict(dict)  # by case, what its kernels would be called, and how urgent that is
+    for one in judgements:
+        place = (one.suite, one.case, one.kernel)
+        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or place in faster
+        if not claimed or one.verdict.change is None or not one.verdict.gating or less_accurate(new[place], old[place]):
+            continue
+        timing, summary = new[place].measurement, summaries[f"{one.suite}:{one.case}"]
+        if timing is None or timing.processes > 1:
+            continue
+        paired_with = new.get((one.suite, one.case, summary.baseline or ""))
+        if paired_with is None or paired_with.status is not Status.MEASURED:
+            continue  # a resumed run may hold such a case: its baseline kernel failed while the stopped run remeasured it
+        # A run resumed for a part of its cases may lack the case whose results were taken.
+        case = summary.same_as if summary.same_as in summaries else summary.case.key
+        kind = one.verdict.kind if one.verdict.kind in _URGENCY else VerdictKind.IMPROVEMENT
+        claims[case][f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"] = _URGENCY.index(kind)
+    return [Suspect(case=case, reason=", ".join(claims[case])) for case in sorted(claims, key=lambda case: min(claims[case].values()))]
+
+
+def _remarks(run: Run, shrunken: Iterable[Shrinkage], unexplained: Iterable[Unexplained], spreads: Sequence[Spread]) -> list[str]:
+    suites = {summary.case.suite for summary in run.cases}
+    remarks = [str(suite) for suite in shrunken if suite.suite in suites]
+    remarks += [f"unexplained improvement of {one.kernel} on {one.suite}:{one.case}: {one.reason}" for one in unexplained]
+    if any(spread.beyond for spread in spreads):
+        remarks.append(identical_line(spreads, ()))
+    return remarks
+
+
+def _verdicts(run: Run, known: Mapping[tuple[str, str], Verdict]) -> tuple[Verdict | None, ...]:
+    """One per result, in their order; `known`: by case key and kernel, what comparing with the baseline gave."""
+    unjudged = Verdict(
+        kind=VerdictKind.INCOMPARABLE,
+        reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",
+    )
+    return tuple(_verdict(result, known, unjudged) for result in run.results)
+
+
+def _run_exit_code(run: Run, verdicts: Iterable[Verdict | None]) -> ExitCode:
+    both = zip(run.results, verdicts, strict=True)
+    kinds = [verdict.kind for result, verdict in both if verdict is not None and result.role_gates and verdict.gating]
+    return exit_code_of(kinds, passing=(VerdictKind.INCOMPARABLE,), others=[ExitCode(run.exit_code)])
+
+
+def _verdict(result: Result, known: Mapping[tuple[str, str], Verdict], unjudged: Verdict) -> Verdict | None:
+    if result.status in FAILED_STATUSES:
+        return explain_advisory(Verdict(kind=VerdictKind.ERROR, reason=result.reason, gating=result.role_gates), result.role)
+    if result.status is Status.NOT_MEASURED:
+        return explain_advisory(Verdict(kind=VerdictKind.UNDECIDED, reason=result.reason, gating=result.role_gates), result.role)
+    if result.covers:
+        return None  # its time is a part's, and there is nothing that it could be judged by
+    verdict = known.get((result.case_key, result.kernel))
+    if result.status is Status.CHECKED:
+        return verdict  # of its accuracy alone, where the baseline has one
+    return (verdict or unjudged) if result.status is Status.MEASURED else None

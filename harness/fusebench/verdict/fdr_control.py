@@ -46,7 +46,7 @@ def fdr_controlled(
             continue
         p_value, margin = _tested(judgement.verdict.change, new[key].measurement, old[key].measurement, rule)
         held[place] = msgspec.structs.replace(judgement, verdict=msgspec.structs.replace(judgement.verdict, p_value=p_value, margin=margin))
-        if judgement.verdict.decides:
+        if judgement.verdict.gating:
             tested.append(place)
             p_values.append(p_value)
     chosen = select(p_values, rate, dependence)

@@ -35,7 +35,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     time_us: float
     sol: float | None
     speedup: float | None
-    decides: bool
+    gating: bool
 
     def value(self, figure: Figure) -> float | None:
         """The figure, or None where the run has none: a baseline has no speedup, and a run without a yardstick no share."""
@@ -77,7 +77,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Of the runs that hold it, in the history's order."""
     values: tuple[float, ...]
     times_us: tuple[float, ...]
-    decides: bool
+    gating: bool
     """Whether it has a say in the exit code: it is neither a peer's nor torch.compile's, and the newest run that has the case still
     measured it."""
 
@@ -161,7 +161,7 @@ def series_of(runs: Sequence[Snapshot], figure: Figure, wanted: Wanted = lambda 
             places=tuple(place for place, _, _ in points),
             values=tuple(value for _, _, value in points),
             times_us=tuple(reading.time_us for _, reading, _ in points),
-            decides=points[-1][1].decides and points[-1][0] == newest[key],
+            gating=points[-1][1].gating and points[-1][0] == newest[key],
         )
         for (key, kernel), points in found.items()
     ]
@@ -189,4 +189,4 @@ def _reading(result: Result) -> Reading | None:
     timing = result.measurement
     if result.status is not Status.MEASURED or timing is None or result.covers:
         return None  # the time of a part of the op is compared with nothing
-    return Reading(timing.time_us.value, timing.sol, timing.speedup.value if timing.speedup else None, result.speed_decides)
+    return Reading(timing.time_us.value, timing.sol, timing.speedup.value if timing.speedup else None, result.speed_gates)

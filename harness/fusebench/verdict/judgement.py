@@ -10,13 +10,13 @@ that stands in docs/statistics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, Estimate, ExitCode, Measurement, Result, Role, Run, Status, Verdict, VerdictKind, worst_exit_code
+from ..schema import FAILED_STATUSES, Estimate, Measurement, Result, Role, Run, Status, Verdict, VerdictKind
 from ..stats.describe import describe_change
 from ..stats.paired import quotient
 from .accuracy_change import with_accuracy
@@ -26,7 +26,7 @@ from .identical_code import verdict_on_unchanged
 from .margin_rule import Rule
 
 
-class Comparison(StrEnum):
+class Basis(StrEnum):
     """What a verdict stands on."""
 
     RATIO = "ratio"
@@ -37,7 +37,7 @@ class Comparison(StrEnum):
     """No times were compared."""
 
 
-class Standing(StrEnum):
+class Presence(StrEnum):
     """Which of the two runs hold the kernel and case."""
 
     COMMON = "common"
@@ -55,15 +55,15 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     role: Role
     verdict: Verdict
-    comparison: Comparison
-    standing: Standing = Standing.COMMON
+    basis: Basis
+    presence: Presence = Presence.COMMON
     same_code: bool | None = None
     """Whether both runs launched the same machine code; None where either does not say."""
-    alone: VerdictKind | None = None
-    """What the times alone say of identical code; None elsewhere."""
+    kind_by_times: VerdictKind | None = None
+    """What the times alone say of identical code; None for other code."""
 
 
-def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
+def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
     """One judgement for every kernel and case that either run measured, checked or failed.
 
     Kernels that neither run could run (declined, not runnable) have none, nor have those that cover a part of their op,
@@ -75,36 +75,12 @@ def judge_run(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
     return [judgement for key in keys if (judgement := judge.pair(new.get(key), old.get(key))) is not None]
 
 
-def gate_exit_code(judgements: Sequence[Judgement], *, allow_incomparable: bool = False) -> ExitCode:
-    """What the judgements amount to.
-
-    Those without a say do not count.  Incomparable and missing ones count as undecided unless allowed; new ones have nothing to be judged
-    by and do not count.  Without a single pair that counts the result is undecided: a gate that compared nothing has not passed.
-    """
-    codes: list[ExitCode] = []
-    for judgement in judgements:
-        if not judgement.verdict.decides:
-            continue
-        kind = judgement.verdict.kind
-        if kind is VerdictKind.ERROR:
-            codes.append(ExitCode.KERNEL_FAILED)
-        elif judgement.standing is Standing.NEW:
-            continue
-        elif kind is VerdictKind.REGRESSION:
-            codes.append(ExitCode.REGRESSION)
-        elif kind is VerdictKind.UNDECIDED or (kind is VerdictKind.INCOMPARABLE and not allow_incomparable):
-            codes.append(ExitCode.UNDECIDED)
-        else:
-            codes.append(ExitCode.PASS)
-    return worst_exit_code(codes or [ExitCode.UNDECIDED])
-
-
 class _Finding(NamedTuple):
     kind: VerdictKind
     reason: str
     change: Estimate | None
-    comparison: Comparison
-    shared: bool = False
+    basis: Basis
+    yardstick_slower_too: bool = False
     """Whether the kernel became slower, and the yardstick that it is compared with as well or more."""
 
 
@@ -128,12 +104,12 @@ class _Judge:
         self.drifts = stream_drifts(run, baseline)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
-        self.circumstances = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
+        self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
         """The judgement, or None where neither run has anything to say of the kernel."""
         if new is not None and new.status in FAILED_STATUSES:
-            return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", standing=_standing(old))
+            return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", presence=_presence(old))
         if new is not None and new.covers:  # the time of a part of the op is compared with nothing
             return self._now_a_part(new) if _ran(old) and old is not None and not old.covers else None
         if old is not None and old.covers:
@@ -143,7 +119,7 @@ class _Judge:
         assert new is not None
         if old is None or not _ran(old):
             why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
-            return _judgement(new, VerdictKind.INCOMPARABLE, why, standing=Standing.NEW)
+            return _judgement(new, VerdictKind.INCOMPARABLE, why, presence=Presence.NEW)
         differences = self.differences + self._case_differences(new.case_key) + self._warm(new.case_key)
         if differences:
             return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
@@ -155,10 +131,10 @@ class _Judge:
             what = "this kernel is not in the run" if case_left else "this case is not in the run"
             if old.suite not in self.new_suites:
                 what = f"suite: {old.suite} -> {', '.join(self.new_suites)}"
-            return _judgement(old, VerdictKind.INCOMPARABLE, f"{old.status} in the baseline; {what}", standing=Standing.MISSING)
+            return _judgement(old, VerdictKind.INCOMPARABLE, f"{old.status} in the baseline; {what}", presence=Presence.MISSING)
         reason = f"{old.status} in the baseline; now {new.status}: {new.reason or 'no reason recorded'}"
         kind = VerdictKind.UNDECIDED if new.status is Status.NOT_MEASURED else VerdictKind.INCOMPARABLE
-        return _judgement(new, kind, reason, standing=Standing.MISSING)
+        return _judgement(new, kind, reason, presence=Presence.MISSING)
 
     def _why_new(self, new: Result) -> str:
         if new.suite in self.old_suites:
@@ -167,7 +143,7 @@ class _Judge:
 
     def _now_a_part(self, new: Result) -> Judgement:
         reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
-        return _judgement(new, VerdictKind.INCOMPARABLE, reason, standing=Standing.MISSING)
+        return _judgement(new, VerdictKind.INCOMPARABLE, reason, presence=Presence.MISSING)
 
     def _warm(self, key: str) -> list[str]:
         """Where a case's samples carry the label `cold` and are not."""
@@ -186,31 +162,29 @@ class _Judge:
 
     def _common(self, new: Result, old: Result) -> Judgement:
         found = self._speed(new, old)
-        change, comparison = found.change, found.comparison
+        change, basis = found.change, found.basis
         speed = Verdict(kind=found.kind, reason=found.reason, change=change)
         same_code = new.code == old.code if new.code is not None and old.code is not None else None
         unchanged = same_code is True and change is not None
         if unchanged:
             # What slows all kernels down alike is no noise of this one: it asks for a cause as a regression does.
-            alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.shared else speed
-            speed = verdict_on_unchanged(alone, self.circumstances)
+            alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
+            speed = verdict_on_unchanged(alone, self.other_differences)
         if change is not None and self.new_cases[new.case_key].in_doubt and new.measurement is not None:
             again = f"measured in {new.measurement.processes} fresh processes, since it was in doubt after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)
-        judgement = _judgement(new, verdict.kind, verdict.reason, change=change, comparison=comparison)
+        judgement = _judgement(new, verdict.kind, verdict.reason, change=change, basis=basis)
         if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing
-            verdict = msgspec.structs.replace(judgement.verdict, decides=new.speed_decides)
+            verdict = msgspec.structs.replace(judgement.verdict, gating=new.speed_gates)
             judgement = msgspec.structs.replace(judgement, verdict=verdict)
-        return msgspec.structs.replace(judgement, same_code=same_code, alone=found.kind if unchanged else None)
+        return msgspec.structs.replace(judgement, same_code=same_code, kind_by_times=found.kind if unchanged else None)
 
     def _speed(self, new: Result, old: Result) -> _Finding:
         if new.measurement is None or old.measurement is None:
             if new.status is old.status and new.accuracy is not None and old.accuracy is not None:
-                return _Finding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Comparison.NONE)
-            return _Finding(
-                VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Comparison.NONE
-            )
+                return _Finding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Basis.NONE)
+            return _Finding(VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Basis.NONE)
         raw = quotient(new.measurement.time_us, old.measurement.time_us)
         judge = self._judged_by(new.measurement, old.measurement)
         yardsticks = self._yardsticks(new, old, raw)
@@ -218,9 +192,9 @@ class _Judge:
             return _ratio(first, yardsticks, raw, judge)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
-            return _Finding(VerdictKind.INCOMPARABLE, why, None, Comparison.NONE)
+            return _Finding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)
         kind, reason = judge(raw)
-        return _Finding(kind, f"raw time: {reason}", raw, Comparison.RAW)
+        return _Finding(kind, f"raw time: {reason}", raw, Basis.RAW)
 
     def _judged_by(self, new: Measurement, old: Measurement) -> Callable[[Estimate], tuple[VerdictKind, str]]:
         """The rule, for changes of this kernel on this case."""
@@ -270,8 +244,8 @@ def _ratio(
             unchanged = f"relative to {name} {describe_change(versus)}: unchanged"
             if under_test and kind is VerdictKind.REGRESSION:
                 why = f"{unchanged}, so either {first.name} became faster or that kernel slower as well; find what they share ({reason})"
-                return _Finding(VerdictKind.UNDECIDED, why, versus, Comparison.RATIO, shared=True)
-            return _Finding(VerdictKind.PASS, f"{unchanged}, so what moved is not this kernel ({reason})", versus, Comparison.RATIO)
+                return _Finding(VerdictKind.UNDECIDED, why, versus, Basis.RATIO, yardstick_slower_too=True)
+            return _Finding(VerdictKind.PASS, f"{unchanged}, so what moved is not this kernel ({reason})", versus, Basis.RATIO)
     if slower:
         # The others scatter more than the first: they are asked only where raw times moved as well.
         for name, versus, _ in asked:
@@ -279,8 +253,8 @@ def _ratio(
                 both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first.name} with it"
                 why = f"{both}; find what they share ({reason})"
                 # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
-                return _Finding(VerdictKind.UNDECIDED, why, change, Comparison.RATIO, shared=True)
-    return _Finding(kind, reason, change, Comparison.RATIO)
+                return _Finding(VerdictKind.UNDECIDED, why, change, Basis.RATIO, yardstick_slower_too=True)
+    return _Finding(kind, reason, change, Basis.RATIO)
 
 
 def _index(run: Run) -> dict[tuple[str, str], Result]:
@@ -291,8 +265,8 @@ def _ran(result: Result | None) -> bool:
     return result is not None and result.status in (Status.MEASURED, Status.CHECKED)
 
 
-def _standing(old: Result | None) -> Standing:
-    return Standing.NEW if old is None else Standing.COMMON
+def _presence(old: Result | None) -> Presence:
+    return Presence.NEW if old is None else Presence.COMMON
 
 
 def _judgement(
@@ -301,15 +275,15 @@ def _judgement(
     reason: str,
     *,
     change: Estimate | None = None,
-    comparison: Comparison = Comparison.NONE,
-    standing: Standing = Standing.COMMON,
+    basis: Basis = Basis.NONE,
+    presence: Presence = Presence.COMMON,
 ) -> Judgement:
     return Judgement(
         case=result.case,
         suite=result.suite,
         kernel=result.kernel,
         role=result.role,
-        verdict=Verdict(kind=kind, reason=reason, change=change, decides=result.decides),
-        comparison=comparison,
-        standing=standing,
+        verdict=Verdict(kind=kind, reason=reason, change=change, gating=result.role_gates),
+        basis=basis,
+        presence=presence,
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 from ..errors import RunRecordError
 from ..schema import Accuracy, Estimate, Measurement, Result, Run, Status, SuiteSummary
+from ..store.baselines import load_baseline
 
 FEWEST_REPLICATES = 2
 """One replicate gives no interval, and a gate without intervals calls noise a change."""
@@ -24,6 +26,18 @@ def require_valid(run: Run, what: str = "run") -> None:
     `what` says which record it is (`run`, `baseline`).  Looks at every figure once.
     """
     _refuse(f"{what} {run.id} cannot be judged", faults(run))
+
+
+def load_valid_baseline(results: Path, device_name: str) -> Run | None:
+    """The stored baseline of a device model, validated; None where there is none.  Load it once, before anything is measured.
+
+    Raises:
+        RunRecordError: it cannot be read, or holds something that no measurement gives.
+    """
+    baseline = load_baseline(results, device_name)
+    if baseline is not None:
+        require_valid(baseline, "baseline")
+    return baseline
 
 
 def require_showable(run: Run) -> None:

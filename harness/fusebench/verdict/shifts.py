@@ -131,7 +131,7 @@ def runs_needed(count: int, rate: float = DEFAULT_RATE) -> int:
 
 def history_exit_code(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> ExitCode:
     """REGRESSION where the newest level of a series that decides is slower; UNDECIDED where nothing could have been seen."""
-    if any(track.newest_slower for track in tracks if track.series.decides):
+    if any(track.newest_slower for track in tracks if track.series.gating):
         return ExitCode.REGRESSION
     return ExitCode.UNDECIDED if blind(tracks, rate) else ExitCode.PASS
 

@@ -102,7 +102,7 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
     shares = {(result.case_key, result.kernel): result.measurement.sol for result in run.results if result.measurement is not None}
     found = []
     for judgement in judgements:
-        if VerdictKind.IMPROVEMENT not in (judgement.verdict.kind, judgement.alone):
+        if VerdictKind.IMPROVEMENT not in (judgement.verdict.kind, judgement.kind_by_times):
             continue
         share = shares.get((f"{judgement.suite}:{judgement.case}", judgement.kernel)) or 0.0
         if share > YARDSTICK_LIMIT:
@@ -110,7 +110,7 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
                 f"it moves its bytes at {share:.0%} of the speed of its faster yardstick, beyond the {YARDSTICK_LIMIT:.0%} that code can "
                 "account for: suspect the cache, the yardstick or work that is left out"
             )
-        elif not judgement.verdict.decides:
+        elif not judgement.verdict.gating:
             continue
         elif judgement.same_code:
             why = "its machine code is the baseline's: suspect the measurement, or a clock or driver setting"

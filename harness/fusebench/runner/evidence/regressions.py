@@ -64,7 +64,7 @@ def explained_judgements(judgements: Sequence[Judgement], run: Run, providers: S
 
 def regressed(judgement: Judgement) -> bool:
     """Whether it is a regression that has a say in the exit code."""
-    return judgement.verdict.decides and judgement.verdict.kind is VerdictKind.REGRESSION
+    return judgement.verdict.gating and judgement.verdict.kind is VerdictKind.REGRESSION
 
 
 def _regressed(result: Result) -> bool:

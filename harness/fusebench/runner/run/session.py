@@ -20,7 +20,7 @@ from ...device import Device, EnvironmentMonitor, environment_of
 from ...registry import Collection, Kernel
 from ...schema import SCHEMA_VERSION, Case, ExitCode, KernelInfo, Result, Run, Sample, Status
 from ...stats.weighted import suite_summaries
-from ...verdict.suspects import Suspect
+from ...verdict.compare_to_baseline import Suspect
 from ..case_kernels import CaseKernels, case_kernels, result_for, split_reference
 from ..phases import PhaseTimer
 from ..repeats import Outcome, Repeats, remark_on_repeat

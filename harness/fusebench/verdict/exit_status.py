@@ -1,0 +1,112 @@
+"""From verdicts to the exit status: which verdicts gate, why the others are advisory, and the one mapping of verdicts to exit codes.
+
+`run`, `gate`, `ab`, `static` and `history` all ask `exit_code_of`.  They differ in which verdicts they count, in which kinds count as a
+pass, and in what an empty result means; each passes these as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..schema import ExitCode, Role, Verdict, VerdictKind, worst_exit_code
+from .judgement import Judgement, Presence
+
+if TYPE_CHECKING:  # a gate has no time to import static evidence
+    from ..evidence.records import StaticReport
+    from ..evidence.static_gate import StaticJudgement
+    from .suite_changes import Shrinkage
+
+_EXIT_CODES = {
+    VerdictKind.PASS: ExitCode.PASS,
+    VerdictKind.IMPROVEMENT: ExitCode.PASS,
+    VerdictKind.REGRESSION: ExitCode.REGRESSION,
+    VerdictKind.UNDECIDED: ExitCode.UNDECIDED,
+    VerdictKind.INCOMPARABLE: ExitCode.UNDECIDED,
+    VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
+}
+
+_WHY_ADVISORY = {
+    Role.PEER: "only its own library can mend a peer",
+    Role.COMPILED: "torch.compile chooses its code anew in every process",
+}
+"""Kernels of the other roles always gate."""
+
+
+def exit_code_of(
+    kinds: Iterable[VerdictKind],
+    *,
+    passing: Collection[VerdictKind] = (),
+    if_none: ExitCode = ExitCode.PASS,
+    others: Iterable[ExitCode] = (),
+) -> ExitCode:
+    """The exit code that a command's gating verdicts amount to.
+
+    Args:
+        kinds: of the gating verdicts; advisory ones are left out by the caller.
+        passing: kinds that this command counts as a pass, such as `incomparable` under --allow-incomparable.
+        if_none: the code where there is no verdict at all.  A gate that compared nothing has not passed.
+        others: codes for other reasons, such as a device that was not fit to measure.
+    """
+    codes = [ExitCode.PASS if kind in passing else _EXIT_CODES[kind] for kind in kinds]
+    return worst_exit_code([*(codes or [if_none]), *others])
+
+
+def gate_exit_code(
+    judgements: Sequence[Judgement], shrunken: Iterable[Shrinkage] = (), *, run_code: int = ExitCode.PASS, allow_incomparable: bool = False
+) -> ExitCode:
+    """What `gate` returns.
+
+    Incomparable and missing results count as undecided unless allowed, and so does a suite whose accuracy is no longer checked: it could
+    be wrong by now.  New results have nothing to be judged by and do not count, unless they failed.  Where no result counts, the gate is
+    undecided.
+
+    Args:
+        judgements: final ones; advisory ones do not count.
+        shrunken: suites that say less than in the baseline.
+        run_code: the run's own exit code.  A run whose device was not fit to measure proves nothing.
+        allow_incomparable: count `incomparable` as a pass.
+    """
+    kinds = [
+        one.verdict.kind
+        for one in judgements
+        if one.verdict.gating and (one.presence is not Presence.NEW or one.verdict.kind is VerdictKind.ERROR)
+    ]
+    others = [ExitCode.DEVICE_UNFIT] if run_code == ExitCode.DEVICE_UNFIT else []
+    if any(suite.unchecked for suite in shrunken) and not allow_incomparable:
+        others.append(ExitCode.UNDECIDED)
+    passing = (VerdictKind.INCOMPARABLE,) if allow_incomparable else ()
+    return exit_code_of(kinds, passing=passing, if_none=ExitCode.UNDECIDED, others=others)
+
+
+def static_exit_code(
+    judgements: Sequence[StaticJudgement],
+    reports: Iterable[StaticReport] = (),
+    *,
+    allow_incomparable: bool = False,
+    others: Iterable[ExitCode] = (),
+) -> ExitCode:
+    """The exit code of a static comparison: 1 for a regression, 5 for a kernel that failed, 4 for one that could not be judged, else 0.
+
+    Args:
+        judgements: of every kernel and case.
+        reports: new evidence; a kernel that failed there counts even where it was not judged.
+        allow_incomparable: count `incomparable` and `undecided` (missing) as a pass.
+        others: codes for other reasons, such as a target without a baseline.
+    """
+    passing = (VerdictKind.INCOMPARABLE, VerdictKind.UNDECIDED) if allow_incomparable else ()
+    failed = [ExitCode.KERNEL_FAILED for report in reports if report.failed]
+    return exit_code_of((one.kind for one in judgements), passing=passing, others=[*failed, *others])
+
+
+def explain_advisory(verdict: Verdict, role: Role) -> Verdict:
+    """Explain, at the end of its reason, why an advisory verdict on a kernel of `role` does not affect the exit code.
+
+    Gating verdicts and passes stay as they are.
+    """
+    if verdict.gating or verdict.kind is VerdictKind.PASS:
+        return verdict
+    remark = f"advisory: {_WHY_ADVISORY[role]}"
+    return msgspec.structs.replace(verdict, reason=f"{verdict.reason}; {remark}" if verdict.reason else remark)
