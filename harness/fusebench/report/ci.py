@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from ..schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
+from . import escape
 from .savings import weighted_lines
 from .summary import headline
 from .wording import failure_reason, part_label, part_notes, short_kernel, with_spread
@@ -15,7 +16,7 @@ def junit_xml(run: Run) -> str:
 
     An advisory result is skipped too: a CI system must not fail where the command's exit status is 0.
     """
-    root = ElementTree.Element("testsuites", name=f"fusebench {headline(run)}")
+    root = ElementTree.Element("testsuites", name=escape.text(f"fusebench {headline(run)}"))
     for name in dict.fromkeys(result.suite for result in run.results):
         results = [result for result in run.results if result.suite == name]
         cases = [_test_case(result) for result in results]
@@ -23,12 +24,12 @@ def junit_xml(run: Run) -> str:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=name,
+            name=escape.text(name),
             tests=str(len(cases)),
             failures=counts["failure"],
             errors=counts["error"],
             skipped=counts["skipped"],
-            timestamp=run.created,
+            timestamp=escape.text(run.created),
         )
         suite.extend(cases)
     ElementTree.indent(root)
@@ -38,17 +39,20 @@ def junit_xml(run: Run) -> str:
 def _test_case(result: Result) -> ElementTree.Element:
     seconds = result.measurement.time_us.value / 1e6 if result.measurement is not None else 0.0
     case = ElementTree.Element(
-        "testcase", classname=f"{result.suite}.{result.case}", name=short_kernel(result.kernel), time=f"{seconds:.9f}"
+        "testcase",
+        classname=escape.text(f"{result.suite}.{result.case}"),
+        name=escape.text(short_kernel(result.kernel)),
+        time=f"{seconds:.9f}",
     )
     if (trouble := _trouble(result)) is not None:
         element, kind, message = trouble
         if element == "skipped" or not result.gating:
-            ElementTree.SubElement(case, "skipped", message=_printable(f"{kind}: {message}"))
+            ElementTree.SubElement(case, "skipped", message=escape.text(f"{kind}: {message}"))
         else:
-            ElementTree.SubElement(case, element, type=kind, message=_printable(message))
+            ElementTree.SubElement(case, element, type=kind, message=escape.text(message))
     if result.measurement is not None:
         part = f" ({part_label(result)})" if result.covers else ""
-        ElementTree.SubElement(case, "system-out").text = f"{with_spread(result.measurement.time_us)} us{part}"
+        ElementTree.SubElement(case, "system-out").text = escape.text(f"{with_spread(result.measurement.time_us)} us{part}")
     return case
 
 
@@ -66,11 +70,6 @@ def _trouble(result: Result) -> tuple[str, str, str] | None:
     if result.status not in (Status.MEASURED, Status.CHECKED):
         return "skipped", str(result.status), result.reason
     return None
-
-
-def _printable(text: str) -> str:
-    """`text` without the control characters that XML 1.0 forbids: a kernel's own message may hold any."""
-    return "".join(character if character in "\t\n" or character >= " " else "?" for character in text)
 
 
 def github_annotations(run: Run) -> str:
@@ -105,10 +104,4 @@ def _annotation(result: Result) -> str:
 
 
 def _command(level: str, title: str, message: str) -> str:
-    return f"::{level} title={_escape(title, in_property=True)}::{_escape(message)}"
-
-
-def _escape(text: str, *, in_property: bool = False) -> str:
-    """Percent-encoding as workflow commands define it: line ends everywhere, separators in properties too."""
-    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
+    return f"::{level} title={escape.annotation(title, in_property=True)}::{escape.annotation(message)}"

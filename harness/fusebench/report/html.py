@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 from ..schema import Run, Status
+from . import escape
 from .attached import attached_to, grouped
 from .plots.speedup import speedup_png
 from .rows import FULL_HEADER, suite_rows
@@ -20,6 +21,7 @@ def html_report(run: Run) -> str:
     templates = Environment(
         loader=PackageLoader("fusebench.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    run = escape.cleaned(run)
     listed = [excuse for excuse in excuses(run) if excuse.status is not Status.CHECKED or excuse.reason]
     return templates.get_template("report.html.j2").render(
         run=run,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
+from . import escape
 from .attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     """The report as GitHub-flavoured Markdown.  `plot` is the picture's path relative to the report; empty for none."""
-    parts = [f"# {headline(run)}", ""]
+    run = escape.cleaned(run)
+    parts = [f"# {escape.markdown(headline(run))}", ""]
     parts += [f"> {notice}" for notice in _notices(run)]
     parts += ["", *environment_table(run), "", *_savings(run)]
     for name in dict.fromkeys(summary.case.suite for summary in run.cases):
@@ -46,19 +48,19 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> list[str]:
-    """Lines of a table; columns from `right_from` on are aligned right.  A pipe in a cell is escaped."""
+    """Lines of a table; columns from `right_from` on are aligned right.  Cells are escaped unless they are `escape.Markup`."""
     rule = ["---" if index < right_from else "---:" for index in range(len(header))]
-    return [_row(header), _row(rule), *(_row([_cell(cell) for cell in row]) for row in rows)]
+    return [_row(map(escape.cell, header)), _row(rule), *(_row(map(escape.cell, row)) for row in rows)]
 
 
 def evidence_markdown(entries: Iterable[Attached]) -> list[str]:
     """The section with the evidence about regressions; no lines without entries."""
     lines = []
     for one in grouped(entries):
-        lines += [f"### {one.subject}", "", one.attachment.title, ""]
+        lines += [f"### {escape.markdown(one.subject)}", "", escape.markdown(one.attachment.title), ""]
         if one.attachment.rows:
             lines += [*markdown_table(one.attachment.columns, one.attachment.rows, right_from=len(one.attachment.columns)), ""]
-        lines += [f"* {note}" for note in one.attachment.notes]
+        lines += [f"* {escape.markdown(note)}" for note in one.attachment.notes]
         lines += [""] if one.attachment.notes else []
     return ["## Evidence for the regressions", "", *lines] if lines else []
 
@@ -67,18 +69,14 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
 def _notices(run: Run) -> list[str]:
     found = []
     if not run.complete:
         found.append("**Incomplete run**: not every case was measured.")
     if run.timer_fallback:
-        found.append(f"Timer fallback: {run.timer_fallback}.")
-    found += [f"**Not cold**: case {summary.case.key}: {summary.not_cold}." for summary in run.cases if summary.not_cold]
-    return found + [f"Warning: {warning}" for warning in run.warnings]
+        found.append(f"Timer fallback: {escape.markdown(run.timer_fallback)}.")
+    found += [f"**Not cold**: case {escape.markdown(f'{one.case.key}: {one.not_cold}')}." for one in run.cases if one.not_cold]
+    return found + [f"Warning: {escape.markdown(warning)}" for warning in run.warnings]
 
 
 def environment_table(run: Run | CounterRun) -> list[str]:
@@ -131,7 +129,7 @@ def _suite(run: Run, name: str) -> list[str]:
         "verdict",
     )
     lines = [f"## {name}", "", *markdown_table(header, [_case_row(summary, rows, fused) for summary, rows in blocks], right_from=2), ""]
-    baselines = ", ".join(f"`{kernel}`" for kernel in dict.fromkeys(summary.baseline for summary, _ in blocks if summary.baseline))
+    baselines = ", ".join(escape.code(kernel) for kernel in dict.fromkeys(summary.baseline for summary, _ in blocks if summary.baseline))
     if baselines:
         what = "the fastest fused kernel of each case" if fused else "the fastest kernel besides it: no fused kernel was timed"
         lines += [f"split: {baselines}; {challenger}: {what}.", ""]
@@ -157,7 +155,7 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         yardsticks(summary),
         split,
         with_spread(timing.time_us),
-        f"`{short_kernel(best.kernel)}`",
+        escape.code(short_kernel(best.kernel)),
         speedup(timing.speedup),
         share(timing.sol),
         bandwidth(timing.gb_per_s),
@@ -168,11 +166,11 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
 
 def _verdict(row: Result) -> str:
     good = row.verdict is None or row.verdict.kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT)
-    return outcome(row) if good else f"**{outcome(row)}**"
+    return outcome(row) if good else escape.Markup(f"**{escape.cell(outcome(row))}**")
 
 
 def _parts(run: Run) -> list[str]:
-    lines = [f"* {note}" for note in part_notes(run)]
+    lines = [f"* {escape.markdown(note)}" for note in part_notes(run)]
     return ["## Kernels that cover a part of their op", "", *lines, ""] if lines else []
 
 
@@ -181,8 +179,8 @@ def _left_out(run: Run) -> list[str]:
     if not listed:
         return []
     lines = [
-        f"* `{excuse.kernel}` on {named_cases(excuse, len(run.cases))}: {status_text(excuse.status)}: "
-        f"{excuse.reason or 'no reason recorded'}"
+        f"* {escape.code(excuse.kernel)} on {escape.markdown(named_cases(excuse, len(run.cases)))}: {status_text(excuse.status)}: "
+        f"{escape.markdown(excuse.reason or 'no reason recorded')}"
         for excuse in listed
     ]
     return ["## Kernels without a time", "", *lines, ""]
@@ -192,13 +190,13 @@ def _everything(run: Run) -> list[str]:
     rows = [full_row(summary, row) for summary, results in cases_with_results(run) for row in results]
     if not rows:
         return []
-    marked = [[case, f"`{kernel}`", *rest] for case, kernel, *rest in rows]
+    marked = [[case, escape.code(kernel), *rest] for case, kernel, *rest in rows]
     table = markdown_table(FULL_HEADER, marked, right_from=3)
     return ["<details>", "<summary>Every kernel on every case</summary>", "", *table, "", *_why(run), "</details>", ""]
 
 
 def _why(run: Run) -> list[str]:
-    lines = [f"* {note}" for _, note in verdict_notes(run)]
+    lines = [f"* {escape.markdown(note)}" for _, note in verdict_notes(run)]
     return [*lines, ""] if lines else []
 
 
@@ -217,4 +215,4 @@ def _method(run: Run) -> list[str]:
         lines.append(f"* {control}")
     lines.append(f"* {calibration_line(run)}")
     lines += [f"* {line}" for line in spending_lines(run)]
-    return [*lines, "", "To reproduce:", "", "```", run.command, "```", ""]
+    return [*lines, "", "To reproduce:", "", *escape.code_block(run.command), ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from ..schema import Run
 from ..stats.weighted import BEST_FUSED
 from ..store.baselines import VIEWS
 from ..store.files import write_file
+from . import escape
 from .markdown import environment_table, markdown_report, markdown_table
 from .plots.speedup import speedup_png
 from .savings import SAVING_HEADER, compiled_lines, saving_rows
@@ -25,6 +27,7 @@ def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
     Args:
         pictures: make the pictures too, which take most of the time; the pages show them either way.
     """
+    run = escape.cleaned(run)
     suites = list(dict.fromkeys(summary.case.suite for summary in run.cases))
     pages = {INDEX: _index(run, suites).encode()}
     for suite in suites:
@@ -51,7 +54,7 @@ def only_suite(run: Run, suite: str) -> Run:
 
 
 def _index(run: Run, suites: list[str]) -> str:
-    lines = [f"# {headline(run)}", "", *environment_table(run), ""]
+    lines = [f"# {escape.markdown(headline(run))}", "", *environment_table(run), ""]
     if rows := saving_rows(run):
         lines += ["## Microseconds saved per denoise step", "", *markdown_table(SAVING_HEADER, rows), ""]
     lines += ["## Suites", "", *markdown_table(("suite", "cases", "weighted speedup of the best fused kernels"), _rows(run, suites)), ""]
@@ -59,19 +62,25 @@ def _index(run: Run, suites: list[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _rows(run: Run, suites: list[str]) -> list[tuple[str, str, str]]:
+def _rows(run: Run, suites: list[str]) -> list[tuple[str, ...]]:
     summaries = {summary.name: summary for summary in run.suites}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for suite in suites:
         cases = sum(summary.case.suite == suite for summary in run.cases)
         speedup = summaries[suite].weighted_speedup.get(BEST_FUSED) if suite in summaries else None
-        rows.append((f"[{suite}]({file_name(suite)}.md)", str(cases), DASH if speedup is None else f"{speedup:.3f}x"))
+        rows.append(
+            (
+                escape.Markup(f"[{escape.markdown(suite)}]({file_name(suite)}.md)"),
+                str(cases),
+                DASH if speedup is None else f"{speedup:.3f}x",
+            )
+        )
     return rows
 
 
 def file_name(suite: str) -> str:
-    """A suite's name without the slash of a model's, which a file name cannot hold."""
-    return suite.replace("/", "_")
+    """A suite's name as a file name: every character but letters, digits, `_`, `.` and `-` becomes `_`, and it hides no file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", suite).lstrip(".") or "_"
 
 
 def write_views(run: Run, folder: Path) -> list[Path]:

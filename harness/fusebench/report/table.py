@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from . import escape
 from .attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
 from .savings import compiled_lines, saving_lines, weighted_lines
@@ -62,6 +63,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     """The parts that `print_run` prints, in order."""
     from rich.text import Text
 
+    run = escape.cleaned(run)
     parts: list[RenderableType] = [Text(f"{headline(run)} · {sampling(run)}", style="bold")]
     if run.timer_fallback:
         parts.append(Text(f"timer fallback: {run.timer_fallback}", style="yellow"))

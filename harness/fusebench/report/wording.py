@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ..schema import CaseSummary, Estimate, Result, Run, Status, VerdictKind
+from .escape import one_line
 
 DASH = "–"
 
@@ -86,12 +87,6 @@ def error_against_split(own: float, split: float) -> str:
     if own == 0:
         return "0"
     return f"{own:.1e} ({own / split:.2f}x)" if split > _ERROR_EPSILON else f"{own:.1e}"
-
-
-def one_line(text: str, limit: int = 400) -> str:
-    """`text` without line breaks (a kernel's own error may be a traceback), its middle cut out beyond `limit` characters."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
 
 
 def status_text(status: Status) -> str:

@@ -11,6 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ...schema import Estimate, Result, Role, Run, Status
+from .. import escape
 from ..summary import headline, sampling
 from ..wording import bounded, short_kernel
 
@@ -135,9 +136,9 @@ def _finish(run: Run, figure: Figure, axes: tuple[Axes, Axes], kernels: list[str
         one.tick_params(labelsize=8)
     # Pictures of one or two cases are narrower than what is to be said of cases that were measured in several processes.
     said = textwrap.fill(sampling(run), int(_TITLE_LETTERS * figure.get_figwidth()))
-    figure.suptitle(f"{headline(run)}\n{said}", fontsize=10)
+    figure.suptitle(escape.picture(f"{headline(run)}\n{said}"), fontsize=10)
     figure.legend(
-        handles=[Patch(color=colours[kernel], label=kernel) for kernel in kernels],
+        handles=[Patch(color=colours[kernel], label=escape.picture(kernel)) for kernel in kernels],
         loc="outside lower center",
         ncols=max(1, min(len(kernels), int(figure.get_figwidth() / 1.7))),
         fontsize=8,
@@ -200,7 +201,7 @@ def _case_label(run: Run, key: str, sep: str = "\n") -> str:
     if summary is None:
         return key
     same_name = sum(other.case.name == summary.case.name for other in run.cases) > 1
-    return f"{key if same_name else summary.case.name}{sep}{summary.shape}"
+    return escape.picture(f"{key if same_name else summary.case.name}{sep}{summary.shape}")
 
 
 def _percent() -> str:
