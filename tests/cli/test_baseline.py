@@ -21,7 +21,8 @@ def test_a_promoted_run_is_kept_with_report_and_plot(
     keep(run_id="r1")
     assert fusebench("baseline", "promote", "latest").exit_code == 0
     folder = project_folder / "results" / "baselines" / "nvidia_h200"
-    assert sorted(path.name for path in folder.iterdir()) == ["report.md", "run.json", "samples.parquet", "speedup.png"]
+    tables = ["cases.parquet", "kernels.parquet", "report.md", "results.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == [*tables, "run.json", "samples.parquet", "speedup.png"]
     (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
     assert (row["device"], row["run"], row["objections"]) == ("NVIDIA H200", "r1", [])
     assert row["weighted_speedup"]["qknorm_rope"] == pytest.approx(1.898, abs=0.001)

@@ -33,9 +33,11 @@ def test_compare_names_the_run_that_cannot_be_read(keep: Callable[..., Path], fu
 
 
 @pytest.mark.parametrize("bad", ["old", "new"])
-def test_a_record_that_no_measurement_gives_is_named(keep: Callable[..., Path], fusebench: Callable[..., Result], bad: str) -> None:
+def test_a_record_that_no_measurement_gives_is_named(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType, bad: str
+) -> None:
     folders = {"old": keep(run_id="old", created="2026-07-01T00:00:00Z"), "new": keep(run_id="new")}
-    record = folders[bad] / "run.json"
+    record = synthetic.as_version_2(folders[bad])
     content = json.loads(record.read_text())
     content["results"][0]["measurement"]["time_us"]["value"] = "nan"
     record.write_text(json.dumps(content))

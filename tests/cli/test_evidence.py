@@ -23,7 +23,7 @@ from fusebench.store.baselines import promote
 from fusebench.store.comparison_folder import read_comparison
 from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Standing
 from fusebench.store.record_files import encode_record
-from fusebench.store.run_folder import read_run, write_run
+from fusebench.store.run_folder import read_run, write_record, write_run
 
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SPILLING = "unit_sum/spilling@1"
@@ -87,9 +87,8 @@ def judged(project: Path, canned: Canned, synthetic: ModuleType) -> Callable[...
         results = project / "results"
         before = canned(run_id="base", environment=head)
         promote(write_run(results / "runs", before, synthetic.make_samples(before)), results)
-        file = results / "baselines" / "nvidia_h200" / "run.json"
         dated = msgspec.structs.replace(before, environment=msgspec.structs.replace(before.environment, **(baseline or {})))
-        file.write_bytes(encode_record(dated))
+        write_record(results / "baselines" / "nvidia_h200", dated)
         after = canned(run_id="new", slow=slow, environment=head | {"git_dirty": True} | (run or {}), created="2026-07-28T00:00:00Z")
         write_run(results / "runs", after, synthetic.make_samples(after))
 

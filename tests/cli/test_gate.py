@@ -12,8 +12,7 @@ import pytest
 from click.testing import Result
 
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
-from fusebench.store.record_files import encode_record
-from fusebench.store.run_folder import read_run
+from fusebench.store.run_folder import read_run, write_record
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import require_valid
@@ -107,8 +106,14 @@ def test_bad_input_gets_one_line_and_exit_code_2(keep: Keep, fusebench: Fusebenc
 
 
 @pytest.mark.usefixtures("baseline")
-def test_reading_commands_import_nothing_heavy(keep: Keep, project_folder: Path) -> None:
-    keep(run_id="new")
+@pytest.mark.parametrize("version", [2, 3])
+def test_reading_commands_import_nothing_heavy(keep: Keep, project_folder: Path, synthetic: ModuleType, version: int) -> None:
+    """Tables need pyarrow, and numpy with it; a record of schema 2 has none."""
+    folder, heavy = keep(run_id="new"), {"torch", "triton", "pandas", "matplotlib", "scipy"}
+    if version == 2:
+        for one in (folder, *folder.parent.glob("*_base"), Path("results/baselines/nvidia_h200")):
+            synthetic.as_version_2(one)
+        heavy |= {"pyarrow", "numpy"}
     script = (
         "import sys\n"
         "from fusebench.cli.main import app\n"
@@ -117,7 +122,7 @@ def test_reading_commands_import_nothing_heavy(keep: Keep, project_folder: Path)
         "        app(words)\n"
         "    except SystemExit as end:\n"
         "        assert end.code == 0, (words, end.code)\n"
-        "heavy = {'torch', 'triton', 'pandas', 'matplotlib', 'pyarrow', 'scipy', 'numpy'} & set(sys.modules)\n"
+        f"heavy = {heavy!r} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, cwd=project_folder, timeout=60)
@@ -164,10 +169,10 @@ def _empty(record: dict[str, Any]) -> None:
     ],
 )
 def test_what_no_measurement_gives_is_an_error_and_nothing_is_overwritten(
-    keep: Keep, fusebench: Fusebench, where: str, plant: Callable[[dict[str, Any]], None], said: str
+    keep: Keep, fusebench: Fusebench, synthetic: ModuleType, *, where: str, plant: Callable[[dict[str, Any]], None], said: str
 ) -> None:
     folder = keep(run_id="new")
-    record = Path("results/baselines/nvidia_h200/run.json") if where == "baseline" else folder / "run.json"
+    record = synthetic.as_version_2(Path("results/baselines/nvidia_h200") if where == "baseline" else folder)
     content = json.loads(record.read_text())
     plant(content)
     record.write_text(json.dumps(content))
@@ -205,7 +210,7 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
 def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     folder = keep(run_id="new")
     record = synthetic.change_results(read_run(folder), accuracy=None)
-    (folder / "run.json").write_bytes(encode_record(record))
+    write_record(folder, record)
     result = fusebench("gate", "new")
     assert (result.exit_code, "kernels are no longer checked" in result.stdout) == (4, True)
     assert fusebench("gate", "new", "--allow-incomparable").exit_code == 0
@@ -213,9 +218,9 @@ def test_an_accuracy_that_is_no_longer_checked_is_undecided(keep: Keep, fusebenc
 
 def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     base = keep(run_id="old", created="2026-07-01T00:00:00Z")
-    (base / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(base))))
+    write_record(base, synthetic.with_code(read_run(base)))
     new = keep(run_id="new", slow={("flux_1024", FUSED): 1.1})
-    (new / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(new))))
+    write_record(new, synthetic.with_code(read_run(new)))
     result = fusebench("gate", "new", "--baseline", "old")
     assert result.exit_code == 4
     assert "so what changed is not the kernel" in result.stdout
@@ -227,7 +232,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
     assert document["identical"][-1]["high_us"] is None
     known = {row["kernel"]: row["same_code"] for row in document["judgements"]}
     assert (known[FUSED], known["qknorm_rope/compiled@1"]) == (True, None)
-    (new / "run.json").write_bytes(encode_record(synthetic.with_code(read_run(new), [FUSED])))
+    write_record(new, synthetic.with_code(read_run(new), [FUSED]))
     changed = fusebench("gate", "new", "--baseline", "old")
     assert (changed.exit_code, "slower beyond the 2.0% margin" in changed.stdout) == (1, True)
     rows = json.loads(fusebench("compare", "old", "new", "--json").stdout)["rows"]
@@ -264,9 +269,9 @@ def test_a_regression_beside_compiled_code_is_still_found(keep: Keep, fusebench:
     assert fusebench("gate", "new").exit_code == 1
 
 
-def test_records_from_before_verdicts_said_whether_they_decide_are_read(keep: Keep, fusebench: Fusebench) -> None:
+def test_records_from_before_verdicts_said_whether_they_decide_are_read(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     for run_id in ("old", "new"):
-        record = keep(run_id=run_id, created="2026-07-01T00:00:00Z") / "run.json"
+        record = synthetic.as_version_2(keep(run_id=run_id, created="2026-07-01T00:00:00Z"))
         content = json.loads(record.read_text())
         for result in content["results"]:
             result["verdict"] = {"kind": "regression", "reason": "5 % slower"}

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from fusebench.store.run_folder import SAMPLES_FILE, read_run
 
 @pytest.mark.parametrize(
     ("form", "start"), [("md", "# NVIDIA H200"), ("html", "<!doctype html>"), ("junit", "<?xml"), ("github", "::notice")]
@@ -33,12 +35,29 @@ def test_an_unknown_form_and_an_unwritable_file_are_refused(
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
 
 
+def test_the_record_of_an_older_fusebench_is_converted_into_a_new_folder(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, synthetic: ModuleType
+) -> None:
+    folder = keep(run_id="r1")
+    run, samples = read_run(folder), (folder / SAMPLES_FILE).read_bytes()
+    synthetic.as_version_2(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    converted = fusebench("report", "r1", "--format", "record", "--out", "converted")
+    assert (converted.exit_code, f"wrote converted/{folder.name}" in converted.stderr) == (0, True), converted.output
+    made = project_folder / "converted" / folder.name
+    assert (read_run(made), (made / SAMPLES_FILE).read_bytes()) == (run, samples)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    again = fusebench("report", "r1", "--format", "record", "--out", "converted")
+    assert (again.exit_code, "never overwritten" in again.stderr) == (2, True)
+    nowhere = fusebench("report", "r1", "--format", "record")
+    assert (nowhere.exit_code, "--out DIR" in nowhere.stderr) == (2, True)
+
+
 FORMS = ("md", "html", "junit", "github", "pages")
 
 
-def plant(folder: Path, figure: Any, *place: str | int) -> None:
-    """Put `figure` at that place of the record in `folder`."""
-    record = folder / "run.json"
+def plant(record: Path, figure: Any, *place: str | int) -> None:
+    """Put `figure` at that place of a record that is one JSON file."""
     content = holder = json.loads(record.read_text())
     for key in place[:-1]:
         holder = holder[key]
@@ -57,9 +76,9 @@ def plant(folder: Path, figure: Any, *place: str | int) -> None:
     ],
 )
 def test_a_record_that_no_measurement_gives_is_named_and_nothing_is_written(
-    keep: Callable[..., Path], fusebench: Callable[..., Result], form: str, planted: tuple[Any, ...], named: str
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType, *, form: str, planted: tuple[Any, ...], named: str
 ) -> None:
-    plant(keep(run_id="r1", cases=("flux_1024", "zimage_1024")), *planted)
+    plant(synthetic.as_version_2(keep(run_id="r1", cases=("flux_1024", "zimage_1024"))), *planted)
     refused = fusebench("report", "r1", "--format", form, "--out", "out")
     assert (refused.exit_code, refused.stderr.startswith("error: run r1 cannot be shown: ")) == (2, True), refused.output
     assert named in refused.stderr
@@ -69,9 +88,9 @@ def test_a_record_that_no_measurement_gives_is_named_and_nothing_is_written(
 @pytest.mark.parametrize("form", ["md", "junit", "github"])
 @pytest.mark.parametrize("planted", [(1, "results", 0, "measurement", "replicates"), ([], "results")], ids=["one replicate", "no result"])
 def test_a_run_that_holds_too_little_to_be_judged_is_shown(
-    keep: Callable[..., Path], fusebench: Callable[..., Result], form: str, planted: tuple[Any, ...]
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType, form: str, planted: tuple[Any, ...]
 ) -> None:
-    plant(keep(run_id="r1", cases=("flux_1024",)), *planted)
+    plant(synthetic.as_version_2(keep(run_id="r1", cases=("flux_1024",))), *planted)
     assert fusebench("gate", "r1", "--baseline", "r1").exit_code == 2
     shown = fusebench("report", "r1", "--format", form)
     assert shown.exit_code == 0, shown.output

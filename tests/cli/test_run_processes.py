@@ -77,7 +77,8 @@ def test_the_run_folder_holds_record_samples_report_and_plot(finished: Finished)
     project, process = finished
     folder = Path(json.loads(process.stdout)["run"])
     assert folder.parent == project / "results" / "runs"
-    assert {file.name for file in folder.iterdir()} == {"run.json", "samples.parquet", "report.md", "speedup.png"}
+    tables = {"cases.parquet", "kernels.parquet", "results.parquet", "samples.parquet", "warm_up.parquet"}
+    assert {file.name for file in folder.iterdir()} == {"run.json", *tables, "report.md", "speedup.png"}
     run = read_run(folder)
     assert run.complete
     assert run.exit_code == ExitCode.KERNEL_FAILED

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ from fusebench.schema import (
     Status,
 )
 from fusebench.stats.weighted import suite_summaries
+from fusebench.store.record_files import encode_record
+from fusebench.store.run_folder import LAST_VERSION_IN_JSON, TABLE_FILES, read_run
 
 OP = "qknorm_rope"
 CASES = ("flux_1024", "qwen_image_1024", "qwen_image_partial", "zimage_1024", "batch2_medium")
@@ -229,6 +232,15 @@ def make_samples(run: Run, replicates: int = 3, rounds: int = 4, seed: int = 1) 
         for position, result in enumerate(run.results)
         if result.measurement is not None
     ]
+
+
+def as_version_2(folder: Path) -> Path:
+    """Rewrite the record in `folder` as an older fusebench wrote it, cases and results in `run.json`, and return that file."""
+    file = folder / "run.json"
+    file.write_bytes(encode_record(msgspec.structs.replace(read_run(folder), schema_version=LAST_VERSION_IN_JSON)))
+    for name in TABLE_FILES:
+        (folder / name).unlink(missing_ok=True)
+    return file
 
 
 def _accuracy(factor: float) -> Accuracy:

@@ -139,7 +139,7 @@ def test_code_survives_resuming_storing_and_promoting(tmp_path: Path, synthetic:
 def test_a_baseline_from_before_code_was_kept_is_read(tmp_path: Path, synthetic: Any) -> None:
     run = synthetic.make_run()
     folder = write_run(tmp_path / "runs", run, synthetic.make_samples(run))
-    record = folder / "run.json"
+    record = synthetic.as_version_2(folder)
     older = msgspec.json.decode(record.read_bytes())
     for result in older["results"]:
         assert result.pop("code") is None

@@ -34,7 +34,8 @@ def test_promoting_keeps_the_run_with_its_views(tmp_path: Path, synthetic: Modul
     (folder / "speedup.png").write_bytes(b"png")
     target = promote(folder, tmp_path)
     assert target == tmp_path / "baselines" / "nvidia_h200" == baseline_folder(tmp_path, "nvidia_h200")
-    assert sorted(path.name for path in target.iterdir()) == ["report.md", RUN_FILE, SAMPLES_FILE, "speedup.png"]
+    tables = {"cases.parquet", "kernels.parquet", "results.parquet"}
+    assert {path.name for path in target.iterdir()} == {"report.md", RUN_FILE, SAMPLES_FILE, "speedup.png", *tables}
     assert load_baseline(tmp_path, "NVIDIA H200") == run
     assert load_baseline(tmp_path, "NVIDIA B200") is None
 

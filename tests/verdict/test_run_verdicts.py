@@ -142,7 +142,7 @@ def test_a_regression_of_a_run_is_held_against_all_its_comparisons(tmp_path: Pat
 
 
 def test_a_baseline_that_no_measurement_gives_is_refused(results: Path, synthetic: ModuleType) -> None:
-    record = results / "baselines" / "nvidia_h200" / "run.json"
+    record = synthetic.as_version_2(results / "baselines" / "nvidia_h200")
     record.write_text(record.read_text().replace('"replicates": 12', '"replicates": 1'))
     with pytest.raises(RunRecordError, match=r"baseline base cannot be judged: .*too few samples"):
         judged(synthetic.make_run(run_id="new"), results, MarginRule())

@@ -23,6 +23,7 @@ class Format(StrEnum):
     JUNIT = "junit"
     GITHUB = "github"
     PAGES = "pages"
+    RECORD = "record"
     GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
     PYTORCH_OSS = "pytorch-oss"
     BENCHER = "bencher"
@@ -32,7 +33,7 @@ class Format(StrEnum):
     @property
     def of_another_tool(self) -> bool:
         """Whether `report.exports` writes it."""
-        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES)
+        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES, Format.RECORD)
 
 
 def report(
@@ -42,17 +43,20 @@ def report(
         typer.Option(
             "--format",
             help="md for a pull request, html for one self-contained page, junit and github for CI, pages for a folder with a page and a "
-            "picture per suite; the others are files for the tools of these names (docs/exports.md).",
+            "picture per suite, record for the run's record in the newest schema; the others are files for the tools of these "
+            "names (docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; a folder for pages, which need one.")
+        Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; pages and record need a folder.")
     ] = None,
 ) -> None:
     """Render the record of a run.
 
     A run older than its device's calibration is shown with the stored calibration.  Records of `fusebench ab` and `fusebench ncu`, by path
     or id, are rendered as md.  A record with impossible figures is refused with their names.
+
+    `--format record --out DIR` converts the record of an older fusebench: DIR gets a new run folder, and RUN stays as it is.
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
@@ -60,8 +64,8 @@ def report(
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
-    if form is Format.PAGES and out is None:
-        raise UsageError("--format pages: writes several files; say into which folder with --out DIR")
+    if form in (Format.PAGES, Format.RECORD) and out is None:
+        raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
     project = find_project()
     others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters)}
     # `latest` is the latest run that was timed, whatever was compared or counted since.
@@ -69,6 +73,9 @@ def report(
     command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
     if render is not None and form is not Format.MARKDOWN:
         raise UsageError(f"--format {form}: {folder} is of `fusebench {command}`, whose records are rendered as md only")
+    if form is Format.RECORD and out is not None:
+        typer.echo(f"wrote {_converted(folder, out)}", err=True)
+        return
     if form is Format.PAGES and out is not None:
         files = _pages(_record(folder, project), out)
     elif form.of_another_tool:
@@ -97,6 +104,14 @@ def _record(folder: Path, project: Project) -> Run:
     run = read_run(folder)
     require_showable(run)
     return with_calibration(run, project.results)
+
+
+def _converted(folder: Path, out: Path) -> Path:
+    from ..store.files import require_writable
+    from ..store.run_folder import convert_run
+
+    require_writable(out, instead="name another with --out DIR")
+    return convert_run(folder, out)
 
 
 def _comparison(folder: Path) -> str:

@@ -3,8 +3,8 @@
 This package owns the words of the project (case, kernel, contract, sample, result, run, verdict) and nothing else: no I/O,
 no torch, no policy.  Times are nanoseconds in raw samples (`_ns`) and microseconds in results (`_us`); sizes are bytes.
 
-`run.json` is `msgspec.json.encode(Run)`.  `SCHEMA_VERSION` is raised whenever a reader of the previous version could
-misread the new one; a reader refuses a newer version and names both numbers.
+A record on disk is a `Run` (see `store.run_folder`).  `SCHEMA_VERSION` is raised whenever a reader of the previous version could misread
+the new one; a reader refuses a newer version and names both numbers.
 """
 
 from __future__ import annotations

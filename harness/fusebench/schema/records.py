@@ -10,13 +10,13 @@ from .cases import Case
 from .kernels import KernelInfo
 from .results import CacheState, Estimate, Result
 
-SCHEMA_VERSION = 2
-"""Version of the run record's format (see docs/schema.md).  Version 2 may hold kernels that cover a part of their op (`Result.covers`),
-which a reader of version 1 would take for whole ones."""
+SCHEMA_VERSION = 3
+"""Version of the run record's format (see docs/schema.md).  Version 2 may hold kernels that cover a part of their op (`Result.covers`); a
+reader of version 1 would take them for whole ones.  Version 3 keeps cases, kernels and results in Parquet files beside `run.json`."""
 
 
-COMPARABLE_VERSIONS = frozenset({1, 2})
-"""Versions whose figures mean the same, so that a run may be judged by a baseline of another one of them."""
+COMPARABLE_VERSIONS = frozenset({1, 2, 3})
+"""Versions whose figures mean the same: a run may be judged by a baseline of any of them."""
 
 
 class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):

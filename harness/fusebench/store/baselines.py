@@ -1,7 +1,7 @@
 """Baselines: promoted runs, one per device model, under `results/baselines/<device>/`.
 
-A baseline is a copy of a run folder (record, samples, report, plot).  It is what `gate` judges by, so a run that should not be
-believed is not promoted without force.
+A baseline is a copy of a run folder (record, samples, report, plot), in the newest schema.  `gate` judges by it, so a run that should
+not be believed is not promoted without force.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
 from .files import folder_in_making
-from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples
+from .run_folder import SAMPLES_FILE, read_run, read_samples, write_record
 
 VIEWS = ("report.md", "speedup.png")
 """Reports that are kept with a baseline when the run folder holds them."""
@@ -50,6 +50,8 @@ def objections(run: Run, folder: Path) -> list[str]:
 def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
 
+    A record of an older schema is written in the newest one.
+
     The old baseline is moved aside only after the new copy is complete and has been read back.
 
     Raises:
@@ -67,10 +69,10 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
     if target.exists() and run_folder.resolve() == target.resolve():
         raise RunRecordError(f"{run_folder}: this is the baseline already")
     with folder_in_making(target) as making:
-        for name in (RUN_FILE, SAMPLES_FILE, *VIEWS):
-            source = run_folder / name
-            if source.exists() or name == RUN_FILE:
-                _copy(source, making / name)
+        write_record(making, run)
+        for name in (SAMPLES_FILE, *VIEWS):
+            if (run_folder / name).exists():
+                shutil.copyfile(run_folder / name, making / name)
         read_run(making)
         if (making / SAMPLES_FILE).exists():
             read_samples(making)
@@ -98,13 +100,6 @@ def list_baselines(results: Path) -> list[tuple[Path, Run]]:
     found = parent.iterdir() if parent.is_dir() else ()
     folders = sorted(folder for folder in found if folder.is_dir() and folder.name != STATIC_FOLDER and not folder.name.startswith("."))
     return [(folder, read_run(folder)) for folder in folders]
-
-
-def _copy(source: Path, target: Path) -> None:
-    try:
-        shutil.copyfile(source, target)
-    except FileNotFoundError:
-        raise RunRecordError(f"{source}: missing; the run folder is incomplete") from None
 
 
 def _swap(making: Path, target: Path) -> None:

@@ -43,13 +43,26 @@ def decode_record(content: bytes, kind: type[T], *, version: str, newest: int, w
 
     Raises:
         RunRecordError: it is of a newer version; `where` names its file.
-        msgspec.DecodeError, UnicodeDecodeError: it is truncated, garbled, or does not fit `kind`.
+        msgspec.DecodeError, UnicodeDecodeError: it is truncated, garbled, nested too deeply, or does not fit `kind`.
     """
-    found = getattr(msgspec.json.decode(content, type=msgspec.defstruct("Probe", [(version, int)])), version)
+    found = read_version(content, version)
     if found > newest:
         raise RunRecordError(f"{where}: version {found} is newer than this fusebench reads (up to {newest}); upgrade fusebench to read it")
     # Not strict, so that "inf" and "nan" become numbers again.
     return msgspec.json.decode(content, type=kind, strict=False)
+
+
+def read_version(content: bytes, key: str) -> int:
+    """The version number that a JSON record holds under `key`, whatever else it holds.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError: truncated, garbled or nested too deeply; ValidationError where it has no such number.
+    """
+    try:
+        found = getattr(msgspec.json.decode(content, type=msgspec.defstruct("Probe", [(key, int)])), key)
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested deeper than any record") from error
+    return int(found)
 
 
 def finite(value: Any) -> Any:

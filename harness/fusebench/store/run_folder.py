@@ -1,61 +1,127 @@
-"""One run on disk: a folder `<created>_<id>` holding `run.json` and `samples.parquet`, written once and never changed.
+"""One run on disk: a folder `<created>_<id>`, written once and never changed.
 
-Reports (`report.md`, `speedup.png`) may lie beside them: they are views, made again from the record at any time.  The format is
-described in docs/schema.md.
+`run.json` holds what a reader looks at first: environment, plan, suites, warnings.  The long lists are Parquet files beside it: `cases`,
+`kernels`, `results`, the `warm_up` of every case, and `samples`, one row per timed call.  Reports (`report.md`, `speedup.png`) may lie
+beside them: they are views, made again from the record at any time.  The format is described in docs/schema.md.
+
+Records of schema 1 and 2, whose `run.json` holds everything but the samples, are read too; `convert_run` writes them in this form.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import RunRecordError
-from ..schema import SCHEMA_VERSION, Run, Sample
+from ..schema import SCHEMA_VERSION, CaseSummary, KernelInfo, Result, Run, Sample
 from .files import write_file
-from .record_files import encode_record, new_folder
+from .record_files import finite, new_folder, read_version
+from .tables import decode_table, encode_table
 
 if TYPE_CHECKING:
     import pandas
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
-
-
+LAST_VERSION_IN_JSON = 2
+"""The last schema version whose `run.json` holds cases, kernels and results itself."""
+WARM_UP = "warm_up"
+"""The entry of `Environment.state` that has a table of its own: it grows with the number of cases."""
+_REMEDY = "restore the file from a copy of the run, or run again"
 _LATER_COLUMNS = {"process": 0}
-"""Columns that older files lack, and what they mean by that."""
+"""Columns that older files lack, and the value that every row of such a file has."""
 
 
-class _Probe(msgspec.Struct):
-    schema_version: int
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
+    """How the clocks of one case became steady: one entry of `Environment.state["warm_up"]`."""
+
+    place: str
+    """The case's key, with the process where it is not the first."""
+    found: dict[str, Any]
+
+
+TABLES: dict[str, type] = {"cases": CaseSummary, "kernels": KernelInfo, "results": Result, WARM_UP: WarmUp}
+"""The tables of a record, with the type of their rows; each is a file `<name>.parquet`."""
+TABLE_FILES = tuple(f"{name}.parquet" for name in TABLES)
 
 
 def write_run(parent: Path, run: Run, samples: Sequence[Sample]) -> Path:
     """Write the run as a new folder under `parent`, which is made when absent, and return it.
 
-    Either the whole folder appears or nothing does.
+    Either the whole folder appears or nothing does.  It is written in the newest schema, whichever one `run` was read from.
 
     Raises:
         RunRecordError: the folder exists already, or `run.created` is not an ISO 8601 time.
     """
     folder = parent / folder_name(run)
     with new_folder(folder, "run") as making:
-        write_file(making / RUN_FILE, encode_record(run))
+        write_record(making, run)
         write_samples(making / SAMPLES_FILE, run.id, samples)
     return folder
+
+
+def convert_run(folder: Path, parent: Path) -> Path:
+    """Write the record in `folder`, of any schema, in the newest one as a new folder under `parent`, and return it.
+
+    Its samples are copied as they are, where it has any.
+
+    Raises:
+        RunRecordError: the record cannot be read, or the new folder exists already.
+    """
+    run = read_run(folder)
+    target = parent / folder_name(run)
+    with new_folder(target, "run") as making:
+        write_record(making, run)
+        samples = record_file(folder).with_name(SAMPLES_FILE)
+        if samples.exists():
+            shutil.copyfile(samples, making / SAMPLES_FILE)
+    return target
+
+
+def write_record(folder: Path, run: Run) -> None:
+    """Write `run.json` and the tables of `run` into `folder`, which is not yet visible to readers."""
+    run = msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
+    lists: dict[str, Sequence[msgspec.Struct]] = {"cases": run.cases, "kernels": run.kernels, "results": run.results}
+    head = {name: msgspec.to_builtins(getattr(run, name)) for name in Run.__struct_fields__ if name not in lists}
+    warm_up = _warm_up(run)
+    if warm_up is not None:
+        lists[WARM_UP] = warm_up
+        del head["environment"]["state"][WARM_UP]
+    head["rows"] = {name: len(rows) for name, rows in lists.items()}
+    head["statuses"] = Counter(str(result.status) for result in run.results)
+    head["verdicts"] = Counter(str(result.verdict.kind) for result in run.results if result.verdict is not None)
+    metadata = {"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run.id}
+    for name, rows in lists.items():
+        write_file(folder / f"{name}.parquet", encode_table(rows, TABLES[name], metadata))
+    write_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(finite(head)), indent=1) + b"\n")
 
 
 def read_run(folder: Path) -> Run:
     """The record in `folder` (or in a `run.json` given by its path).
 
     Raises:
-        RunRecordError: no such folder, not a run folder, a truncated or garbled record, or one of a newer schema.
+        RunRecordError: no such folder, not a run folder, a missing, truncated or garbled file, a table that is not of this record, or a
+            record of a newer schema.
     """
-    file = folder if folder.name == RUN_FILE and not folder.is_dir() else folder / RUN_FILE
-    return decode_run(_read_bytes(file), str(file))
+    file = record_file(folder)
+    content = _read_bytes(file)
+    version = _version(content, file)
+    try:
+        head = msgspec.json.decode(content)
+        if version > LAST_VERSION_IN_JSON:
+            head = _with_tables(head, file)
+        # Not strict, for one reason: a string is accepted where a number belongs, which brings "inf" and "nan" back.
+        return msgspec.convert(head, Run, strict=False)
+    except msgspec.ValidationError as error:
+        raise RunRecordError(f"{file}: schema version {version}, but the record does not fit it: {error}; {_REMEDY}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _garbled(file, content, error) from error
 
 
 def read_samples(folder: Path) -> pandas.DataFrame:
@@ -70,7 +136,7 @@ def read_samples(folder: Path) -> pandas.DataFrame:
     file = folder / SAMPLES_FILE
     content = _read_bytes(file)
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read()
     except (pyarrow.ArrowException, OSError) as error:
         raise RunRecordError(f"{file}: truncated or garbled: {error}; the run's samples are lost, so run it again") from error
     for name, value in _LATER_COLUMNS.items():
@@ -88,6 +154,26 @@ def sample_values(folder: Path) -> list[Sample]:
     frame = read_samples(folder)
     columns = [frame[name].tolist() for name in Sample.__struct_fields__]
     return [Sample(**dict(zip(Sample.__struct_fields__, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
+    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call."""
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {"case": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), "span_ns": pyarrow.int64(), "busy_ns": pyarrow.int64()}
+    types["arm"] = types["case"]
+    schema = pyarrow.schema(
+        [(name, types.get(name, pyarrow.int32())) for name in Sample.__struct_fields__],
+        metadata={"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run_id},
+    )
+    columns = {name: [getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__}
+    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), file, compression="zstd")
+
+
+def record_file(folder: Path) -> Path:
+    """The `run.json` of a run that is named by its folder, or by that file itself."""
+    return folder if folder.name == RUN_FILE and not folder.is_dir() else folder / RUN_FILE
 
 
 def folder_name(run: Run) -> str:
@@ -109,34 +195,12 @@ def stamped_name(run_id: str, created: str) -> str:
     return f"{stamp:%Y%m%dT%H%M%SZ}_{run_id}"
 
 
-def decode_run(content: bytes, where: str) -> Run:
-    """The inverse of `record_files.encode_record`; `where` names the source in messages.
+def _read_bytes(file: Path) -> bytes:
+    """The content of a file of a run folder.
 
     Raises:
-        RunRecordError: truncated or garbled JSON, a newer schema, or a record that does not fit this one.
+        RunRecordError: the folder or the file is missing, or cannot be read.
     """
-    try:
-        found = msgspec.json.decode(content, type=_Probe).schema_version
-    except msgspec.ValidationError as error:
-        raise RunRecordError(f"{where}: not a run record: {error}; expected a {RUN_FILE} that fusebench wrote") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunRecordError(
-            f"{where}: truncated or garbled ({len(content)} bytes): {error}; the record is lost, so run it again"
-        ) from error
-    if found > SCHEMA_VERSION:
-        raise RunRecordError(
-            f"{where}: schema version {found} is newer than this fusebench reads (up to {SCHEMA_VERSION}); upgrade fusebench to read it"
-        )
-    if found < 1:
-        raise RunRecordError(f"{where}: schema version {found} does not exist; the first is 1")
-    try:
-        # Not strict, for one reason: a string is accepted where a number belongs, which brings "inf" and "nan" back.
-        return msgspec.json.decode(content, type=Run, strict=False)
-    except msgspec.ValidationError as error:
-        raise RunRecordError(f"{where}: schema version {found}, but the record does not fit it: {error}") from error
-
-
-def _read_bytes(file: Path) -> bytes:
     folder = file.parent
     if not folder.exists():
         raise RunRecordError(f"{folder}: no such folder; `fusebench run` prints the folder of a run when it ends")
@@ -147,21 +211,60 @@ def _read_bytes(file: Path) -> bytes:
     except FileNotFoundError:
         if file.name == RUN_FILE:
             raise RunRecordError(f"{folder}: not a run folder: it holds no {RUN_FILE}") from None
-        raise RunRecordError(f"{file}: missing; the run folder is incomplete") from None
+        raise RunRecordError(f"{file}: missing; the run folder is incomplete: {_REMEDY}") from None
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
-def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
-    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call."""
-    import pyarrow
-    import pyarrow.parquet
+def _version(content: bytes, file: Path) -> int:
+    try:
+        found = read_version(content, "schema_version")
+    except msgspec.ValidationError as error:
+        raise RunRecordError(f"{file}: not a run record: {error}; expected a {RUN_FILE} that fusebench wrote") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _garbled(file, content, error) from error
+    if found > SCHEMA_VERSION:
+        raise RunRecordError(
+            f"{file}: schema version {found} is newer than this fusebench reads (up to {SCHEMA_VERSION}); upgrade fusebench to read it, or "
+            "write it in an older version with the `fusebench report RUN --format record --out DIR` of that version"
+        )
+    if found < 1:
+        raise RunRecordError(f"{file}: schema version {found} does not exist; the first is 1")
+    return found
 
-    types = {"case": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), "span_ns": pyarrow.int64(), "busy_ns": pyarrow.int64()}
-    types["arm"] = types["case"]
-    schema = pyarrow.schema(
-        [(name, types.get(name, pyarrow.int32())) for name in Sample.__struct_fields__],
-        metadata={"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run_id},
-    )
-    columns = {name: [getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__}
-    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), file, compression="zstd")
+
+def _garbled(file: Path, content: bytes, error: Exception) -> RunRecordError:
+    return RunRecordError(f"{file}: truncated or garbled ({len(content)} bytes): {error}; {_REMEDY}")
+
+
+def _with_tables(head: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The content of a `run.json` with the rows of its tables where `Run` has them."""
+    expected = head.pop("rows", None)
+    if not isinstance(expected, dict) or not {"cases", "kernels", "results"} <= expected.keys():
+        raise RunRecordError(f"{file}: lacks `rows`, the number of rows of each table; found {expected!r}; {_REMEDY}")
+    found = {name: _table(name, expected[name], head.get("id"), file) for name in TABLES if name in expected}
+    warm_up = found.pop(WARM_UP, None)
+    if warm_up is not None:
+        try:
+            head["environment"]["state"][WARM_UP] = {row["place"]: row["found"] for row in warm_up}
+        except (KeyError, TypeError) as error:
+            raise RunRecordError(f"{file}: has no environment.state that {WARM_UP}.parquet belongs to ({error!r}); {_REMEDY}") from error
+    return {**head, **found}
+
+
+def _table(name: str, expected: Any, run_id: Any, file: Path) -> list[dict[str, Any]]:
+    where = file.with_name(f"{name}.parquet")
+    rows, metadata = decode_table(_read_bytes(where), TABLES[name], where, remedy=_REMEDY)
+    if metadata.get("fusebench.run") != run_id:
+        raise RunRecordError(f"{where}: belongs to run {metadata.get('fusebench.run')!r}, but {RUN_FILE} is of run {run_id!r}; {_REMEDY}")
+    if len(rows) != expected:
+        raise RunRecordError(f"{where}: holds {len(rows)} rows, but {RUN_FILE} says {expected!r}; {_REMEDY}")
+    return rows
+
+
+def _warm_up(run: Run) -> list[WarmUp] | None:
+    """The rows of the warm-up's table; None where the run has none, or in a form that is no table."""
+    found = run.environment.state.get(WARM_UP)
+    if not isinstance(found, dict) or not all(isinstance(place, str) and isinstance(one, dict) for place, one in found.items()):
+        return None
+    return [WarmUp(place=place, found=one) for place, one in found.items()]
