@@ -20,7 +20,7 @@ from fusebench.schema import ExitCode
 from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import calibration_file
-from fusebench.store.calibrations import load_calibration, write_calibration
+from fusebench.store.calibrations import load_calibration, read_calibration, write_calibration
 
 Fusebench = Callable[..., Any]
 
@@ -42,9 +42,10 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path
     assert document["comparisons"] == 4
     file = Path(document["file"])
     assert file.is_relative_to(toy_project / "results" / "calibration")
-    stored = json.loads(file.read_text())
-    assert {trial["place"]["planting"] for trial in stored["trials"]} == {"identical", "rows", "delay"}
-    assert len(stored["components"]) == 2
+    record = read_calibration(file)
+    assert record is not None
+    assert {trial.place.planting for trial in record.trials} == {"identical", "rows", "delay"}
+    assert len(record.components) == 2
 
     ran = fusebench("run", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--replicates", "2", "--rounds", "2")
     assert "of 4 A/A comparisons called slower" in ran.stdout, ran.output
@@ -67,7 +68,9 @@ def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1")
     assert (result.exit_code, "after 1 of 2 visits, which are kept: planted" in " ".join(result.stderr.split())) == (3, True), result.output
     (file,) = (toy_project / "results" / "calibration").glob("*.json")
-    assert json.loads(file.read_text())["trials"]
+    record = read_calibration(file)
+    assert record is not None
+    assert record.trials
 
 
 @pytest.mark.usefixtures("toy_project")

@@ -152,6 +152,17 @@ def test_pictures_and_markdown(nights: Nights, fusebench: Fusebench, project_fol
     assert "cannot be written" in fusebench("history", "--plot", "file/x.png").stderr
 
 
+def test_runs_kept_in_one_file_have_the_same_history(nights: Nights, fusebench: Fusebench, project_folder: Path) -> None:
+    nights(30, [(15, 1.03)])
+    whole = fusebench("history", "--gate", "--keep", "kept/h200.parquet")
+    assert (whole.exit_code, "wrote 30 runs into kept/h200.parquet" in whole.stderr) == (1, True)
+    kept = fusebench("history", "kept/h200.parquet", "--gate")
+    assert (kept.exit_code, kept.stdout) == (whole.exit_code, whole.stdout)
+    assert fusebench("history", "--keep", "kept/h200.json").exit_code == 2
+    (project_folder / "file").write_text("")
+    assert "cannot be written" in fusebench("history", "--keep", "file/h.parquet").stderr
+
+
 def test_a_history_needs_no_torch(nights: Nights, project_folder: Path) -> None:
     nights(12)
     probe = "import sys; from fusebench.cli.main import app; app(['history'], standalone_mode=False); print(*sys.modules)"

@@ -11,6 +11,7 @@ from click.testing import Result
 
 from fusebench.store.run_folder import SAMPLES_FILE, read_run
 
+
 @pytest.mark.parametrize(
     ("form", "start"), [("md", "# NVIDIA H200"), ("html", "<!doctype html>"), ("junit", "<?xml"), ("github", "::notice")]
 )

@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
+
+from fusebench.evidence.records import KernelEvidence
+from fusebench.store.static_baselines import promote_static, read_static
 
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SELECTION = ("--suite", "unit_sum", "--arch", "sm_90", "--jobs", "2")
@@ -134,9 +138,11 @@ def test_ab_refuses_what_it_cannot_compare(fusebench: Fusebench, tmp_path: Path,
 def test_another_toolchain_is_incomparable(project: Path, fusebench: Fusebench) -> None:
     fusebench("static", *SELECTION, "--promote")
     (file,) = (project / "results" / "baselines" / "static" / "sm_90").iterdir()
-    version = json.loads(file.read_text())["toolchain"]["triton"]
-    file.write_text(file.read_text().replace(version, "3.5.9"))
-    file.rename(file.with_name(file.name.replace(version, "3.5.9")))
+    stored = read_static(file)
+    elsewhere = msgspec.structs.replace(stored.toolchain, triton="3.5.9")
+    file.unlink()
+    results = [_of_triton(one, stored.toolchain.triton, "3.5.9") for one in stored.results]
+    promote_static(msgspec.structs.replace(stored, toolchain=elsewhere, results=tuple(results)), project / "results")
     spill(project)
     result = fusebench("static", *SELECTION, "--gate")
     assert result.exit_code == 4, result.stderr
@@ -144,6 +150,12 @@ def test_another_toolchain_is_incomparable(project: Path, fusebench: Fusebench) 
     assert "10 incomparable" in result.stdout, "five Triton kernels on two cases; NVRTC is the same, so its kernel is judged"
     assert "bytes of spill stores" in result.stdout, "what changed is shown all the same"
     assert fusebench("static", *SELECTION, "--gate", "--allow-incomparable").exit_code == 0
+
+
+def _of_triton(evidence: KernelEvidence, old: str, new: str) -> KernelEvidence:
+    """The evidence with every machine code made by the other version of Triton."""
+    text = msgspec.json.encode(evidence).decode().replace(f"triton {old}", f"triton {new}")
+    return msgspec.json.decode(text, type=KernelEvidence)
 
 
 def test_a_kernel_that_does_not_compile_is_reported_and_the_rest_goes_on(project: Path, fusebench: Fusebench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,10 @@ def report(*results: KernelEvidence, toolchain: Toolchain = TOOLS) -> StaticRepo
 
 def test_what_is_promoted_is_read_back(tmp_path: Path) -> None:
     file = promote_static(report(), tmp_path)
-    assert file.relative_to(tmp_path).as_posix() == "baselines/static/sm_90/triton-3.9.0_nvrtc-13.4.92.json"
+    assert file.relative_to(tmp_path).as_posix() == "baselines/static/sm_90/triton-3.9.0_nvrtc-13.4.92.parquet"
     assert read_static(file) == report()
     assert load_static(tmp_path, "sm_90", TOOLS) == (file, report())
     assert targets_with_baselines(tmp_path) == ["sm_90"]
-    assert file.read_text().count(CODE.sha256) == 1, "a specialisation is written once"
 
 
 def test_the_file_does_not_depend_on_the_order_of_the_results(tmp_path: Path) -> None:
@@ -85,25 +85,88 @@ def test_nothing_is_lost_by_mistake(tmp_path: Path) -> None:
     assert read_static(file).results == (evidence("one"),)
 
 
+def as_json(file: Path, of: StaticReport) -> Path:
+    """Write `of` beside `file` as an older fusebench did: each machine code once, named by the launches that have it."""
+    codes, results = {}, []
+    for one in of.results:
+        entry = msgspec.to_builtins(one, str_keys=True)
+        for launch in entry["launches"]:
+            name = hashlib.sha256(msgspec.json.encode(launch["code"])).hexdigest()[:12]
+            codes[name], launch["code"] = launch["code"], name
+        results.append(entry)
+    document = {"schema_version": 2, "target": of.target, "toolchain": of.toolchain, "codes": codes, "results": results}
+    older = file.with_suffix(".json")
+    older.parent.mkdir(parents=True, exist_ok=True)
+    older.write_bytes(msgspec.json.encode(document))
+    return older
+
+
+def test_a_baseline_of_an_older_fusebench_is_read_and_replaced(tmp_path: Path) -> None:
+    file = promote_static(report(), tmp_path)
+    older = as_json(file, report())
+    file.unlink()
+    assert targets_with_baselines(tmp_path) == ["sm_90"]
+    assert load_static(tmp_path, "sm_90", TOOLS) == (older, report())
+    assert load_static(tmp_path, "sm_90", msgspec.structs.replace(TOOLS, triton="3.8.0")) == (older, report())
+    with pytest.raises(StaticBaselineError, match="not replaced"):
+        promote_static(report(evidence("one")), tmp_path)
+    assert promote_static(report(), tmp_path) == file
+    assert (older.exists(), load_static(tmp_path, "sm_90", TOOLS)) == (False, (file, report()))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         (b'"target"', b'"tar', "corrupted"),
         (b'"registers":64', b'"registers":"many"', "corrupted"),
-        (b'"schema_version": 2', b'"schema_version": 3', "newer than this fusebench reads"),
-        (b'"schema_version": 2', b'"schema_version": 1', "promote it anew"),
-        (b'"code":"', b'"code":"0', "names code"),
+        (b'"schema_version":2', b'"schema_version":3', "newer than this fusebench reads"),
+        (b'"schema_version":2', b'"schema_version":1', "promote it anew"),
+        (b'"code":"', b'"code":"0', "names .* and does not hold it"),
+        (b'"schema_version":2', b'"schema_version":' + b"[" * 200_000, "corrupted"),
     ],
 )
-def test_a_damaged_baseline_is_refused_and_left_alone(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+def test_a_damaged_baseline_of_an_older_fusebench_is_refused_and_left_alone(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    file = as_json(tmp_path / "baselines" / "static" / "sm_90" / f"{TOOLS.slug}.parquet", report())
+    refused(tmp_path, file, file.read_bytes().replace(old, new), words)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"fusebench.evidence_version": "3"}, "newer than this fusebench reads"),
+        ({"fusebench.evidence_version": "1"}, "promote it anew"),
+        ({"fusebench.evidence_version": "two"}, "corrupted"),
+        ({"toolchain": "{"}, "corrupted"),
+        (None, "does not hold it"),
+    ],
+)
+def test_a_baseline_of_another_version_or_without_its_facts_is_refused(tmp_path: Path, metadata: dict[str, str] | None, words: str) -> None:
+    import pyarrow.parquet
+
     file = promote_static(report(), tmp_path)
-    damaged = file.read_bytes().replace(old, new)
+    table = pyarrow.parquet.read_table(file)
+    known = {key.decode(): value.decode() for key, value in table.schema.metadata.items() if not key.startswith(b"ARROW")}
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table.replace_schema_metadata({} if metadata is None else {**known, **metadata}), sink)
+    refused(tmp_path, file, sink.getvalue().to_pybytes(), words)
+
+
+def test_a_truncated_baseline_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = promote_static(report(), tmp_path)
+    for share in (0.0, 0.5, 0.99):
+        content = file.read_bytes()
+        refused(tmp_path, file, content[: int(len(content) * share)], "corrupted: .*truncated or garbled")
+        file.write_bytes(content)
+
+
+def refused(results: Path, file: Path, damaged: bytes, words: str) -> None:
+    """Neither read nor replaced, with these words, and as it was afterwards."""
     assert damaged != file.read_bytes()
     file.write_bytes(damaged)
     with pytest.raises(StaticBaselineError, match=words):
-        load_static(tmp_path, "sm_90", TOOLS)
+        load_static(results, "sm_90", TOOLS)
     with pytest.raises(StaticBaselineError, match=words):
-        promote_static(report(), tmp_path)
+        promote_static(report(), results)
     assert file.read_bytes() == damaged
 
 

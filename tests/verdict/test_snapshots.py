@@ -12,7 +12,7 @@ from fusebench.errors import UsageError
 from fusebench.store.comparison_folder import COMPARISON_FILE
 from fusebench.store.finding import runs_folder
 from fusebench.store.run_folder import RUN_FILE, write_run
-from fusebench.verdict.snapshots import history_folders, read_history
+from fusebench.verdict.snapshots import history_folders, keep_history, read_history
 
 
 @pytest.fixture
@@ -80,6 +80,24 @@ def test_records_that_cannot_be_read_are_named_and_the_others_are_read(project: 
     assert reasons.keys() == {runs[0], runs[1], unfit}
     for folder, said in ((runs[0], "truncated or garbled"), (runs[1], f"holds no {RUN_FILE}"), (unfit, "not fit to measure")):
         assert said in reasons[folder]
+
+
+def test_a_history_file_stands_for_its_runs(project: Project, runs: list[Path], tmp_path: Path) -> None:
+    file = tmp_path / "kept" / "h.parquet"
+    assert keep_history(runs[:2], file) == 2
+    assert history_folders([str(file), str(runs[2])], project) == [file, runs[2]]
+    assert history_folders([str(tmp_path / "kept" / "*")], project) == [file]
+    assert keep_history([file, runs[2]], file) == 3
+    found, unreadable = read_history([file])
+    (direct, _) = read_history(runs)
+    assert unreadable == []
+    assert [one.run.id for one in found] == ["n000", "n001", "n002"]
+    for kept, whole in zip(found, direct, strict=True):
+        assert kept.readings.keys() == whole.readings.keys()
+        assert {key: one.time_us for key, one in kept.readings.items()} == {key: one.time_us for key, one in whole.readings.items()}
+    file.write_bytes(file.read_bytes()[:100])
+    (_, (garbled,)) = read_history([file])
+    assert (garbled.folder, "truncated or garbled" in garbled.reason) == (str(file), True)
 
 
 def test_what_is_kept_of_a_run_is_small(runs: list[Path]) -> None:

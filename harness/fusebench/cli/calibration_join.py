@@ -36,14 +36,14 @@ def join_files(files: list[Path]) -> tuple[CalibrationRecord, Path]:
     """
     from ..config import find_project
     from ..runner.calibrate.joining import joined
-    from ..store.calibration_note import calibration_file, decoded
-    from ..store.calibrations import CalibrationRecord, join_calibration
+    from ..store.calibration_note import calibration_file
+    from ..store.calibrations import join_calibration, read_calibration
     from ..store.files import require_writable
 
     project = find_project()
     found: list[CalibrationRecord] = []
     for file in files:
-        record = decoded(file, CalibrationRecord, instead=WHAT_TO_NAME)
+        record = read_calibration(file, instead=WHAT_TO_NAME)
         if record is None:
             raise UsageError(f"--join: there is no file {file}; {WHAT_TO_NAME}")
         found.append(record)

@@ -43,7 +43,7 @@ def history(
         list[str] | None,
         typer.Argument(
             metavar="[RUNS]...",
-            help="Run folders, folders of run folders, or globs of either; without them, the project's results/runs.",
+            help="Run folders, folders of run folders, files that --keep wrote, or globs of these; by default the project's results/runs.",
             show_default=False,
         ),
     ] = None,
@@ -69,6 +69,10 @@ def history(
             "--plot", metavar="FILE|DIR", help="Write a picture (FILE.png), or a folder with one picture more per case that moved."
         ),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="FILE", help="Write the runs to one small .parquet file, which `history` reads in their place."),
+    ] = None,
     form: Annotated[Form, typer.Option("--format", help="text for the terminal, md for a page.")] = Form.TEXT,
     json: JsonOption = False,
 ) -> None:
@@ -82,6 +86,7 @@ def history(
     from ..config import find_project
     from ..report.history import History, history_document, history_markdown, print_history
     from ..stats.fdr import DEFAULT_RATE
+    from ..store.history_file import HISTORY_SUFFIX
     from ..verdict.history import Figure, comparable_runs, series_of
     from ..verdict.shifts import find_shifts, history_exit_code
     from ..verdict.snapshots import history_folders, read_history
@@ -89,9 +94,12 @@ def history(
     if not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example 0.01 for 1 %")
     start = _date(since)
+    if keep is not None and keep.suffix != HISTORY_SUFFIX:
+        raise UsageError(f"--keep {keep}: the runs go into one {HISTORY_SUFFIX} file; give a name that ends so")
     if plot is not None and plot.suffix not in ("", PICTURE_SUFFIX) and not plot.is_dir():
         raise UsageError(f"--plot {plot}: pictures are {PICTURE_SUFFIX} files; give a name that ends so, or a folder")
-    read, unreadable = read_history(history_folders(runs or [], find_project()))
+    folders = history_folders(runs or [], find_project())
+    read, unreadable = read_history(folders)
     chosen = Figure(figure)
     kept, left_out = comparable_runs(read, chosen, since=start, last=last)
     tracks = find_shifts(series_of(kept, chosen, _wanted(kept, suite, op, kernel, case)), margin=margin)
@@ -105,6 +113,8 @@ def history(
         print_history(found, console())
     if plot is not None:
         _write_pictures(found, plot)
+    if keep is not None:
+        _keep(folders, keep)
     raise typer.Exit(code)
 
 
@@ -153,6 +163,15 @@ def _require(what: str, name: str, known: Iterable[str], fits: Callable[[str], b
     distinct = set(known)
     if not any(fits(one) for one in distinct):
         raise UnknownNameError(what, name, distinct, where)
+
+
+def _keep(folders: Sequence[Path], file: Path) -> None:
+    from ..verdict.snapshots import keep_history
+
+    try:
+        typer.echo(f"wrote {keep_history(folders, file)} runs into {file}", err=True)
+    except OSError as error:
+        raise UsageError(f"--keep {file}: cannot be written: {error.strerror or error}") from error
 
 
 def _write_pictures(found: History, plot: Path) -> None:

@@ -12,8 +12,13 @@ from ..naming import device_slug
 from ..schema import CalibrationNote, Run
 from .record_files import decode_record
 
-CALIBRATION_VERSION = 1
-"""Of the calibration file's format; raised whenever a reader of the previous version could misread the new one."""
+CALIBRATION_VERSION = 2
+"""Of the calibration file's format; raised whenever a reader of the previous version could misread the new one.
+
+Version 1 holds every trial in the JSON file; version 2 keeps the trials in a Parquet file beside it.
+"""
+RESTORE = "restore it, or delete it and run `fusebench calibrate` again"
+"""What to do about a stored calibration that is garbled."""
 
 T = TypeVar("T")
 
@@ -48,7 +53,7 @@ def with_calibration(run: Run, results: Path) -> Run:
     return msgspec.structs.replace(run, calibration=load_note(results, run.environment.device_name))
 
 
-def decoded(file: Path, kind: type[T], *, instead: str = "restore it, or delete it and run `fusebench calibrate` again") -> T | None:
+def decoded(file: Path, kind: type[T], *, instead: str = RESTORE) -> T | None:
     """The calibration file as `kind`, or None where there is no file.
 
     `instead` says what to do about one that is garbled.

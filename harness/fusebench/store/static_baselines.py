@@ -1,40 +1,40 @@
-"""Static evidence that was promoted: one file per target and toolchain, `results/baselines/static/<target>/<toolchain>.json`.
+"""Static evidence that was promoted: one file per target and toolchain, `results/baselines/static/<target>/<toolchain>.parquet`.
 
-Files are made for reading as differences: sorted, a line for each compiled specialisation and for each kernel and case, and nothing in them
-that varies between machines or days.
+A file holds one row per kernel and case that compiled, sorted, and nothing that varies between machines or days.  `fusebench static --gate`
+shows how two differ.  Files of an older fusebench, `<toolchain>.json`, are read too, and replaced at the next promotion.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import FusebenchError
+from ..errors import FusebenchError, RunRecordError
 from ..evidence.records import EVIDENCE_VERSION, Code, KernelEvidence, StaticReport, StaticStatus, Toolchain
 from .baselines import STATIC_FOLDER
 from .files import write_file
+from .record_files import read_version
+from .tables import decode_table, encode_table
 
-_CODE_DIGITS = 12
+SUFFIXES = (".parquet", ".json")
+"""Of the files of baselines: today's, and those of an older fusebench."""
+_VERSION = "fusebench.evidence_version"
+_REMEDY = "restore it from git, or promote it anew"
 
 
 class StaticBaselineError(FusebenchError):
     """A baseline of static evidence that cannot be read, or must not be replaced."""
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    schema_version: int
+class _JsonFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of an older fusebench: each machine code once, named by the launches that have it."""
+
     target: str
     toolchain: Toolchain
     codes: dict[str, Code]
     results: list[dict[str, Any]]
-
-
-class _Probe(msgspec.Struct):
-    schema_version: int
 
 
 def static_folder(results: Path, target: str) -> Path:
@@ -49,14 +49,15 @@ def promote_static(report: StaticReport, results: Path, *, force: bool = False) 
         StaticBaselineError: a kernel failed, nothing compiled, or the baseline there holds cases that the report lacks, and `force` is
             not set; or the baseline there is corrupted.
     """
-    file = static_folder(results, report.target) / f"{report.toolchain.slug}.json"
+    file, older = _files(results, report.target, report.toolchain)
     compiled = [one for one in report.results if one.status is StaticStatus.COMPILED]
     if not compiled:
         raise StaticBaselineError(f"{file}: nothing compiled for {report.target}; a baseline needs at least one kernel")
     if report.failed and not force:
         raise StaticBaselineError(f"{file}: not replaced, because kernels failed; mend them, or pass --force to keep the others")
-    if file.exists() and not force:
-        lost = {one.key for one in read_static(file).results} - {one.key for one in report.results}
+    there = [one for one in (file, older) if one.exists()]
+    if there and not force:
+        lost = {one.key for one in read_static(there[0]).results} - {one.key for one in report.results}
         if lost:
             named = ", ".join(sorted(f"{kernel} on {case}" for case, kernel in lost)[:3])
             raise StaticBaselineError(
@@ -64,6 +65,7 @@ def promote_static(report: StaticReport, results: Path, *, force: bool = False) 
                 "select the same suites, or pass --force to drop them"
             )
     write_file(file, encode_static(report))
+    older.unlink(missing_ok=True)
     return file
 
 
@@ -73,77 +75,82 @@ def load_static(results: Path, target: str, toolchain: Toolchain) -> tuple[Path,
     Raises:
         StaticBaselineError: there is one, and it cannot be read.
     """
-    folder = static_folder(results, target)
-    exact = folder / f"{toolchain.slug}.json"
-    files = [exact] if exact.exists() else sorted(folder.glob("[!.]*.json"))
+    exact = [file for file in _files(results, target, toolchain) if file.exists()]
+    files = exact[:1] or _stored(static_folder(results, target))
     return (files[-1], read_static(files[-1])) if files else None
 
 
 def targets_with_baselines(results: Path) -> list[str]:
     """Names of the targets that have a baseline of any toolchain."""
     parent = results / "baselines" / STATIC_FOLDER
-    return sorted({file.parent.name for file in parent.glob("*/[!.]*.json")})
+    return sorted(folder.name for folder in parent.glob("*") if _stored(folder))
 
 
 def read_static(file: Path) -> StaticReport:
-    """The evidence in a baseline file.
+    """The evidence in a baseline file, of today's form or of an older fusebench's.
 
     Raises:
-        StaticBaselineError: missing, garbled, of a newer version, or not consistent.
+        StaticBaselineError: missing, garbled, of another version, or not consistent.
     """
-    remedy = "restore it from git, or promote it anew"
     try:
         content = file.read_bytes()
-        found = msgspec.json.decode(content, type=_Probe).schema_version
-        if found > EVIDENCE_VERSION:
-            raise StaticBaselineError(f"{file}: version {found} is newer than this fusebench reads ({EVIDENCE_VERSION}); upgrade fusebench")
-        if found < EVIDENCE_VERSION:
-            raise StaticBaselineError(
-                f"{file}: version {found} counts otherwise than this fusebench ({EVIDENCE_VERSION}); promote it anew with --promote --force"
-            )
-        stored = msgspec.json.decode(content, type=_File)
-        results = tuple(_expanded(entry, stored.codes) for entry in stored.results)
     except OSError as error:
         raise StaticBaselineError(f"{file}: cannot be read: {error.strerror or error}") from error
+    try:
+        return _from_json(content, file) if file.suffix == ".json" else _from_table(content, file)
+    except RunRecordError as error:
+        raise StaticBaselineError(f"corrupted: {error}") from error
     except KeyError as error:
-        raise StaticBaselineError(f"{file}: corrupted: it names code {error} and does not hold it; {remedy}") from error
+        raise StaticBaselineError(f"{file}: corrupted: it names {error} and does not hold it; {_REMEDY}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise StaticBaselineError(f"{file}: corrupted ({error}); nothing was changed: {remedy}") from error
-    return StaticReport(target=stored.target, toolchain=stored.toolchain, results=results)
+        raise StaticBaselineError(f"{file}: corrupted ({error}); nothing was changed: {_REMEDY}") from error
 
 
 def encode_static(report: StaticReport) -> bytes:
-    """The file of `report`: kernels that compiled, by case and kernel, their code by a digest of what is known of it."""
-    codes: dict[str, Code] = {}
-    results = []
-    for one in sorted(report.results, key=lambda one: one.key):
-        if one.status is not StaticStatus.COMPILED:
-            continue
-        entry = msgspec.to_builtins(one, str_keys=True)
-        for launch, plain in zip(one.launches, entry["launches"], strict=True):
-            plain["code"] = _digest(launch.code)
-            codes[plain["code"]] = launch.code
-        results.append(entry)
-    head = {"schema_version": EVIDENCE_VERSION, "target": report.target, "toolchain": report.toolchain}
-    fields = [f"{_json(name)}: {_json(value)}" for name, value in head.items()]
-    entries = (f"{_json(name)}: {_json(code)}" for name, code in sorted(codes.items()))
-    fields.append('"codes": {\n' + _lines(entries) + "\n}")
-    fields.append('"results": [\n' + _lines(map(_json, results)) + "\n]")
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+    """The content of the file of `report`: kernels that compiled, by case and kernel."""
+    compiled = sorted((one for one in report.results if one.status is StaticStatus.COMPILED), key=lambda one: one.key)
+    metadata = {_VERSION: str(EVIDENCE_VERSION), "target": report.target, "toolchain": msgspec.json.encode(report.toolchain).decode()}
+    return encode_table(compiled, KernelEvidence, metadata)
 
 
-def _lines(entries: Iterable[str]) -> str:
-    return ",\n".join(f" {entry}" for entry in entries)
+def _files(results: Path, target: str, toolchain: Toolchain) -> tuple[Path, ...]:
+    """Where the baseline of the target and toolchain lies, and where an older fusebench put it."""
+    return tuple(static_folder(results, target) / f"{toolchain.slug}{suffix}" for suffix in SUFFIXES)
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def _stored(folder: Path) -> list[Path]:
+    """The baselines in the folder of a target by name; of two forms of one, today's is the later."""
+    found = (file for suffix in SUFFIXES for file in folder.glob(f"[!.]*{suffix}"))
+    return sorted(found, key=lambda file: (file.stem, file.suffix))
+
+
+def _require_version(found: int, file: Path) -> None:
+    if found > EVIDENCE_VERSION:
+        raise StaticBaselineError(f"{file}: version {found} is newer than this fusebench reads ({EVIDENCE_VERSION}); upgrade fusebench")
+    if found < EVIDENCE_VERSION:
+        raise StaticBaselineError(
+            f"{file}: version {found} counts otherwise than this fusebench ({EVIDENCE_VERSION}); promote it anew with --promote --force"
+        )
+
+
+def _from_table(content: bytes, file: Path) -> StaticReport:
+    rows, metadata = decode_table(content, KernelEvidence, file, remedy=_REMEDY)
+    version = metadata[_VERSION]
+    if not version.isdecimal():
+        raise StaticBaselineError(f"{file}: corrupted: its {_VERSION} is {version!r}; {_REMEDY}")
+    _require_version(int(version), file)
+    toolchain = msgspec.json.decode(metadata["toolchain"], type=Toolchain)
+    results = msgspec.convert(rows, tuple[KernelEvidence, ...], strict=False)
+    return StaticReport(target=metadata["target"], toolchain=toolchain, results=results)
+
+
+def _from_json(content: bytes, file: Path) -> StaticReport:
+    _require_version(read_version(content, "schema_version"), file)
+    stored = msgspec.json.decode(content, type=_JsonFile)
+    results = tuple(_expanded(entry, stored.codes) for entry in stored.results)
+    return StaticReport(target=stored.target, toolchain=stored.toolchain, results=results)
 
 
 def _expanded(entry: dict[str, Any], codes: dict[str, Code]) -> KernelEvidence:
     launches = [{**launch, "code": msgspec.to_builtins(codes[launch["code"]], str_keys=True)} for launch in entry["launches"]]
     return msgspec.convert({**entry, "launches": launches}, KernelEvidence, strict=False)
-
-
-def _digest(code: Code) -> str:
-    return hashlib.sha256(msgspec.json.encode(code)).hexdigest()[:_CODE_DIGITS]

@@ -87,13 +87,16 @@ def _arrow_type(info: Any, path: str, left_out: frozenset[str], single: frozense
             fields = [(field, f"{path}.{field.encode_name}" if path else field.encode_name) for field in info.fields]
             kept = [(field, place) for field, place in fields if place not in left_out]
             return pyarrow.struct([(field.encode_name, _arrow_type(field.type, place, left_out, single)) for field, place in kept])
+        case inspect.TupleType():
+            (item,) = {type(one): one for one in info.item_types}.values()
+            return pyarrow.list_(_arrow_type(item, path, left_out, single))
         case inspect.ListType() | inspect.VarTupleType():
             return pyarrow.list_(_arrow_type(info.item_type, path, left_out, single))
         case inspect.FloatType() if path in single:
             return pyarrow.float32()
     plain = {inspect.FloatType: "float64", inspect.IntType: "int64", inspect.BoolType: "bool"}
-    # Enumerations and dictionaries are text.
-    return pyarrow.type_for_alias(plain.get(type(info), "string"))
+    text = dict.fromkeys((inspect.StrType, inspect.EnumType, inspect.DictType), "string")
+    return pyarrow.type_for_alias((plain | text)[type(info)])
 
 
 def _to_columns(value: Any, info: Any) -> Any:

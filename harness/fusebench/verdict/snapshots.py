@@ -9,7 +9,9 @@ import msgspec
 
 from ..config import Project
 from ..errors import RunRecordError, UsageError
+from ..schema import Run
 from ..store.finding import COMPARISON_FILE, runs_folder
+from ..store.history_file import HISTORY_SUFFIX, KeptRun, keep_run, read_history_file, write_history
 from ..store.run_folder import RUN_FILE, read_run
 from .history import Snapshot, snapshot
 
@@ -22,10 +24,10 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_folders(places: Sequence[str], project: Project) -> list[Path]:
-    """The run folders that `places` name, each once; those of the project's own results/runs where nothing is named.
+    """The run folders and history files that `places` name, each once; without places, the folders in the project's own results/runs.
 
-    A place is a run folder, a folder of run folders, or a glob of either, which the shell need not have expanded.  Hidden folders
-    (runs that are being written) and the records of `fusebench ab` are passed over.
+    A place is a run folder, a folder of run folders, a file that `fusebench history --keep` wrote, or a glob of any of these, which the
+    shell need not have expanded.  Hidden folders (runs that are being written) and the records of `fusebench ab` are passed over.
 
     Raises:
         UsageError: a place that does not exist, or a glob that fits nothing.
@@ -36,14 +38,14 @@ def history_folders(places: Sequence[str], project: Project) -> list[Path]:
     for place in places:
         path = Path(place).expanduser()
         fitting = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        folders = [one for one in fitting if one.is_dir()]
-        if not folders:
+        fitting = [one for one in fitting if one.is_dir() or one.suffix == HISTORY_SUFFIX]
+        if not fitting:
             raise UsageError(
-                f"{place}: no such folder; expected a run folder, a folder of run folders, or a glob of either; "
-                f"without one, {runs_folder(project)} is read"
+                f"{place}: no such folder; expected a run folder, a folder of run folders, or a glob of either, or a file that "
+                f"`fusebench history --keep` wrote; without one, {runs_folder(project)} is read"
             )
-        for folder in folders:
-            found += [folder] if (folder / RUN_FILE).exists() else _runs_in(folder)
+        for one in fitting:
+            found += [one] if one.is_file() or (one / RUN_FILE).exists() else _runs_in(one)
     once: dict[Path, Path] = {}
     for folder in found:
         once.setdefault(folder.resolve(), folder)
@@ -51,14 +53,32 @@ def history_folders(places: Sequence[str], project: Project) -> list[Path]:
 
 
 def read_history(folders: Sequence[Path]) -> tuple[list[Snapshot], list[Unreadable]]:
-    """What every one of `folders` says, in their order, and those that say nothing, with the reason."""
+    """A snapshot of every run in `folders` (run folders and history files), in their order, and the unreadable ones with the reason."""
     found, unreadable = [], []
     for folder in folders:
+        runs: Sequence[Run] = ()
         try:
-            found.append(snapshot(read_run(folder)))
+            runs = read_history_file(folder) if folder.is_file() else [read_run(folder)]
         except RunRecordError as error:
             unreadable.append(Unreadable(folder=str(folder), reason=str(error)))
+        for run in runs:
+            try:
+                found.append(snapshot(run))
+            except RunRecordError as error:
+                unreadable.append(Unreadable(folder=str(folder), reason=str(error)))
     return found, unreadable
+
+
+def keep_history(folders: Sequence[Path], file: Path) -> int:
+    """Write the runs in `folders` (folders and history files) to the history file `file`, and return how many there are.
+
+    Raises:
+        RunRecordError: a run cannot be read; nothing is written then.
+    """
+    runs: list[KeptRun] = []
+    for folder in folders:
+        runs += read_history_file(folder) if folder.is_file() else [keep_run(read_run(folder), folder)]
+    return write_history(file, runs)
 
 
 def _runs_in(parent: Path) -> list[Path]:
