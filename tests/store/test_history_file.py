@@ -12,7 +12,7 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import OutputError, Run, Sample
 from fusebench.store.history_file import NOT_KEPT, KeptRun, keep_run, read_history_file, write_history
 from fusebench.store.run_folder import write_run
-from fusebench.verdict.compare_to_baseline import judge_whole
+from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import faults
 
@@ -66,11 +66,11 @@ def test_a_gate_says_of_kept_runs_what_it_says_of_the_records(tmp_path: Path, ru
     write_history(tmp_path / "h.parquet", map(keep_run, runs))
     back = read_history_file(tmp_path / "h.parquet")
     for new, old in ((1, 0), (2, 0), (3, 0), (0, 3)):
-        said = [judge_whole(some[new], some[old], MarginRule()) for some in (runs, back)]
+        said = [judge_run(some[new], some[old], MarginRule()) for some in (runs, back)]
         assert [(one.kernel, one.verdict.kind) for one in said[0].judgements] == [
             (one.kernel, one.verdict.kind) for one in said[1].judgements
         ]
-    assert any(one.verdict.kind == "regression" for one in judge_whole(back[3], back[0], MarginRule()).judgements)
+    assert any(one.verdict.kind == "regression" for one in judge_run(back[3], back[0], MarginRule()).judgements)
 
 
 def test_times_per_replicate_come_from_the_samples(tmp_path: Path, synthetic: ModuleType) -> None:
