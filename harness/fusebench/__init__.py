@@ -3,9 +3,23 @@
 The package root offers what kernel authors and model code need; importing it imports neither torch nor triton.
 """
 
-from .registry import Op, Part, define_op, dispatch, kernel
+from .registry import Arguments, Op, Part, axis, define_op, dispatch, kernel, launchable, option, tensor
 from .schema import Bitwise, Close
 
 __version__ = "0.1.0"
 
-__all__ = ["Bitwise", "Close", "Op", "Part", "__version__", "define_op", "dispatch", "kernel"]
+__all__ = [
+    "Arguments",
+    "Bitwise",
+    "Close",
+    "Op",
+    "Part",
+    "__version__",
+    "axis",
+    "define_op",
+    "dispatch",
+    "kernel",
+    "launchable",
+    "option",
+    "tensor",
+]

@@ -1,17 +1,20 @@
-"""The Triton kernel behind norm_scale_shift and its residual form: residual + gate, norm, modulation, each a stage that can be left out.
+"""The Triton kernel behind norm_scale_shift and its residual form.
 
-The fused launches run all stages of their op; the split yardstick's launches run one stage each, so that it is as well tuned.
+Its stages are residual + gate, norm and modulation; each can be left out. The fused launches run all stages of their op.
+The split yardstick launches one stage at a time, so that it is as well tuned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable, tracing
+from fusebench import launchable
+from fusebench.registry.launching import tracing
 
 from .modulation import address, addressing, rows_differ
 from .norm_arguments import Plan
@@ -150,9 +153,15 @@ def _modulated_norm(
             tl.store(y_ptr + target + tail_columns, tail.to(y_ptr.dtype.element_ty), mask=tail_mask)
 
 
+UNCONTRACTED = {"enable_fp_fusion": False}
+"""Compile options of a version. Uncontracted, gate * x + residual rounds as torch's float32 chain does, so that v is the model's. Under
+torch.compile the option cannot be passed, and v may differ from the eager call's where a rounding is close."""
+
+
 def launch(
     plan: Plan,
     tile: RowTile,
+    options: Mapping[str, Any],
     x: torch.Tensor,
     *,
     y: torch.Tensor | None = None,
@@ -169,6 +178,7 @@ def launch(
     """One launch over x `[B, S, D]` of the stages whose arguments are given.
 
     Args:
+        tile, options: how rows are cut into programs, and Triton's compile options. They belong to the version that launches.
         y, v: contiguous outputs `[B, S, D]` of the norm or modulation, and of the residual stage.
         residual: `v = residual + gate * x`, rounded to v's dtype; later stages take the rounded v.
         norm: `layer`, `rms`, or None to leave that stage out.
@@ -216,9 +226,7 @@ def launch(
         SHIFT=addressing(plan.shift, shift),
         PER_ROW=per_row,
         num_warps=tile.num_warps,
-        # Uncontracted, gate * x + residual rounds as torch's float32 chain does, so that v is the model's.  Under torch.compile the
-        # option cannot be passed, and v may differ from the eager call's where a rounding is close.
-        **({} if tracing() else {"enable_fp_fusion": False}),
+        **({} if tracing() else options),
     )
 
 

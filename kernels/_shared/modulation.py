@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .layout import Layout, refuse
+from fusebench.registry.layouts import Layout, refuse
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,7 @@
-"""How rows of a norm are cut into Triton programs: tile widths, rows and warps."""
+"""How rows of a norm are cut into Triton programs: tile widths, rows and warps.
+
+A released version has its own `tile` in its own file. What stands here is shared by the split yardsticks, and is what tiles are made of.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,6 @@ class RowTile(NamedTuple):
 ELEMENTS = 1024
 """Fewest elements per program: 32 per thread of one warp, which is what keeps enough loads in flight (measured on an H200 for
 qknorm_rope: 4096 tokens of 24 heads of 128 take 61.2 us with 8 elements a thread, 31.9 with 16, 24.9 with 32)."""
-
-
-def whole_row(hidden: int) -> RowTile:
-    """The simple tile: one row per program, in one block that is masked where D is no power of two."""
-    block = triton.next_power_of_2(hidden)
-    return RowTile(1, block, 0, num_warps=8 if block > 4096 else 4)
 
 
 WIDE = 4096

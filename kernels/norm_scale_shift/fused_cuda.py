@@ -6,28 +6,18 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
 from .._shared.modulated_norm_cuda import launch
-from ._plan import plan_call
+from .op import Arguments
 
 
 @kernel(
     "norm_scale_shift", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="a warp or a few per row, row in registers, 16-byte loads, persistent grid",
 )  # fmt: skip
-def fused_cuda(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def fused_cuda(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
-    plan = plan_call(x, weight, bias, scale, shift, eps, norm)
-    check_device("norm_scale_shift", "x", x, interpreted=False)
-    y = x.new_empty(x.shape)
-    launch(plan, x, y=y, norm=norm, weight=weight, bias=bias, eps=eps, scale=scale, shift=shift)
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y = call.allocate()
+    launch(plan, call.x, y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift)
     return y

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import torch
+import triton
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.modulated_norm_triton import launch
-from .._shared.row_tiles import tuned
-from ._plan import plan_call
+from .._shared.modulated_norm_triton import UNCONTRACTED, launch
+from .._shared.row_tiles import WIDE, RowTile, two_tiles
+from .op import Arguments
+
+
+def tile(hidden: int) -> RowTile:
+    """32 to 64 elements a thread: `two_tiles`, but one block on four warps, a part of its lanes idle, where that is WIDE."""
+    cut = two_tiles(hidden)
+    block = triton.next_power_of_2(hidden)
+    return RowTile(1, block, 0, num_warps=4) if cut.tail and block >= WIDE else cut
 
 
 @kernel(
-    "norm_scale_shift",
-    "fused_triton",
-    version=2,
-    role="fused",
-    language="triton",
-    replay=True,
+    "norm_scale_shift", "fused_triton", version=2, role="fused", language="triton", replay=True,
     note="rows per program and warps by D, no idle lanes",
-)
-def fused_triton(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+)  # fmt: skip
+def fused_triton(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
-    plan = plan_call(x, weight, bias, scale, shift, eps, norm)
-    check_device("norm_scale_shift", "x", x, interpreted=True)
-    y = x.new_empty(x.shape)
-    launch(plan, tuned(plan.hidden), x, y=y, norm=norm, weight=weight, bias=bias, eps=eps, scale=scale, shift=shift)
+    plan = call.checked()
+    call.require_gpu()
+    y = call.allocate()
+    launch(
+        plan, tile(plan.hidden), UNCONTRACTED, call.x,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift,
+    )  # fmt: skip
     return y

@@ -8,30 +8,21 @@ from fusebench import kernel
 
 from .._shared.norm_parts import NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "peer_flashinfer", version=1, role="peer", language="cuda", requires=("flashinfer",), install="flashinfer-python",
     covers=NORM, note="FlashInfer rmsnorm, or layernorm, which takes bfloat16 rows with float32 parameters",
 )  # fmt: skip
-def peer_flashinfer(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_flashinfer(call: Arguments) -> torch.Tensor:
     """Returns norm(x) `[B, S, D]`."""
-    rows = x.view(-1, x.shape[-1])
-    if norm == "rms":
-        y: torch.Tensor = library_function("flashinfer.norm:rmsnorm")(rows, weight, eps=eps)
+    rows = call.x.view(-1, call.x.shape[-1])
+    if call.norm == "rms":
+        y: torch.Tensor = library_function("flashinfer.norm:rmsnorm")(rows, call.weight, eps=call.eps)
     else:
-        y = library_function("flashinfer.norm:layernorm")(rows, weight, bias, eps=eps)
-    return y.view(x.shape)
+        y = library_function("flashinfer.norm:layernorm")(rows, call.weight, call.bias, eps=call.eps)
+    return y.view(call.x.shape)
 
 
 @peer_flashinfer.supports

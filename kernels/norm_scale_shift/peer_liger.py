@@ -8,26 +8,17 @@ from fusebench import kernel
 
 from .._shared.norm_parts import NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "peer_liger", version=1, role="peer", language="triton", requires=("liger_kernel",), install="liger-kernel",
     note="Liger modulated_rms_norm (its default llama casting: rounds after the norm, the weight and the scale, as models do)",
 )  # fmt: skip
-def peer_liger(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_liger(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
     modulated = library_function("liger_kernel.transformers.functional:liger_modulated_rms_norm")
-    y: torch.Tensor = modulated(x, weight, scale, shift, eps)
+    y: torch.Tensor = modulated(call.x, call.weight, call.scale, call.shift, call.eps)
     return y
 
 
@@ -44,21 +35,14 @@ def _(p: Params) -> bool | str:
     "norm_scale_shift", "peer_liger_norm", version=1, role="peer", language="triton", requires=("liger_kernel",), install="liger-kernel",
     covers=NORM, note="Liger layer_norm, or rms_norm in gemma casting (float32 throughout); keeps the rows' statistics for a backward pass",
 )  # fmt: skip
-def peer_liger_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_liger_norm(call: Arguments) -> torch.Tensor:
     """Returns norm(x) `[B, S, D]`."""
-    if norm == "rms":
-        y: torch.Tensor = library_function("liger_kernel.transformers.functional:liger_rms_norm")(x, weight, eps, casting_mode="gemma")
+    if call.norm == "rms":
+        y: torch.Tensor = library_function("liger_kernel.transformers.functional:liger_rms_norm")(
+            call.x, call.weight, call.eps, casting_mode="gemma"
+        )
     else:
-        y = library_function("liger_kernel.transformers.functional:liger_layer_norm")(x, weight, bias, eps)
+        y = library_function("liger_kernel.transformers.functional:liger_layer_norm")(call.x, call.weight, call.bias, call.eps)
     return y
 
 

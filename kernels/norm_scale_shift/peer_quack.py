@@ -8,30 +8,21 @@ from fusebench import kernel
 
 from .._shared.norm_parts import NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "peer_quack", version=1, role="peer", language="cuda", requires=("quack",), install="quack-kernels", covers=NORM,
     note="quack rmsnorm, or layernorm_fwd, which takes float32 parameters",
 )  # fmt: skip
-def peer_quack(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_quack(call: Arguments) -> torch.Tensor:
     """Returns norm(x) `[B, S, D]`."""
-    if norm == "rms":
-        y: torch.Tensor = library_function("quack.rmsnorm:rmsnorm", "quack:rmsnorm")(x, weight, eps=eps)
+    if call.norm == "rms":
+        y: torch.Tensor = library_function("quack.rmsnorm:rmsnorm", "quack:rmsnorm")(call.x, call.weight, eps=call.eps)
         return y
-    rows = x.view(-1, x.shape[-1])
-    y = library_function("quack.rmsnorm:layernorm_fwd")(rows, weight, bias=bias, eps=eps)
-    return y.view(x.shape)
+    rows = call.x.view(-1, call.x.shape[-1])
+    y = library_function("quack.rmsnorm:layernorm_fwd")(rows, call.weight, bias=call.bias, eps=call.eps)
+    return y.view(call.x.shape)
 
 
 @peer_quack.supports

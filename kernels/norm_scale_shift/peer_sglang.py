@@ -7,30 +7,21 @@ import torch
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "peer_sglang", version=1, role="peer", language="cuda", requires=("sglang",), install="sglang",
     note="SGLang fused_norm_scale_shift (CuTe DSL)",
 )  # fmt: skip
-def peer_sglang(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_sglang(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
     fused = library_function(
         "sglang.kernels.ops.diffusion:fused_norm_scale_shift",
         "sglang.kernels.ops.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_norm_scale_shift",
         "sglang.jit_kernel.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_norm_scale_shift",
     )
-    y: torch.Tensor = fused(x, weight, bias, scale, shift, norm, eps)
+    y: torch.Tensor = fused(call.x, call.weight, call.bias, call.scale, call.shift, call.norm, call.eps)
     return y
 
 

@@ -8,26 +8,17 @@ from fusebench import kernel
 
 from .._shared.norm_parts import NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "peer_vllm", version=1, role="peer", language="cuda", requires=("vllm",), install="vllm", covers=NORM,
     note="vLLM rms_norm",
 )  # fmt: skip
-def peer_vllm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def peer_vllm(call: Arguments) -> torch.Tensor:
     """Returns norm(x) `[B, S, D]`."""
-    y = torch.empty_like(x)
-    library_function("vllm._custom_ops:rms_norm")(y, x, weight, eps)
+    y = torch.empty_like(call.x)
+    library_function("vllm._custom_ops:rms_norm")(y, call.x, call.weight, call.eps)
     return y
 
 

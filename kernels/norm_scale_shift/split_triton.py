@@ -6,28 +6,19 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.modulated_norm_triton import intermediate_dtype, launch
+from .._shared.modulated_norm_triton import UNCONTRACTED, intermediate_dtype, launch
 from .._shared.row_tiles import flat, tuned
-from ._plan import plan_call
+from .op import Arguments
 
 
 @kernel("norm_scale_shift", "split_triton", version=1, role="split", language="triton", note="norm, then modulation: two launches")
-def split_triton(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> torch.Tensor:
+def split_triton(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`; between the launches the norm is rounded to the dtype that models keep it in."""
-    plan = plan_call(x, weight, bias, scale, shift, eps, norm)
-    check_device("norm_scale_shift", "x", x, interpreted=True)
-    normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, weight, bias, scale, shift))
-    y = x.new_empty(x.shape)
-    launch(plan, tuned(plan.hidden), x, y=normed, norm=norm, weight=weight, bias=bias, eps=eps)
-    launch(plan, flat(plan.hidden), normed, y=y, scale=scale, shift=shift)
+    plan = call.checked()
+    call.require_gpu()
+    x = call.x
+    normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.scale, call.shift))
+    y = call.allocate()
+    launch(plan, tuned(plan.hidden), UNCONTRACTED, x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
+    launch(plan, flat(plan.hidden), UNCONTRACTED, normed, y=y, scale=call.scale, shift=call.shift)
     return y

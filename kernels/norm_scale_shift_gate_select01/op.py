@@ -13,33 +13,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fusebench import Op, define_op
-from fusebench.errors import KernelArgumentError
+import fusebench
+from fusebench import Op, define_op, option, tensor
+from fusebench.registry.arguments import Laid
 
-from .._shared import select01_params
-from .._shared.layout import Layout, layout_of, optional_layout, remembered
-from .._shared.select01_params import Select01Params, described, draw_inputs, params_from, shrunk, view_inputs
+from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
+from .._shared.select01.params import Select01Params, described, draw_inputs, select01_bytes, select01_case, select01_flops, view_inputs
+from .._shared.select01.plan import Plan, select01_plan
 
 if TYPE_CHECKING:
     import torch
-
-NAME = "norm_scale_shift_gate_select01"
 
 
 class Params(Select01Params, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One case: x is `[batch, tokens, hidden]`."""
 
 
+class Arguments(fusebench.Arguments, axes=ROW_AXES, anchor="x", most_rows=MOST_ROWS, returns={"y": "x", "gate_out": "x"}):
+    """x `[B, S, D]`, the norm's parameters `[D]`, two sets of three rows `[B, D]`, and the index `[B, S]` that picks a set."""
+
+    x: torch.Tensor = tensor("B S D", last_stride_one=True)
+    weight: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    bias: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    scale0: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    shift0: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    gate0: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    scale1: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    shift1: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    gate1: torch.Tensor = tensor("B D", dtype=("x", "float32"), last_stride_one=True)
+    index: torch.Tensor = tensor("B S", dtype=("int32", "int64", "bool"))
+    eps: float = option(1e-6, positive=True)
+
+    @staticmethod
+    def plan(laid: Laid) -> Plan:
+        return select01_plan(laid)
+
+    @staticmethod
+    def case(laid: Laid) -> dict[str, Any]:
+        return select01_case(laid, laid.x)
+
+
 @define_op
 class NormScaleShiftGateSelect01(Op):
-    name = NAME
+    name = "norm_scale_shift_gate_select01"
     Params = Params
-    schema = (
-        "(Tensor x, Tensor? weight, Tensor? bias, Tensor scale0, Tensor shift0, Tensor gate0, "
-        "Tensor scale1, Tensor shift1, Tensor gate1, Tensor index, *, float eps=1e-06) -> (Tensor, Tensor)"
-    )
-    outputs = ("y", "gate_out")
-    split_reference = "split_torch@1"
+    Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
 
@@ -48,73 +66,19 @@ class NormScaleShiftGateSelect01(Op):
     ) -> Mapping[str, torch.Tensor]:
         return draw_inputs(params, device=device, generator=generator, magnitude=magnitude)
 
-    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        return {**view_inputs(params, buffers), "eps": params.eps}
+    def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        return view_inputs(params, buffers)
 
     def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        from .._shared.select01_chain import reference_select01
+        from .._shared.select01.chain import reference_select01
 
         return reference_select01(arguments["x"], arguments, params.eps)
 
-    def params_of(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        scale0: torch.Tensor,
-        shift0: torch.Tensor,
-        gate0: torch.Tensor,
-        scale1: torch.Tensor,
-        shift1: torch.Tensor,
-        gate1: torch.Tensor,
-        index: torch.Tensor,
-        *,
-        eps: float = 1e-6,
-    ) -> Params:
-        rows = (scale0, shift0, gate0, scale1, shift1, gate1)
-        return _params_of(
-            layout_of(x), optional_layout(weight), optional_layout(bias), tuple(map(layout_of, rows)), layout_of(index), eps
-        )  # fmt: skip
-
-    def fake(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        scale0: torch.Tensor,
-        shift0: torch.Tensor,
-        gate0: torch.Tensor,
-        scale1: torch.Tensor,
-        shift1: torch.Tensor,
-        gate1: torch.Tensor,
-        index: torch.Tensor,
-        *,
-        eps: float = 1e-6,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return x.new_empty(x.shape), x.new_empty(x.shape)
-
     def minimum_bytes(self, params: Params) -> int:
-        return select01_params.minimum_bytes(params, activations=3)
+        return select01_bytes(params, activations=3)
 
     def flops(self, params: Params) -> int:
-        return select01_params.flops(params)
+        return select01_flops(params)
 
     def shape(self, params: Params) -> str:
         return described(params)
-
-    def shrink(self, params: Params, rows: int) -> Params:
-        return shrunk(params, rows)
-
-
-@remembered
-def _params_of(
-    x: Layout, weight: Layout | None, bias: Layout | None, rows: tuple[Layout, ...], index: Layout, eps: float
-) -> Params:  # fmt: skip
-    """The case that a call amounts to."""
-    from .._shared.select01_arguments import plan
-
-    plan(NAME, x, None, None, weight, bias, rows, index, eps)
-    try:
-        return params_from(Params, x, weight, rows[0], index, eps, strided=not x.is_contiguous)
-    except ValueError as error:
-        raise KernelArgumentError(f"{NAME}: {error}") from error

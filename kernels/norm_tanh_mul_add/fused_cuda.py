@@ -6,31 +6,21 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.norm_tanh_cuda import launch
-from ._plan import plan_call
+from .._shared.norm_tanh.cuda import launch
+from .op import Arguments
 
 
 @kernel(
     "norm_tanh_mul_add", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="a few warps per row and no idle lanes, row in registers, 16-byte loads, persistent grid",
 )  # fmt: skip
-def fused_cuda(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    *,
-    eps: float = 1e-5,
-    norm: str = "rms",
-) -> torch.Tensor:
+def fused_cuda(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
-    plan = plan_call(residual, x, gate, weight, bias, eps, norm)
-    check_device("norm_tanh_mul_add", "x", x, interpreted=False)
-    y = x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y = call.allocate()
     launch(
-        plan, x,
-        y=y, norm=norm, weight=weight, bias=bias, eps=eps, residual=residual, gate=gate,
+        plan, call.x,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
     )  # fmt: skip
     return y

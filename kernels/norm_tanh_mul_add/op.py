@@ -11,14 +11,15 @@ any form of _shared/modulation.py, each in x's dtype or float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from fusebench import Op, define_op
-from fusebench.errors import KernelArgumentError
+import fusebench
+from fusebench import Op, define_op, option, tensor
+from fusebench.registry.arguments import Laid
 
-from .._shared.layout import Layout, layout_of, optional_layout, remembered
 from .._shared.modulated_params import draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
-from .._shared.norm_tanh_params import (
+from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
+from .._shared.norm_tanh.params import (
     NormTanhParams,
     describe,
     draw_residual,
@@ -27,6 +28,7 @@ from .._shared.norm_tanh_params import (
     tanh_label,
     view_residual,
 )
+from .._shared.norm_tanh.plan import TanhPlan, tanh_plan
 
 if TYPE_CHECKING:
     import torch
@@ -36,13 +38,38 @@ class Params(NormTanhParams, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One case: x is `[batch, tokens, hidden]`; `modulation` is the gate's form."""
 
 
+class Arguments(fusebench.Arguments, axes=ROW_AXES, anchor="x", most_rows=MOST_ROWS, returns={"y": "x"}):
+    """x `[B, S, D]`, its norm's parameters `[D]`, residual and gate in any broadcast form; returns y `[B, S, D]`."""
+
+    residual: torch.Tensor
+    x: torch.Tensor = tensor("B S D", last_stride_one=True)
+    gate: torch.Tensor
+    weight: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    bias: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    eps: float = option(1e-5, positive=True)
+    norm: Literal["layer", "rms"] = "rms"
+
+    @staticmethod
+    def plan(laid: Laid) -> TanhPlan:
+        return tanh_plan(laid)
+
+    @staticmethod
+    def case(laid: Laid) -> dict[str, Any]:
+        """The narrowest forms that read the same values."""
+        return {
+            **describe(laid.x, modulation=laid.gate, residual=laid.residual),
+            "affine": laid.weight is not None,
+            "modulation_dtype": "activation" if laid.gate.dtype == laid.x.dtype else "float32",
+            "residual_dtype": "activation" if laid.residual.dtype == laid.x.dtype else "float32",
+            "strided": not (laid.x.is_contiguous and laid.residual.is_contiguous),
+        }
+
+
 @define_op
 class NormTanhMulAdd(Op):
     name = "norm_tanh_mul_add"
     Params = Params
-    schema = "(Tensor residual, Tensor x, Tensor gate, Tensor? weight, Tensor? bias, *, float eps=1e-05, str norm='rms') -> Tensor"
-    outputs = ("y",)
-    split_reference = "split_torch@1"
+    Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
 
@@ -56,47 +83,14 @@ class NormTanhMulAdd(Op):
             **draw_modulations(params, {"gate": params.modulation}, device=device, generator=generator),
         }
 
-    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        return {
-            "residual": view_residual(params, buffers["residual"]),
-            "x": view_rows(params, buffers["x"]),
-            **view_modulations(params, {"gate": params.modulation}, buffers),
-            "weight": buffers.get("weight"),
-            "bias": buffers.get("bias"),
-            "eps": params.eps,
-            "norm": params.norm,
-        }
+    def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        rows = {"residual": view_residual(params, buffers["residual"]), "x": view_rows(params, buffers["x"])}
+        return {**buffers, **rows, **view_modulations(params, {"gate": params.modulation}, buffers)}
 
     def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        from .._shared.norm_tanh_chain import reference_gated_norm
+        from .._shared.norm_tanh.chain import reference_gated_norm
 
         return {"y": reference_gated_norm(**arguments)}
-
-    def params_of(
-        self,
-        residual: torch.Tensor,
-        x: torch.Tensor,
-        gate: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        *,
-        eps: float = 1e-5,
-        norm: str = "rms",
-    ) -> Params:
-        return _params_of(layout_of(residual), layout_of(x), layout_of(gate), optional_layout(weight), optional_layout(bias), eps, norm)
-
-    def fake(
-        self,
-        residual: torch.Tensor,
-        x: torch.Tensor,
-        gate: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        *,
-        eps: float = 1e-5,
-        norm: str = "rms",
-    ) -> torch.Tensor:
-        return x.new_empty(x.shape)
 
     def minimum_bytes(self, params: Params) -> int:
         return gated_norm_bytes(params)
@@ -109,25 +103,3 @@ class NormTanhMulAdd(Op):
 
     def shrink(self, params: Params, rows: int) -> Params:
         return shrunk(params, rows)
-
-
-@remembered
-def _params_of(residual: Layout, x: Layout, gate: Layout, weight: Layout | None, bias: Layout | None, eps: float, norm: str) -> Params:
-    """The case that a call amounts to: the narrowest forms that read the same values."""
-    from .._shared.norm_tanh_arguments import plan
-
-    name = NormTanhMulAdd.name
-    plan(name, residual, x, gate, weight, bias, None, None, None, eps, norm)
-    try:
-        return Params(
-            **describe(x, modulation=gate, residual=residual),  # type: ignore[arg-type]
-            norm=norm,  # type: ignore[arg-type]
-            affine=weight is not None,
-            eps=eps,
-            dtype=x.dtype_name,  # type: ignore[arg-type]
-            modulation_dtype="activation" if gate.dtype == x.dtype else "float32",
-            residual_dtype="activation" if residual.dtype == x.dtype else "float32",
-            strided=not (x.is_contiguous and residual.is_contiguous),
-        )
-    except ValueError as error:
-        raise KernelArgumentError(f"{name}: {error}") from error

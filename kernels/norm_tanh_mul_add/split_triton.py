@@ -6,33 +6,23 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
 from .._shared.modulated_norm_triton import intermediate_dtype
-from .._shared.norm_tanh_tiles import tuned as tuned_gate
-from .._shared.norm_tanh_triton import launch
+from .._shared.norm_tanh.launch import launch
+from .._shared.norm_tanh.tiles import tuned as tuned_gate
 from .._shared.row_tiles import tuned
-from ._plan import plan_call
+from .op import Arguments
 
 
 @kernel(
     "norm_tanh_mul_add", "split_triton", version=1, role="split", language="triton",
     note="norm; tanh, product and sum: two launches",
 )  # fmt: skip
-def split_triton(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    *,
-    eps: float = 1e-5,
-    norm: str = "rms",
-) -> torch.Tensor:
+def split_triton(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`; between the launches the norm is rounded to the dtype that models keep it in."""
-    plan = plan_call(residual, x, gate, weight, bias, eps, norm)
-    check_device("norm_tanh_mul_add", "x", x, interpreted=True)
-    y = x.new_empty(x.shape)
-    normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, weight, bias, gate))
-    launch(plan, tuned(plan.hidden), x, y=normed, norm=norm, weight=weight, bias=bias, eps=eps)
-    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=residual, gate=gate)
+    plan = call.checked()
+    call.require_gpu()
+    x, y = call.x, call.allocate()
+    normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.gate))
+    launch(plan, tuned(plan.hidden), x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
+    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=call.residual, gate=call.gate)
     return y

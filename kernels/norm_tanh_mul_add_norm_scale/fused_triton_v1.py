@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import torch
+import triton
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.norm_tanh_triton import launch
-from .._shared.row_tiles import whole_row
-from ._plan import plan_call
+from .._shared.norm_tanh.launch import launch
+from .._shared.row_tiles import RowTile
+from .op import Arguments
+
+
+def tile(hidden: int) -> RowTile:
+    """One row per program, in one block that is masked where D is no power of two."""
+    block = triton.next_power_of_2(hidden)
+    return RowTile(1, block, 0, num_warps=8 if block > 4096 else 4)
 
 
 @kernel(
     "norm_tanh_mul_add_norm_scale", "fused_triton", version=1, role="fused", language="triton", replay=True,
     note="one row per program, in one masked block",
 )  # fmt: skip
-def fused_triton(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    weight2: torch.Tensor | None,
-    bias2: torch.Tensor | None,
-    scale2: torch.Tensor,
-    *,
-    eps: float = 1e-5,
-    norm: str = "rms",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def fused_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    plan = plan_call(residual, x, gate, weight, bias, weight2, bias2, scale2, eps, norm)
-    check_device("norm_tanh_mul_add_norm_scale", "x", x, interpreted=True)
-    y, y2 = x.new_empty(x.shape), x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu()
+    y, y2 = call.allocate()
     launch(
-        plan, whole_row(plan.hidden), x,
-        y=y, y2=y2, norm=norm, weight=weight, bias=bias, eps=eps, residual=residual, gate=gate,
-        weight2=weight2, bias2=bias2, scale2=scale2,
+        plan, tile(plan.hidden), call.x,
+        y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2,
     )  # fmt: skip
     return y, y2

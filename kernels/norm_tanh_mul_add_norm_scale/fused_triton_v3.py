@@ -6,36 +6,32 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.norm_tanh_tiles import tuned
-from .._shared.norm_tanh_triton import launch
-from ._plan import plan_call
+from .._shared.norm_tanh.launch import launch
+from .._shared.norm_tanh.tiles import MANY_ROWS
+from .._shared.row_tiles import WIDE, RowTile, tuned
+from .op import Arguments
+
+
+def tile(hidden: int, rows: int) -> RowTile:
+    """`row_tiles.tuned`, with two rows per program where rows are long, up to 4096, and the launch has many of them: they share a tanh."""
+    one_row = tuned(hidden)
+    if one_row.rows > 1 or rows < MANY_ROWS or one_row.head + one_row.tail > WIDE:
+        return one_row
+    return one_row._replace(rows=2, num_warps=2 * one_row.num_warps)
 
 
 @kernel(
     "norm_tanh_mul_add_norm_scale", "fused_triton", version=3, role="fused", language="triton", replay=True,
     note="as version 2, not compiled apart for counts of rows that 16 divides",
 )  # fmt: skip
-def fused_triton(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    weight2: torch.Tensor | None,
-    bias2: torch.Tensor | None,
-    scale2: torch.Tensor,
-    *,
-    eps: float = 1e-5,
-    norm: str = "rms",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def fused_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    plan = plan_call(residual, x, gate, weight, bias, weight2, bias2, scale2, eps, norm)
-    check_device("norm_tanh_mul_add_norm_scale", "x", x, interpreted=True)
-    y, y2 = x.new_empty(x.shape), x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu()
+    y, y2 = call.allocate()
     launch(
-        plan, tuned(plan.hidden, plan.rows), x,
-        y=y, y2=y2, norm=norm, weight=weight, bias=bias, eps=eps, residual=residual, gate=gate,
-        weight2=weight2, bias2=bias2, scale2=scale2, any_rows=True,
+        plan, tile(plan.hidden, plan.rows), call.x,
+        y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, any_rows=True,
     )  # fmt: skip
     return y, y2

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fusebench import Op, define_op
-from fusebench.errors import KernelArgumentError
+import fusebench
+from fusebench import Op, define_op, option, tensor
+from fusebench.registry.arguments import Laid
 
-from .._shared.layout import Layout, layout_of, optional_layout, remembered
 from .._shared.modulated_params import ITEM_SIZES, draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
 from .._shared.modulation import Form
-from .._shared.norm_tanh_params import (
+from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
+from .._shared.norm_tanh.params import (
     NormTanhParams,
     describe,
     draw_residual,
@@ -32,6 +33,7 @@ from .._shared.norm_tanh_params import (
     tanh_label,
     view_residual,
 )
+from .._shared.norm_tanh.plan import TanhPlan, tanh_plan
 
 if TYPE_CHECKING:
     import torch
@@ -50,18 +52,46 @@ class Params(NormTanhParams, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return (self.modulation, self.residual, self.scale2)
 
 
+class Arguments(fusebench.Arguments, axes=ROW_AXES, anchor="x", most_rows=MOST_ROWS, returns={"y": "x", "y2": "x"}):
+    """x `[B, S, D]`, the parameters `[D]` of both norms, residual, gate and scale2 in any broadcast form; returns y and y2 `[B, S, D]`."""
+
+    residual: torch.Tensor
+    x: torch.Tensor = tensor("B S D", last_stride_one=True)
+    gate: torch.Tensor
+    weight: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    bias: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    weight2: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    bias2: torch.Tensor | None = tensor("D", dtype=("x", "float32"), contiguous=True)
+    scale2: torch.Tensor
+    eps: float = option(1e-5, positive=True)
+    norm: Literal["layer", "rms"] = "rms"
+
+    @staticmethod
+    def plan(laid: Laid) -> TanhPlan:
+        return tanh_plan(laid)
+
+    @staticmethod
+    def case(laid: Laid) -> dict[str, Any]:
+        """The narrowest forms that read the same values, float32 if gate or scale2 is."""
+        return {
+            **describe(laid.x, modulation=laid.gate, residual=laid.residual, scale2=laid.scale2),
+            "affine": laid.weight is not None,
+            "affine2": laid.weight2 is not None,
+            "modulation_dtype": "activation" if laid.gate.dtype == laid.scale2.dtype == laid.x.dtype else "float32",
+            "residual_dtype": "activation" if laid.residual.dtype == laid.x.dtype else "float32",
+            "strided": not (laid.x.is_contiguous and laid.residual.is_contiguous),
+        }
+
+
 @define_op
 class NormTanhMulAddNormScale(Op):
     name = "norm_tanh_mul_add_norm_scale"
     Params = Params
-    schema = (
-        "(Tensor residual, Tensor x, Tensor gate, Tensor? weight, Tensor? bias, Tensor? weight2, Tensor? bias2, Tensor scale2, *, "
-        "float eps=1e-05, str norm='rms') -> (Tensor, Tensor)"
-    )
-    outputs = ("y", "y2")
-    split_reference = "split_torch@1"
+    Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
+    compiled: ClassVar = {"emulate_precision_casts": True}
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
@@ -74,59 +104,16 @@ class NormTanhMulAddNormScale(Op):
             **draw_modulations(params, _forms(params), device=device, generator=generator),
         }
 
-    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        modulations = view_modulations(params, _forms(params), buffers)
-        return {
-            "residual": view_residual(params, buffers["residual"]),
-            "x": view_rows(params, buffers["x"]),
-            "gate": modulations["gate"],
-            **{name: buffers.get(name) for name in ("weight", "bias", "weight2", "bias2")},
-            "scale2": modulations["scale2"],
-            "eps": params.eps,
-            "norm": params.norm,
-        }
+    def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        rows = {"residual": view_residual(params, buffers["residual"]), "x": view_rows(params, buffers["x"])}
+        return {**buffers, **rows, **view_modulations(params, _forms(params), buffers)}
 
     def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        from .._shared.norm_tanh_chain import reference_gated_norm, reference_norm_scale
+        from .._shared.norm_tanh.chain import reference_gated_norm, reference_norm_scale
 
         second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
         y = reference_gated_norm(**{name: arguments[name] for name in ("residual", "x", "gate", "weight", "bias", "eps", "norm")})
         return {"y": y, "y2": reference_norm_scale(y.to(arguments["x"].dtype), **second)}
-
-    def params_of(
-        self,
-        residual: torch.Tensor,
-        x: torch.Tensor,
-        gate: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        weight2: torch.Tensor | None,
-        bias2: torch.Tensor | None,
-        scale2: torch.Tensor,
-        *,
-        eps: float = 1e-5,
-        norm: str = "rms",
-    ) -> Params:
-        return _params_of(
-            layout_of(residual), layout_of(x), layout_of(gate), optional_layout(weight), optional_layout(bias),
-            optional_layout(weight2), optional_layout(bias2), layout_of(scale2), eps, norm,
-        )  # fmt: skip
-
-    def fake(
-        self,
-        residual: torch.Tensor,
-        x: torch.Tensor,
-        gate: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        weight2: torch.Tensor | None,
-        bias2: torch.Tensor | None,
-        scale2: torch.Tensor,
-        *,
-        eps: float = 1e-5,
-        norm: str = "rms",
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return x.new_empty(x.shape), x.new_empty(x.shape)
 
     def minimum_bytes(self, params: Params) -> int:
         second = math.prod(params.modulation_shape(params.scale2)) + _second_parameters(params) * params.hidden
@@ -151,29 +138,3 @@ def _forms(params: Params) -> dict[str, Form]:
 
 def _second_parameters(params: Params) -> int:
     return 0 if not params.affine2 else 2 if params.norm == "layer" else 1
-
-
-@remembered
-def _params_of(
-    residual: Layout, x: Layout, gate: Layout, weight: Layout | None, bias: Layout | None, weight2: Layout | None, bias2: Layout | None,
-    scale2: Layout, eps: float, norm: str,
-) -> Params:  # fmt: skip
-    """The case that a call amounts to: the narrowest forms that read the same values, float32 if gate or scale2 is."""
-    from .._shared.norm_tanh_arguments import plan
-
-    name = NormTanhMulAddNormScale.name
-    plan(name, residual, x, gate, weight, bias, weight2, bias2, scale2, eps, norm)
-    try:
-        return Params(
-            **describe(x, modulation=gate, residual=residual, scale2=scale2),  # type: ignore[arg-type]
-            norm=norm,  # type: ignore[arg-type]
-            affine=weight is not None,
-            affine2=weight2 is not None,
-            eps=eps,
-            dtype=x.dtype_name,  # type: ignore[arg-type]
-            modulation_dtype="activation" if gate.dtype == scale2.dtype == x.dtype else "float32",
-            residual_dtype="activation" if residual.dtype == x.dtype else "float32",
-            strided=not (x.is_contiguous and residual.is_contiguous),
-        )
-    except ValueError as error:
-        raise KernelArgumentError(f"{name}: {error}") from error

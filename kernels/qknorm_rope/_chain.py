@@ -1,27 +1,8 @@
-"""The split chain in torch operations, shared by `split_torch` (eager) and `compiled` (torch.compile of the same code)."""
+"""The rotation in torch operations, as models write it."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-
-
-def split_chain(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    eps: float,
-    layout: str,
-    position_offset: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Norm of q and k `[N, heads, D]`, each rounded to their dtype, then the rotation in float32, rounded again."""
-    rows = positions + position_offset if position_offset else positions
-    cos, sin = cos_sin_cache.index_select(0, rows).float().unsqueeze(1).chunk(2, dim=-1)
-    normed = (F.rms_norm(q, q.shape[-1:], q_weight, eps), F.rms_norm(k, k.shape[-1:], k_weight, eps))
-    return rotate(normed[0], cos, sin, layout), rotate(normed[1], cos, sin, layout)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str) -> torch.Tensor:

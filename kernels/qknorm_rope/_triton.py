@@ -7,15 +7,15 @@ rounding points.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable
+from fusebench import launchable
 
-from ._arguments import check_device
+from .op import Arguments
 
 
 @triton.jit
@@ -172,28 +172,28 @@ def _qk_kernel(
         )  # fmt: skip
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int,
-    round_norm: bool,
-    norm: bool,
-    rope: bool,
-    block_heads: int,
-    num_warps: int,
-) -> None:
-    """One launch over q and k that runs the stages asked for, in place.  Shapes as in op.py."""
-    check_device(q, interpreted=True)
+class Tile(NamedTuple):
+    block_heads: int
+    """Heads per program, a power of two."""
+    num_warps: int
+
+
+UNCONTRACTED = {"enable_fp_fusion": False}
+"""Compile options of a version. Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split
+and the fused launch: without it both round alike."""
+
+
+def launch(call: Arguments, tile: Tile, options: Mapping[str, Any], *, norm: bool = True, rope: bool = True) -> None:
+    """One launch over the call's q and k that runs the stages asked for, in place.
+
+    Args:
+        tile, options: how heads are cut into programs, and Triton's compile options. They belong to the version that launches.
+    """
+    call.require_gpu()
+    q, k, q_weight, k_weight = call.q, call.k, call.q_weight, call.k_weight
     tokens, q_heads, head_dim = q.shape
     k_heads = k.shape[1]
-    programs = tokens * (triton.cdiv(q_heads, block_heads) + triton.cdiv(k_heads, block_heads))
+    programs = tokens * (triton.cdiv(q_heads, tile.block_heads) + triton.cdiv(k_heads, tile.block_heads))
     if programs == 0:
         return
     kernel: Any = launchable(_qk_kernel)
@@ -202,24 +202,22 @@ def launch(
         k,
         q if q_weight is None else q_weight,  # never read without AFFINE
         k if k_weight is None else k_weight,
-        cos_sin_cache,
-        positions,
+        call.cos_sin_cache,
+        call.positions,
         q.stride(0),
         k.stride(0),
-        position_offset,
-        eps,
+        call.position_offset,
+        call.eps,
         Q_HEADS=q_heads,
         K_HEADS=k_heads,
         D=head_dim,
-        R=cos_sin_cache.shape[1],
-        BLOCK_H=block_heads,
-        INTERLEAVED=layout == "interleaved",
+        R=call.cos_sin_cache.shape[1],
+        BLOCK_H=tile.block_heads,
+        INTERLEAVED=call.layout == "interleaved",
         NORM=norm,
         ROPE=rope,
-        ROUND=round_norm,
+        ROUND=call.round_norm,
         AFFINE=q_weight is not None,
-        num_warps=num_warps,
-        # Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split and the fused
-        # launch: without it both round alike.
-        enable_fp_fusion=False,
+        num_warps=tile.num_warps,
+        **options,
     )

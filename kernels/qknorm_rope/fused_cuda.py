@@ -12,8 +12,7 @@ from fusebench import kernel
 from fusebench.errors import KernelArgumentError
 from fusebench.registry import nvrtc
 
-from ._arguments import check, check_device
-from .op import ITEM_SIZES, Params
+from .op import ITEM_SIZES, Arguments, Params
 
 SOURCE = Path(__file__).with_suffix(".cu")
 DTYPE_CODES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -29,25 +28,14 @@ MOST_HEADS = 6
     "qknorm_rope", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="lanes per (token, head), 16-byte loads, shuffles, persistent grid",
 )  # fmt: skip
-def fused_cuda(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    layout: str = "interleaved",
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> None:
+def fused_cuda(call: Arguments) -> None:
     """Overwrites q and k."""
-    check(q, k, q_weight, k_weight, cos_sin_cache, positions, layout=layout, position_offset=position_offset)
-    check_device(q, interpreted=False)
+    call.checked()
+    call.require_gpu(interpreted=False)
+    q, k, q_weight, k_weight, cos_sin_cache, positions = call.q, call.k, call.q_weight, call.k_weight, call.cos_sin_cache, call.positions
     tokens, q_heads, head_dim = q.shape
     item_size = q.element_size()
-    if (reason := _declined(layout, cos_sin_cache.shape[1], head_dim, item_size)) is not None:
+    if (reason := _declined(call.layout, cos_sin_cache.shape[1], head_dim, item_size)) is not None:
         raise KernelArgumentError(f"{fused_cuda.id}: argument cos_sin_cache: {reason}; call fused_triton, or dispatch, which picks it")
     q_stride, k_stride = q.stride(0), k.stride(0)
     weights = (0, 0) if q_weight is None or k_weight is None else (q_weight.data_ptr(), k_weight.data_ptr())
@@ -60,8 +48,8 @@ def fused_cuda(
         k_heads=k.shape[1],
         dtype=DTYPE_CODES[q.dtype],
         cache_dtype=DTYPE_CODES[cos_sin_cache.dtype],
-        interleaved=layout == "interleaved",
-        round_norm=round_norm,
+        interleaved=call.layout == "interleaved",
+        round_norm=call.round_norm,
         affine=q_weight is not None,
         wide_positions=positions.dtype == torch.int64,
         unroll=unroll,
@@ -78,7 +66,7 @@ def fused_cuda(
         device_index=device_index,
         arguments=(
             q, k, q_weight, k_weight, cos_sin_cache, positions,
-            numpy.int64(q_stride), numpy.int64(k_stride), numpy.int64(position_offset), numpy.int64(tokens), numpy.float32(eps),
+            numpy.int64(q_stride), numpy.int64(k_stride), numpy.int64(call.position_offset), numpy.int64(tokens), numpy.float32(call.eps),
         ),
     )  # fmt: skip
 

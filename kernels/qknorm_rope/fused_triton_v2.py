@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import torch
+import triton
 
 from fusebench import Bitwise, Close, kernel
 from fusebench.schema import Contract
 
-from . import _tiles, _triton
-from ._arguments import check
-from .op import Params
+from ._triton import UNCONTRACTED, Tile, launch
+from .op import Arguments, Params
+
+
+def tile(head_dim: int) -> Tile:
+    """Tile of the fused launch over `[N, heads, D]`: 32 elements a thread, eight heads of 128 to a warp.
+
+    On an H200, 4096 tokens of 24 heads of 128 in bfloat16: 61.2 us with two heads to a warp, 31.9 with four, 24.9 with eight;
+    with more warps to the program the cosines go through shared memory and a barrier (eight heads: 25.9 us on two, 26.3 on four).
+    """
+    width = triton.next_power_of_2(head_dim)
+    block_heads = 16 if width <= 64 else 8
+    return Tile(block_heads, num_warps=max(1, block_heads * width // 1024))
 
 
 @kernel(
@@ -21,27 +31,10 @@ from .op import Params
     replay=True,
     note="blocks of heads share cos and sin; tuned tile",
 )
-def fused_triton(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    layout: str = "interleaved",
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> None:
+def fused_triton(call: Arguments) -> None:
     """Overwrites q and k."""
-    check(q, k, q_weight, k_weight, cos_sin_cache, positions, layout=layout, position_offset=position_offset)
-    tile = _tiles.fused(q)
-    _triton.launch(
-        q, k, q_weight, k_weight, cos_sin_cache, positions,
-        eps=eps, layout=layout, position_offset=position_offset, round_norm=round_norm, norm=True, rope=True,
-        block_heads=tile.block_heads, num_warps=tile.num_warps,
-    )  # fmt: skip
+    call.checked()
+    launch(call, tile(call.q.shape[2]), UNCONTRACTED)
 
 
 @fused_triton.promises

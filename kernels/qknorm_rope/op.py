@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from fusebench import Op, define_op
-from fusebench.errors import KernelArgumentError
+import fusebench
+from fusebench import Op, axis, define_op, option, tensor
+from fusebench.registry.arguments import Laid
+from fusebench.registry.layouts import Layout as TensorLayout
+from fusebench.registry.layouts import refuse
+from fusebench.registry.op import SHORT_DTYPES
 
 if TYPE_CHECKING:
     import torch
@@ -89,17 +93,61 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
 
 
+class Arguments(fusebench.Arguments, axes={"D": axis("head_dim", one_of=HEAD_DIMS)}):
+    """q `[N, heads, D]` and k `[N, kv_heads, D]`, which are overwritten, their weights `[D]`, the cosines and sines, and N positions."""
+
+    q: torch.Tensor = tensor("N heads D", mutable=True)
+    k: torch.Tensor = tensor("N kv_heads D", mutable=True)
+    q_weight: torch.Tensor | None = tensor("D", contiguous=True)
+    k_weight: torch.Tensor | None = tensor("D", contiguous=True)
+    cos_sin_cache: torch.Tensor = tensor("positions R", dtype=("float32", "q"), contiguous=True)
+    positions: torch.Tensor = tensor("N", dtype=("int32", "int64"), contiguous=True)
+    eps: float = 1e-6
+    layout: Layout = "interleaved"
+    position_offset: int = option(0, least=0)
+    round_norm: bool = False
+
+    @staticmethod
+    def plan(laid: Laid) -> None:
+        for name in ("q", "k"):
+            _check_strides(laid.op, name, getattr(laid, name))
+        if (laid.q_weight is None) != (laid.k_weight is None):
+            refuse(laid.op, "q_weight" if laid.q_weight is None else "k_weight", "None beside the other weight", "both weights or neither")
+        head_dim, rotary = laid.q.shape[2], laid.cos_sin_cache.shape[1]
+        if not 2 <= rotary <= head_dim or rotary % 2:
+            refuse(laid.op, "cos_sin_cache", f"R = {rotary}", f"an even R from 2 to D = {head_dim}")
+
+    @staticmethod
+    def case(laid: Laid) -> dict[str, Any]:
+        return {
+            "tokens": max(1, laid.q.shape[0]),
+            "heads": laid.q.shape[1],
+            "kv_heads": laid.k.shape[1],
+            "rope_dim": laid.cos_sin_cache.shape[1],
+            "position_dtype": laid.positions.dtype_name,
+            "packed": not (laid.q.is_contiguous and laid.k.is_contiguous),
+            "mode": "round_norm" if laid.round_norm else "default",
+            "cache_dtype": "float32" if laid.cos_sin_cache.dtype.itemsize == 4 else "activation",
+            "affine": laid.q_weight is not None,
+        }
+
+
+def _check_strides(op: str, name: str, x: TensorLayout) -> None:
+    """Refuse q or k `[N, heads, D]` unless the heads of a token are packed and tokens do not overlap. Raises KernelArgumentError."""
+    tokens, heads, head_dim = x.shape
+    token_stride, head_stride, stride = x.strides
+    # An axis of size 1 is never stepped along, so its stride may be anything.
+    if stride != 1 or (heads > 1 and head_stride != head_dim) or (tokens > 1 and token_stride < heads * head_dim):
+        width = heads * head_dim
+        accepted = f"heads packed within a token, tokens in memory of their own: strides ({width} or more, {head_dim}, 1)"
+        refuse(op, name, f"strides {tuple(x.strides)}", accepted)
+
+
 @define_op
 class QkNormRope(Op):
     name = "qknorm_rope"
     Params = Params
-    schema = (
-        "(Tensor(a!) q, Tensor(b!) k, Tensor? q_weight, Tensor? k_weight, Tensor cos_sin_cache, Tensor positions, *, "
-        "float eps=1e-06, str layout='interleaved', int position_offset=0, bool round_norm=False) -> ()"
-    )
-    outputs = ("q", "k")
-    in_place = True
-    split_reference = "split_torch@1"
+    Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
 
@@ -129,66 +177,19 @@ class QkNormRope(Op):
         made["positions"] = positions.repeat(params.batch)
         return made
 
+    def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        if not params.packed:
+            return buffers
+        qkv, heads = buffers["qkv"], params.heads
+        return {**buffers, "q": qkv[:, :heads], "k": qkv[:, heads : heads + params.key_heads]}
+
     def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        if params.packed:
-            qkv, heads = buffers["qkv"], params.heads
-            q, k = qkv[:, :heads], qkv[:, heads : heads + params.key_heads]
-        else:
-            q, k = buffers["q"], buffers["k"]
-        return {
-            "q": q,
-            "k": k,
-            "q_weight": buffers.get("q_weight"),
-            "k_weight": buffers.get("k_weight"),
-            "cos_sin_cache": buffers["cos_sin_cache"],
-            "positions": buffers["positions"],
-            "eps": params.eps,
-            "layout": params.layout,
-            "position_offset": params.position_offset,
-            "round_norm": params.mode == "round_norm",
-        }
+        return {**super().arguments(params, buffers), "round_norm": params.mode == "round_norm"}
 
     def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         rows = arguments["positions"].long() + params.position_offset
         cos, sin = arguments["cos_sin_cache"].double()[rows].unsqueeze(1).chunk(2, dim=-1)
         return {name: _reference(arguments[name], arguments[f"{name}_weight"], cos, sin, params.eps, params.layout) for name in ("q", "k")}
-
-    def params_of(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        q_weight: torch.Tensor | None,
-        k_weight: torch.Tensor | None,
-        cos_sin_cache: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        eps: float = 1e-6,
-        layout: Layout = "interleaved",
-        position_offset: int = 0,
-        round_norm: bool = False,
-    ) -> Params:
-        from ._arguments import check
-
-        check(q, k, q_weight, k_weight, cos_sin_cache, positions, layout=layout, position_offset=position_offset)
-        try:
-            return Params(
-                tokens=max(1, q.shape[0]),  # an empty batch is a call like any other, and no kernel's support depends on the count
-                heads=q.shape[1],
-                kv_heads=k.shape[1],
-                head_dim=q.shape[2],
-                rope_dim=cos_sin_cache.shape[1],
-                layout=layout,
-                dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]
-                eps=eps,
-                position_dtype=str(positions.dtype).removeprefix("torch."),  # type: ignore[arg-type]
-                position_offset=position_offset,
-                packed=not (q.is_contiguous() and k.is_contiguous()),
-                mode="round_norm" if round_norm else "default",
-                cache_dtype="float32" if cos_sin_cache.dtype.itemsize == 4 else "activation",
-                affine=q_weight is not None,
-            )
-        except ValueError as error:
-            raise KernelArgumentError(f"qknorm_rope: {error}") from error
 
     def minimum_bytes(self, params: Params) -> int:
         item = ITEM_SIZES[params.dtype]
@@ -204,7 +205,7 @@ class QkNormRope(Op):
         return params.rows * (params.heads + params.key_heads) * per_row
 
     def shape(self, params: Params) -> str:
-        short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[params.dtype]
+        short = SHORT_DTYPES[params.dtype]
         heads = str(params.heads) if params.key_heads == params.heads else f"{params.heads}/{params.key_heads}"
         batch = f"{params.batch}x" if params.batch > 1 else ""
         rope = f" R{params.rotary}" if params.rotary != params.head_dim else ""
@@ -217,10 +218,6 @@ class QkNormRope(Op):
             )
         )
         return f"{batch}{params.tokens}x{heads}x{params.head_dim}{rope} {short}{extras}"
-
-    def shrink(self, params: Params, rows: int) -> Params:
-        batch = min(params.batch, max(1, rows))
-        return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
 
 
 def cos_sin_cache(rows: int, rotary: int, device: torch.device) -> torch.Tensor:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "qknorm_rope", "peer_flashinfer", version=1, role="peer", language="cuda", requires=("flashinfer",), install="flashinfer-python",
     note="FlashInfer rmsnorm of q, of k, then RoPE, all in place: three launches; a position offset is a view into the table",
 )  # fmt: skip
-def peer_flashinfer(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> None:
+def peer_flashinfer(call: Arguments) -> None:
     """Overwrites q and k; rounds after the norm in either mode."""
     rmsnorm = library_function("flashinfer.norm:rmsnorm")
     rope = library_function("flashinfer.rope:apply_rope_with_cos_sin_cache_inplace")
-    tokens, _, head_dim = q.shape
-    for x, weight in ((q, q_weight), (k, k_weight)):
+    tokens, _, head_dim = call.q.shape
+    for x, weight in ((call.q, call.q_weight), (call.k, call.k_weight)):
         rows = x.view(-1, head_dim)
-        rmsnorm(rows, weight, eps=eps, out=rows)
-    table = cos_sin_cache[position_offset:]
-    rope(positions, q.view(tokens, -1), k.view(tokens, -1), head_dim, table, is_neox=layout == "neox")
+        rmsnorm(rows, weight, eps=call.eps, out=rows)
+    table = call.cos_sin_cache[call.position_offset :]
+    rope(call.positions, call.q.view(tokens, -1), call.k.view(tokens, -1), head_dim, table, is_neox=call.layout == "neox")
 
 
 @peer_flashinfer.supports

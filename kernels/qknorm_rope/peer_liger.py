@@ -7,32 +7,20 @@ import torch
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "qknorm_rope", "peer_liger", version=1, role="peer", language="triton", requires=("liger_kernel",), install="liger-kernel",
     note="Liger rms_norm (gemma casting: float32 throughout) of q, of k, then rope on the results; torch gathers the table's rows first",
 )  # fmt: skip
-def peer_liger(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_liger(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns new q and k; rounds after the norm in either mode."""
     rms_norm = library_function("liger_kernel.transformers.functional:liger_rms_norm")
     rope = library_function("liger_kernel.transformers.functional:liger_rope")
-    rotary = cos_sin_cache.shape[1]
-    cos, sin = (half.index_select(0, positions) for half in cos_sin_cache[position_offset:].chunk(2, dim=-1))
-    normed = (rms_norm(x, weight, eps, casting_mode="gemma") for x, weight in ((q, q_weight), (k, k_weight)))
+    rotary = call.cos_sin_cache.shape[1]
+    cos, sin = (half.index_select(0, call.positions) for half in call.cos_sin_cache[call.position_offset :].chunk(2, dim=-1))
+    normed = (rms_norm(x, weight, call.eps, casting_mode="gemma") for x, weight in ((call.q, call.q_weight), (call.k, call.k_weight)))
     # Liger takes [batch, heads, tokens, D] as attention does, and works on the [batch, tokens, heads, D] that lies beneath.
     q_heads, k_heads = (x.unsqueeze(0).transpose(1, 2) for x in normed)
     turned = rope(q_heads, k_heads, cos.unsqueeze(0), sin.unsqueeze(0), rotary_dim=rotary)

@@ -8,29 +8,17 @@ from fusebench import kernel
 
 from .._shared.peers import library_function, taken
 from ._parts import NORM
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "qknorm_rope", "peer_quack", version=1, role="peer", language="cuda", requires=("quack",), install="quack-kernels", covers=NORM,
     note="quack rmsnorm of q and of k: two launches",
 )  # fmt: skip
-def peer_quack(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_quack(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns q and k normalised."""
     rmsnorm = library_function("quack.rmsnorm:rmsnorm", "quack:rmsnorm")
-    return rmsnorm(q, q_weight, eps=eps), rmsnorm(k, k_weight, eps=eps)
+    return rmsnorm(call.q, call.q_weight, eps=call.eps), rmsnorm(call.k, call.k_weight, eps=call.eps)
 
 
 @peer_quack.supports

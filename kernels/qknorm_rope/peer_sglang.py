@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 _LANES = 32
 """Threads that share a head; each holds D / 32 neighbouring elements, which must be rotated all or none."""
@@ -17,28 +15,27 @@ _LANES = 32
     "qknorm_rope", "peer_sglang", version=1, role="peer", language="cuda", requires=("sglang",), install="sglang",
     note="SGLang fused_inplace_qknorm_rope; a position offset is a view into the table",
 )  # fmt: skip
-def peer_sglang(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> None:
+def peer_sglang(call: Arguments) -> None:
     """Overwrites q and k."""
     fused = library_function(
         "sglang.kernels.ops.diffusion:fused_inplace_qknorm_rope",
         "sglang.kernels.ops.diffusion.qknorm_rope:fused_inplace_qknorm_rope",
         "sglang.jit_kernel.diffusion.qknorm_rope:fused_inplace_qknorm_rope",
     )
-    table = cos_sin_cache[position_offset:]
-    head_dim, rope_dim = q.shape[-1], cos_sin_cache.shape[-1]
-    fused(q, k, q_weight, k_weight, table, positions, is_neox=layout == "neox", eps=eps, head_dim=head_dim, rope_dim=rope_dim)
+    table = call.cos_sin_cache[call.position_offset :]
+    head_dim, rope_dim = call.q.shape[-1], call.cos_sin_cache.shape[-1]
+    fused(
+        call.q,
+        call.k,
+        call.q_weight,
+        call.k_weight,
+        table,
+        call.positions,
+        is_neox=call.layout == "neox",
+        eps=call.eps,
+        head_dim=head_dim,
+        rope_dim=rope_dim,
+    )
 
 
 @peer_sglang.supports

@@ -7,33 +7,21 @@ import torch
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "qknorm_rope", "peer_vllm", version=1, role="peer", language="cuda", requires=("vllm",), install="vllm",
     note="vLLM rms_norm of q, of k, then rotary_embedding on the results: three launches; a position offset is a view into the table",
 )  # fmt: skip
-def peer_vllm(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    cos_sin_cache: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    eps: float,
-    layout: str,
-    position_offset: int = 0,
-    round_norm: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_vllm(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns new q and k; rounds after the norm in either mode."""
     rms_norm = library_function("vllm._custom_ops:rms_norm")
     rotary_embedding = library_function("vllm._custom_ops:rotary_embedding")
-    normed = torch.empty_like(q), torch.empty_like(k)
-    rms_norm(normed[0], q, q_weight, eps)
-    rms_norm(normed[1], k, k_weight, eps)
-    rotary_embedding(positions, *normed, q.shape[-1], cos_sin_cache[position_offset:], layout == "neox")
+    normed = torch.empty_like(call.q), torch.empty_like(call.k)
+    rms_norm(normed[0], call.q, call.q_weight, call.eps)
+    rms_norm(normed[1], call.k, call.k_weight, call.eps)
+    rotary_embedding(call.positions, *normed, call.q.shape[-1], call.cos_sin_cache[call.position_offset :], call.layout == "neox")
     return normed
 
 

@@ -6,33 +6,22 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
 from .._shared.modulated_norm_cuda import launch
-from ._plan import plan_call
+from .op import Arguments
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "fused_cuda", version=1, role="fused", language="cuda", replay=True, requires=("cuda.core",),
     note="a warp or a few per row, row in registers, 16-byte loads, persistent grid",
 )  # fmt: skip
-def fused_cuda(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
-    plan = plan_call(residual, x, gate, weight, bias, scale, shift, eps, norm)
-    check_device("residual_gate_norm_scale_shift", "x", x, interpreted=False)
-    y, v = x.new_empty(x.shape), x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y, v = call.allocate()
     launch(
-        plan, x,
-        y=y, v=v, residual=residual, gate=gate, norm=norm, weight=weight, bias=bias, eps=eps, scale=scale, shift=shift,
+        plan, call.x,
+        y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
+        scale=call.scale, shift=call.shift,
     )  # fmt: skip
     return y, v

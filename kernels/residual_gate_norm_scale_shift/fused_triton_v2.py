@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import torch
+import triton
 
 from fusebench import kernel
 
-from .._shared.layout import check_device
-from .._shared.modulated_norm_triton import launch
-from .._shared.row_tiles import tuned
-from ._plan import plan_call
+from .._shared.modulated_norm_triton import UNCONTRACTED, launch
+from .._shared.row_tiles import WIDE, RowTile, two_tiles
+from .op import Arguments
+
+
+def tile(hidden: int) -> RowTile:
+    """32 to 64 elements a thread: `two_tiles`, but one block on four warps, a part of its lanes idle, where that is WIDE."""
+    cut = two_tiles(hidden)
+    block = triton.next_power_of_2(hidden)
+    return RowTile(1, block, 0, num_warps=4) if cut.tail and block >= WIDE else cut
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "fused_triton", version=2, role="fused", language="triton", replay=True,
     note="rows per program and warps by D, no idle lanes",
 )  # fmt: skip
-def fused_triton(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def fused_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
-    plan = plan_call(residual, x, gate, weight, bias, scale, shift, eps, norm)
-    check_device("residual_gate_norm_scale_shift", "x", x, interpreted=True)
-    y, v = x.new_empty(x.shape), x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu()
+    y, v = call.allocate()
     launch(
-        plan, tuned(plan.hidden), x,
-        y=y, v=v, residual=residual, gate=gate, norm=norm, weight=weight, bias=bias, eps=eps, scale=scale, shift=shift,
+        plan, tile(plan.hidden), UNCONTRACTED, call.x,
+        y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
+        scale=call.scale, shift=call.shift,
     )  # fmt: skip
     return y, v

@@ -8,28 +8,17 @@ from fusebench import kernel
 
 from .._shared.norm_parts import ADD_NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "peer_liger", version=1, role="peer", language="triton", requires=("liger_kernel",),
     install="liger-kernel", covers=ADD_NORM, note="Liger fused_add_rms_norm in gemma casting (float32 throughout)",
 )  # fmt: skip
-def peer_liger(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_liger(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (norm(v), v) with v = residual + x, both `[B, S, D]`."""
     fused = library_function("liger_kernel.transformers.functional:liger_fused_add_rms_norm")
-    y, v = fused(x, residual, weight, eps, casting_mode="gemma", in_place=False)
+    y, v = fused(call.x, call.residual, call.weight, call.eps, casting_mode="gemma", in_place=False)
     return y, v
 
 

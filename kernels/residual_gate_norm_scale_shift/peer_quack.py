@@ -8,28 +8,17 @@ from fusebench import kernel
 
 from .._shared.norm_parts import ADD_NORM
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "peer_quack", version=1, role="peer", language="cuda", requires=("quack",),
     install="quack-kernels", covers=ADD_NORM, note="quack rmsnorm with its residual and prenorm arguments",
 )  # fmt: skip
-def peer_quack(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_quack(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (norm(v), v) with v = residual + x, both `[B, S, D]`."""
     rmsnorm = library_function("quack.rmsnorm:rmsnorm", "quack:rmsnorm")
-    y, v = rmsnorm(x, weight, residual=residual, eps=eps, prenorm=True)
+    y, v = rmsnorm(call.x, call.weight, residual=call.residual, eps=call.eps, prenorm=True)
     return y, v
 
 

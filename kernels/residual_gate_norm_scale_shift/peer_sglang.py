@@ -7,32 +7,21 @@ import torch
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "peer_sglang", version=1, role="peer", language="cuda", requires=("sglang",), install="sglang",
     note="SGLang fused_scale_residual_norm_scale_shift (CuTe DSL)",
 )  # fmt: skip
-def peer_sglang(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def peer_sglang(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
     fused = library_function(
         "sglang.kernels.ops.diffusion:fused_scale_residual_norm_scale_shift",
         "sglang.kernels.ops.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_scale_residual_norm_scale_shift",
         "sglang.jit_kernel.diffusion.cutedsl.scale_residual_norm_scale_shift:fused_scale_residual_norm_scale_shift",
     )
-    y, v = fused(residual, x, gate, weight, bias, scale, shift, norm, eps)
+    y, v = fused(call.residual, call.x, call.gate, call.weight, call.bias, call.scale, call.shift, call.norm, call.eps)
     return y, v
 
 

@@ -6,24 +6,15 @@ import torch
 
 from fusebench import kernel
 
-from ._chain import split_chain
+from .._shared.norm_chain import norm_scale_shift_chain, residual_gate_chain
+from .op import Arguments
 
 
 @kernel(
     "residual_gate_norm_scale_shift", "split_torch", version=1, role="split", language="torch",
     note="residual + gate * x, norm, * (1 + scale), + shift as models write it",
 )  # fmt: skip
-def split_torch(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    gate: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    norm: str = "layer",
-) -> tuple[torch.Tensor, torch.Tensor]:
+def split_torch(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
-    return split_chain(residual, x, gate, weight, bias, scale, shift, eps, norm)
+    v = residual_gate_chain(call.residual, call.x, call.gate)
+    return norm_scale_shift_chain(v, call.weight, call.bias, call.scale, call.shift, call.eps, call.norm), v

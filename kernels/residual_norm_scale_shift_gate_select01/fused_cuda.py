@@ -6,8 +6,8 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.select01_cuda import fused
-from .op import NAME
+from .._shared.select01.cuda import fused
+from .op import Arguments
 
 
 @kernel(
@@ -15,22 +15,6 @@ from .op import NAME
     requires=("cuda.core",),
     note="a warp or a few per row, row in registers, one row set by address, persistent grid",
 )  # fmt: skip
-def fused_cuda(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    residual_gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale0: torch.Tensor,
-    shift0: torch.Tensor,
-    gate0: torch.Tensor,
-    scale1: torch.Tensor,
-    shift1: torch.Tensor,
-    gate1: torch.Tensor,
-    index: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (y, v, gate_out), each `[B, L, C]`."""
-    rows = (scale0, shift0, gate0, scale1, shift1, gate1)
-    return fused(NAME, x, weight, bias, rows, index, eps, residual=residual, residual_gate=residual_gate)  # type: ignore[return-value]
+    return fused(call)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import torch
+import triton
 
 from fusebench import kernel
 
-from .._shared.select01_triton import fused
-from .op import NAME
+from .._shared.row_tiles import WIDE, RowTile, two_tiles
+from .._shared.select01.launch import fused
+from .op import Arguments
+
+
+def tile(hidden: int) -> RowTile:
+    """32 to 64 elements a thread: `two_tiles`, but one block on four warps, a part of its lanes idle, where that is WIDE."""
+    cut = two_tiles(hidden)
+    block = triton.next_power_of_2(hidden)
+    return RowTile(1, block, 0, num_warps=4) if cut.tail and block >= WIDE else cut
 
 
 @kernel(
     "residual_norm_scale_shift_gate_select01", "fused_triton", version=1, role="fused", language="triton", replay=True,
     note="loads both row sets, selects values",
 )  # fmt: skip
-def fused_triton(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    residual_gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale0: torch.Tensor,
-    shift0: torch.Tensor,
-    gate0: torch.Tensor,
-    scale1: torch.Tensor,
-    shift1: torch.Tensor,
-    gate1: torch.Tensor,
-    index: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def fused_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (y, v, gate_out), each `[B, L, C]`."""
-    rows = (scale0, shift0, gate0, scale1, shift1, gate1)
-    return fused(NAME, x, weight, bias, rows, index, eps, both=True, residual=residual, residual_gate=residual_gate)  # type: ignore[return-value]
+    return fused(call, tile, both=True)

@@ -6,28 +6,17 @@ import torch
 
 from fusebench import kernel
 
-from ._chain import split_chain
+from .._shared.norm_chain import residual_gate_chain
+from .._shared.select01.chain import select01_chain
+from .op import Arguments
 
 
 @kernel(
     "residual_norm_scale_shift_gate_select01", "split_torch", version=1, role="split", language="torch",
     note="residual + residual_gate * x, layer norm, both row sets spread and selected by torch.where, * (1 + scale), + shift",
 )  # fmt: skip
-def split_torch(
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    residual_gate: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale0: torch.Tensor,
-    shift0: torch.Tensor,
-    gate0: torch.Tensor,
-    scale1: torch.Tensor,
-    shift1: torch.Tensor,
-    gate1: torch.Tensor,
-    index: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def split_torch(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (y, v, gate_out), each `[B, L, C]`."""
-    return split_chain(residual, x, residual_gate, weight, bias, scale0, shift0, gate0, scale1, shift1, gate1, index, eps)
+    v = residual_gate_chain(call.residual, call.x, call.residual_gate)
+    y, gate_out = select01_chain(v, call)
+    return y, v, gate_out

@@ -6,18 +6,20 @@ rotation in torch operations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable
+from fusebench import launchable
+from fusebench.registry.layouts import check_device
 
-from .._shared.layout import check_device
 from ..qknorm_rope._triton import process_heads
-from ._arguments import OP, Heads, Plan
+from ._plan import OP, Heads, Plan
 from ._tiles import Tile, programs
+from .op import Arguments
 
 
 @triton.jit
@@ -92,26 +94,28 @@ def _rotary(
             )  # fmt: skip
 
 
+UNCONTRACTED = {"enable_fp_fusion": False}
+"""Compile options of a version. Contraction of a * b - c * d would leave one of the products unrounded."""
+
+
+def rotated(call: Arguments, plan: Plan) -> list[tuple[torch.Tensor, Heads]]:
+    """The call's q, and k where there is one, each with where its heads lie."""
+    return [(call.q, plan.q)] if call.k is None or plan.k is None else [(call.q, plan.q), (call.k, plan.k)]
+
+
 def launch(
-    plan: Plan,
-    tile: Tile,
-    *rotated: tuple[torch.Tensor, Heads],
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    layout: str,
-    position_offset: int,
-    per_token: bool = False,
+    call: Arguments, plan: Plan, tile: Tile, options: Mapping[str, Any], *parts: tuple[torch.Tensor, Heads], per_token: bool = False
 ) -> None:
     """One launch that rotates one or two tensors in place.
 
     Args:
-        rotated: q, k or both, with where their heads lie.
+        tile, options: how heads are cut into programs, and Triton's compile options. They belong to the version that launches.
+        parts: q, k or both, with where their heads lie.
         per_token: a program takes all heads of a token.
     """
-    first, first_heads = rotated[0]
+    first, first_heads = parts[0]
     check_device(OP, "q", first, interpreted=True)
-    second, second_heads = rotated[1] if len(rotated) > 1 else (first, Heads(0, 0, 0))
+    second, second_heads = parts[1] if len(parts) > 1 else (first, Heads(0, 0, 0))
     grid = plan.rows if per_token else programs(plan.rows, tile.block_heads, first_heads, second_heads)
     if grid == 0:
         return
@@ -119,25 +123,24 @@ def launch(
     kernel[(grid,)](
         first,
         second,
-        cos_cache,
-        cos_cache if sin_cache is None else sin_cache,
-        first if positions is None else positions,  # never read without POSITIONS
+        call.cos_cache,
+        call.cos_cache if call.sin_cache is None else call.sin_cache,
+        first if call.positions is None else call.positions,  # never read without POSITIONS
         plan.tokens,
         first_heads.batch_stride,
         first_heads.token_stride,
         second_heads.batch_stride,
         second_heads.token_stride,
-        position_offset,
+        call.position_offset,
         FIRST_HEADS=first_heads.heads,
         SECOND_HEADS=second_heads.heads,
         D=plan.head_dim,
         R=plan.rotary,
         BLOCK_H=tile.block_heads,
-        INTERLEAVED=layout == "interleaved",
-        JOINT=sin_cache is None,
-        POSITIONS=positions is not None,
+        INTERLEAVED=call.layout == "interleaved",
+        JOINT=call.sin_cache is None,
+        POSITIONS=call.positions is not None,
         PER_TOKEN=per_token,
         num_warps=tile.num_warps,
-        # Contraction of a * b - c * d would leave one of the products unrounded.
-        enable_fp_fusion=False,
+        **options,
     )

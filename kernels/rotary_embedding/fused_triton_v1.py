@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import Bitwise, kernel
 
-from . import _tiles, _triton
-from ._arguments import plan_call
+from ._plan import Heads
+from ._tiles import ELEMENTS_PER_WARP, Tile, power_of_two
+from ._triton import UNCONTRACTED, launch, rotated
+from .op import Arguments
+
+
+def tile(rotary: int, *heads: Heads) -> Tile:
+    """Tile of a program that takes all heads of a token, in as many steps as that needs: at most four warps."""
+    most = power_of_two(max(each.heads for each in heads))
+    width = power_of_two(rotary)
+    block_heads = max(1, min(most, 4 * ELEMENTS_PER_WARP // width))
+    return Tile(block_heads, num_warps=max(1, block_heads * width // ELEMENTS_PER_WARP))
 
 
 @kernel(
     "rotary_embedding", "fused_triton", version=1, role="fused", language="triton", replay=True,
     contract=Bitwise("rotary_embedding/split_torch@1"), note="one program per token",
 )  # fmt: skip
-def fused_triton(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    *,
-    layout: str = "interleaved",
-    head_dim: int = 0,
-    position_offset: int = 0,
-) -> None:
+def fused_triton(call: Arguments) -> None:
     """Overwrites q and k.  A handful of tokens leaves most of the GPU idle: that is version 2's lesson."""
-    plan = plan_call(q, k, cos_cache, sin_cache, positions, layout, head_dim, position_offset)
-    rotated = [(q, plan.q)] if k is None or plan.k is None else [(q, plan.q), (k, plan.k)]
-    _triton.launch(
-        plan, _tiles.per_token(plan.rotary, *(heads for _, heads in rotated)), *rotated,
-        cos_cache=cos_cache, sin_cache=sin_cache, positions=positions, layout=layout, position_offset=position_offset, per_token=True,
-    )  # fmt: skip
+    plan = call.checked()
+    parts = rotated(call, plan)
+    launch(call, plan, tile(plan.rotary, *(heads for _, heads in parts)), UNCONTRACTED, *parts, per_token=True)

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import Bitwise, kernel
 
-from . import _tiles, _triton
-from ._arguments import plan_call
+from ._plan import Heads
+from ._tiles import ELEMENTS_PER_WARP, ENOUGH_PROGRAMS, Tile, power_of_two, programs
+from ._triton import UNCONTRACTED, launch, rotated
+from .op import Arguments
+
+
+def tile(rows: int, rotary: int, *heads: Heads) -> Tile:
+    """Tile of one warp over some heads of a token; of fewer heads where there are too few tokens to fill the GPU otherwise.
+
+    Four tokens of 32 + 8 heads of 128 are 20 programs of eight heads, on 20 of 132 multiprocessors; of one head they are 160.
+    """
+    most = power_of_two(max(each.heads for each in heads))
+    block_heads = max(1, min(most, ELEMENTS_PER_WARP // power_of_two(rotary)))
+    while block_heads > 1 and programs(rows, block_heads, *heads) < ENOUGH_PROGRAMS:
+        block_heads //= 2
+    return Tile(block_heads, num_warps=1)
 
 
 @kernel(
     "rotary_embedding", "fused_triton", version=2, role="fused", language="triton", replay=True,
     contract=Bitwise("rotary_embedding/split_torch@1"), note="parallel over heads as well as tokens; smaller blocks for few tokens",
 )  # fmt: skip
-def fused_triton(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    *,
-    layout: str = "interleaved",
-    head_dim: int = 0,
-    position_offset: int = 0,
-) -> None:
+def fused_triton(call: Arguments) -> None:
     """Overwrites q and k."""
-    plan = plan_call(q, k, cos_cache, sin_cache, positions, layout, head_dim, position_offset)
-    rotated = [(q, plan.q)] if k is None or plan.k is None else [(q, plan.q), (k, plan.k)]
-    _triton.launch(
-        plan, _tiles.per_heads(plan.rows, plan.rotary, *(heads for _, heads in rotated)), *rotated,
-        cos_cache=cos_cache, sin_cache=sin_cache, positions=positions, layout=layout, position_offset=position_offset,
-    )  # fmt: skip
+    plan = call.checked()
+    parts = rotated(call, plan)
+    launch(call, plan, tile(plan.rows, plan.rotary, *(heads for _, heads in parts)), UNCONTRACTED, *parts)

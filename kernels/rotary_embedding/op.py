@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from fusebench import Op, define_op
-from fusebench.errors import KernelArgumentError
+import fusebench
+from fusebench import Op, define_op, option, tensor
+from fusebench.registry.arguments import Laid
+from fusebench.registry.op import SHORT_DTYPES
 
-from .._shared.layout import Layout, layout_of, optional_layout, remembered
 from ..qknorm_rope.op import ITEM_SIZES, cos_sin_cache, reference_rotation
 from ..qknorm_rope.op import Layout as PairLayout
+from ._plan import HEAD_DIMS, Plan, plan
 
 if TYPE_CHECKING:
     import torch
-
-HEAD_DIMS = (64, 80, 96, 128, 256, 320)
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -90,17 +90,45 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
 
 
+class Arguments(fusebench.Arguments):
+    """q and perhaps k, which are overwritten, the cosines and sines, and perhaps positions; shapes as at the top of this file."""
+
+    q: torch.Tensor = tensor(mutable=True)
+    k: torch.Tensor | None = tensor(mutable=True)
+    cos_cache: torch.Tensor
+    sin_cache: torch.Tensor | None
+    positions: torch.Tensor | None
+    layout: PairLayout = "interleaved"
+    head_dim: int = 0
+    position_offset: int = option(0, least=0)
+
+    @staticmethod
+    def plan(laid: Laid) -> Plan:
+        return plan(laid)
+
+    @staticmethod
+    def case(laid: Laid) -> dict[str, Any]:
+        checked = plan(laid)
+        return {
+            "batch": max(1, checked.batch),
+            "tokens": max(1, checked.tokens),
+            "heads": checked.q.heads,
+            "kv_heads": checked.k.heads if checked.k is not None else 0,
+            "head_dim": checked.head_dim,
+            "rope_dim": checked.rotary,
+            "rank": len(laid.q.shape),
+            "caches": "joint" if laid.sin_cache is None else "separate",
+            "cache_dtype": "float32" if laid.cos_cache.dtype.itemsize == 4 else "activation",
+            "positions": "index" if laid.positions is None else laid.positions.dtype_name,
+            "packed": not (laid.q.is_contiguous and (laid.k is None or laid.k.is_contiguous)),
+        }
+
+
 @define_op
 class RotaryEmbedding(Op):
     name = "rotary_embedding"
     Params = Params
-    schema = (
-        "(Tensor(a!) q, Tensor(b!)? k, Tensor cos_cache, Tensor? sin_cache, Tensor? positions, *, "
-        "str layout='interleaved', int head_dim=0, int position_offset=0) -> ()"
-    )
-    outputs = ("q", "k")
-    in_place = True
-    split_reference = "split_torch@1"
+    Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton",)
 
@@ -137,7 +165,7 @@ class RotaryEmbedding(Op):
             made["positions"] = positions.repeat(params.batch)
         return made
 
-    def arguments(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         if params.packed:
             qkv, heads = buffers["qkv"], params.heads
             q = _view(params, qkv, 0, heads)
@@ -145,16 +173,7 @@ class RotaryEmbedding(Op):
         else:
             q = _view(params, buffers["q"], 0, params.heads)
             k = _view(params, buffers["k"], 0, params.key_heads) if params.key_heads else None
-        return {
-            "q": q,
-            "k": k,
-            "cos_cache": buffers["cos_cache"],
-            "sin_cache": buffers.get("sin_cache"),
-            "positions": buffers.get("positions"),
-            "layout": params.layout,
-            "head_dim": params.head_dim,
-            "position_offset": params.position_offset,
-        }
+        return {**buffers, "q": q, "k": k}
 
     def reference(self, params: Params, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         import torch
@@ -174,21 +193,6 @@ class RotaryEmbedding(Op):
             outputs[name] = reference_rotation(heads, cos.unsqueeze(1), sin.unsqueeze(1), params.layout).reshape(arguments[name].shape)
         return outputs
 
-    def params_of(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        cos_cache: torch.Tensor,
-        sin_cache: torch.Tensor | None,
-        positions: torch.Tensor | None,
-        *,
-        layout: PairLayout = "interleaved",
-        head_dim: int = 0,
-        position_offset: int = 0,
-    ) -> Params:
-        layouts = layout_of(q), optional_layout(k), layout_of(cos_cache), optional_layout(sin_cache), optional_layout(positions)
-        return _params_of(*layouts, layout, head_dim, position_offset)
-
     def minimum_bytes(self, params: Params) -> int:
         activations = 2 * params.rows * (params.heads + params.key_heads) * params.rotary * ITEM_SIZES[params.dtype]
         cache = params.tokens * params.rotary * params.cache_item_size
@@ -199,7 +203,7 @@ class RotaryEmbedding(Op):
         return 3 * params.rows * (params.heads + params.key_heads) * params.rotary  # four products and two sums per pair
 
     def shape(self, params: Params) -> str:
-        short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[params.dtype]
+        short = SHORT_DTYPES[params.dtype]
         heads = str(params.heads) if params.key_heads == params.heads else f"{params.heads}/{params.key_heads}"
         batch = f"{params.batch}x" if params.batch > 1 else ""
         rope = f" R{params.rotary}" if params.rotary != params.head_dim else ""
@@ -212,10 +216,6 @@ class RotaryEmbedding(Op):
         )
         return f"{batch}{params.tokens}x{heads}x{params.head_dim}{rope} {short}{extras}"
 
-    def shrink(self, params: Params, rows: int) -> Params:
-        batch = min(params.batch, max(1, rows))
-        return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
-
 
 def _view(params: Params, buffer: torch.Tensor, first: int, heads: int) -> torch.Tensor:
     """Heads `first … + heads` of a buffer `[rows, all heads, D]`, in the case's rank."""
@@ -223,39 +223,3 @@ def _view(params: Params, buffer: torch.Tensor, first: int, heads: int) -> torch
         return buffer.flatten(1)[:, first * params.head_dim : (first + heads) * params.head_dim]
     part = buffer[:, first : first + heads]
     return part if params.rank == 3 else part.unflatten(0, (params.batch, params.tokens))
-
-
-@remembered
-def _params_of(
-    q: Layout,
-    k: Layout | None,
-    cos_cache: Layout,
-    sin_cache: Layout | None,
-    positions: Layout | None,
-    layout: PairLayout,
-    head_dim: int,
-    position_offset: int,
-) -> Params:
-    """The case that a call amounts to.  An empty batch is a call like any other: no kernel's support depends on the counts."""
-    from ._arguments import plan
-
-    checked = plan(q, k, cos_cache, sin_cache, positions, layout, head_dim, position_offset)
-    try:
-        return Params(
-            batch=max(1, checked.batch),
-            tokens=max(1, checked.tokens),
-            heads=checked.q.heads,
-            kv_heads=checked.k.heads if checked.k is not None else 0,
-            head_dim=checked.head_dim,
-            rope_dim=checked.rotary,
-            layout=layout,
-            dtype=q.dtype_name,  # type: ignore[arg-type]
-            rank=len(q.shape),  # type: ignore[arg-type]
-            caches="joint" if sin_cache is None else "separate",
-            cache_dtype="float32" if cos_cache.dtype.itemsize == 4 else "activation",
-            positions="index" if positions is None else positions.dtype_name,  # type: ignore[arg-type]
-            position_offset=position_offset,
-            packed=not (q.is_contiguous and (k is None or k.is_contiguous)),
-        )
-    except ValueError as error:
-        raise KernelArgumentError(f"{RotaryEmbedding.name}: {error}") from error

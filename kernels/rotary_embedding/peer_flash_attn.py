@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "rotary_embedding", "peer_flash_attn", version=1, role="peer", language="triton", requires=("flash_attn",), install="flash-attn",
     note="flash-attn apply_rotary_emb of q, then of k: two launches; it numbers the tokens itself",
 )  # fmt: skip
-def peer_flash_attn(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    *,
-    layout: str = "interleaved",
-    head_dim: int = 0,
-    position_offset: int = 0,
-) -> None:
+def peer_flash_attn(call: Arguments) -> None:
     """Overwrites q and k."""
     apply_rotary_emb = library_function("flash_attn.layers.rotary:apply_rotary_emb")
-    size = head_dim or q.shape[-1]
-    for x in (q, k):
+    size = call.head_dim or call.q.shape[-1]
+    for x in (call.q, call.k):
         if x is not None:
             samples = x if x.dim() == 4 else x.view(1, x.shape[0], -1, size)
-            interleaved = layout == "interleaved"
-            apply_rotary_emb(samples, cos_cache, sin_cache, interleaved=interleaved, inplace=True, seqlen_offsets=position_offset)
+            interleaved = call.layout == "interleaved"
+            apply_rotary_emb(
+                samples, call.cos_cache, call.sin_cache, interleaved=interleaved, inplace=True, seqlen_offsets=call.position_offset
+            )
 
 
 @peer_flash_attn.supports

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import torch
-
 from fusebench import kernel
 
 from .._shared.peers import library_function, taken
-from .op import Params
+from .op import Arguments, Params
 
 
 @kernel(
     "rotary_embedding", "peer_flashinfer", version=1, role="peer", language="cuda", requires=("flashinfer",), install="flashinfer-python",
     note="FlashInfer apply_rope_with_cos_sin_cache_inplace; a position offset is a view into the table",
 )  # fmt: skip
-def peer_flashinfer(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    *,
-    layout: str = "interleaved",
-    head_dim: int = 0,
-    position_offset: int = 0,
-) -> None:
+def peer_flashinfer(call: Arguments) -> None:
     """Overwrites q and k."""
     rope = library_function("flashinfer.rope:apply_rope_with_cos_sin_cache_inplace")
-    size = head_dim or q.shape[-1]
-    assert k is not None, "declined by supports"
-    assert positions is not None, "declined by supports"
-    q_rows, k_rows = (x.view(positions.shape[0], -1) for x in (q, k))
-    rope(positions, q_rows, k_rows, size, cos_cache[position_offset:], is_neox=layout == "neox")
+    size = call.head_dim or call.q.shape[-1]
+    assert call.k is not None, "declined by supports"
+    assert call.positions is not None, "declined by supports"
+    q_rows, k_rows = (x.view(call.positions.shape[0], -1) for x in (call.q, call.k))
+    rope(call.positions, q_rows, k_rows, size, call.cos_cache[call.position_offset :], is_neox=call.layout == "neox")
 
 
 @peer_flashinfer.supports

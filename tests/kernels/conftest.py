@@ -18,7 +18,8 @@ import torch
 
 from fusebench.accuracy.execution import run_plain
 from fusebench.registry import Collection, Kernel, Op, load_collection
-from fusebench.registry.torch_operator import interpreting
+from fusebench.registry.compiled import compiled_kernel
+from fusebench.registry.launching import interpreting
 from fusebench.schema import Role
 from helpers import cubin_dump
 
@@ -161,6 +162,33 @@ class Bench:
 def bench_of(collection: Collection, device: torch.device) -> Callable[[str], Bench]:
     """`bench_of(op)`: that op's kernels on the device where Triton runs."""
     return lambda name: Bench(collection, collection.op(name), device)
+
+
+@pytest.fixture
+def one_graph(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench, Any, Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """`one_graph(bench, params, buffers)`: outputs of the op's `compiled@1`, whose chain torch must trace as one graph.
+
+    The default backend needs a C++ compiler; whether the chain is one graph does not depend on it.
+    """
+    compile_chain = torch.compile
+
+    def compile_in_eager_mode(chain: Any, *, fullgraph: bool, dynamic: bool, options: Any) -> Any:
+        assert fullgraph
+        return compile_chain(chain, fullgraph=fullgraph, dynamic=dynamic, backend="aot_eager")
+
+    def run(bench: Bench, params: Any, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        kernel = compiled_kernel(bench.split, bench.op.compiled or {})
+        assert kernel.id == bench.kernel("compiled@1").id
+        monkeypatch.setattr(torch, "compile", compile_in_eager_mode)
+        return dict(zip(bench.op.outputs, run_plain(kernel, bench.op, params, buffers), strict=True))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tile_of(collection: Collection) -> Callable[[str], Callable[..., Any]]:
+    """`tile_of("norm_scale_shift/fused_triton@1")`: the tile of a released version, which its own file holds."""
+    return lambda kernel: sys.modules[collection.kernel(kernel).__module__].tile  # type: ignore[no-any-return]
 
 
 def rounding_errors(output: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,8 @@ import torch
 from fusebench.config import find_project
 from fusebench.errors import KernelArgumentError
 from fusebench.registry import Collection, Kernel, Op, dispatch
+from fusebench.registry.launching import interpreting
 from fusebench.registry.op import positional_names
-from fusebench.registry.torch_operator import interpreting
 from fusebench.schema import Case, Language, Role
 from fusebench.suites import load_suite
 

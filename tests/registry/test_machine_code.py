@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusebench import launchable
 from fusebench.registry import load_collection
 from fusebench.registry.kernel import Kernel
-from fusebench.registry.machine_code import Listener, call_digests, combined, current_listener, described, digest, listening
-from fusebench.registry.torch_operator import launchable
+from fusebench.registry.machine_code import Listener, combined, current_listener, described, digest, listening
+from fusebench.registry.sources import call_digests
 from fusebench.schema import Close, KernelId, Language, Role
 
 TOY = Path(__file__).parents[1] / "toy_project" / "kernels"

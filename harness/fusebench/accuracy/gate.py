@@ -14,8 +14,8 @@ import torch
 
 from ..errors import KernelDeclarationError
 from ..registry.kernel import Kernel
+from ..registry.launching import interpreting
 from ..registry.op import Buffers, Op
-from ..registry.torch_operator import interpreting
 from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
 from .draws import MAGNITUDES, MOST_DRAWS, Special, is_small, special_draws
@@ -64,7 +64,7 @@ def check_kernel(
         Exception: whatever the kernel raises; the caller decides what status that is.
     """
     if kernel.part is not None:
-        op, split = kernel.part.op_of(op), kernel.part.split_of(split)
+        op, split = kernel.part.op_of(op), split.of_part(kernel.part)
     checked, tokens = (params, None) if rows is None else _shrink(op, params, rows)
     seed = secrets.randbits(32) if seed is None else seed
     check = _Check(kernel, op, checked, split=split, others=others or {}, device=device, seed=seed, on_draw=on_draw)

@@ -3,13 +3,16 @@
 Importing this package imports no torch: declarations are plain data until a kernel runs.
 """
 
+from .arguments import Arguments, axis, option, tensor
 from .collection import Collection, Problem, load_collection
 from .dispatch import Dispatcher, Selection, dispatch
 from .kernel import Kernel, kernel
+from .launching import launchable
 from .op import Buffers, Op, define_op
 from .part import Part
 
 __all__ = [
+    "Arguments",
     "Buffers",
     "Collection",
     "Dispatcher",
@@ -18,8 +21,12 @@ __all__ = [
     "Part",
     "Problem",
     "Selection",
+    "axis",
     "define_op",
     "dispatch",
     "kernel",
+    "launchable",
     "load_collection",
+    "option",
+    "tensor",
 ]

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from ..errors import UnknownNameError, UsageError, describe_unknown
 from ..schema import KernelId, Role
+from . import compiled
+from .compiled import compiled_kernel
 from .declaring import recording
 from .kernel import Kernel
 from .op import Op
@@ -189,9 +191,10 @@ def _load_folder(collection: Collection, folder: Path, prefix: str, declared: li
         return
 
     def own() -> list[Kernel]:
-        return [one for one in declared if isinstance(one, Kernel) and one.__module__.startswith(f"{package}.")]
+        found = [one for one in declared if isinstance(one, Kernel) and one.__module__.startswith(f"{package}.")]
+        return [*_default_compiled(op, found), *found]
 
-    for files in _batches(folder, wanted.kernel):
+    for files in _batches(folder, _declared_as(op, wanted.kernel)):
         for file in files:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
         if any(kernel.id == wanted.kernel for kernel in own()):
@@ -202,15 +205,30 @@ def _load_folder(collection: Collection, folder: Path, prefix: str, declared: li
             collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
 
 
-def _batches(folder: Path, wanted: KernelId | None) -> list[list[Path]]:
-    """The folder's kernel files in order; first those that may declare the kernel that is wanted, because they mention its name.
+def _default_compiled(op: Op, declared: list[Kernel]) -> list[Kernel]:
+    """The kernel `compiled@1` made from the op's split reference, unless a file declares it, the op wants none or the split is absent."""
+    split = [kernel for kernel in declared if str(kernel.id) == f"{op.name}/{op.split_reference}"]
+    made = [compiled_kernel(one, op.compiled) for one in split[:1] if op.compiled is not None]
+    return [one for one in made if all(one.id != kernel.id for kernel in declared)]
 
-    A file that is not needed may be slow to execute: those of other libraries' kernels import these libraries.
+
+def _declared_as(op: Op, wanted: KernelId | None) -> str | None:
+    """The kernel name that the file with the wanted kernel mentions: the split reference's for the default `compiled@1`."""
+    if wanted is None:
+        return None
+    default = op.compiled is not None and (wanted.name, wanted.version) == (compiled.NAME, compiled.VERSION)
+    return op.split_reference.partition("@")[0] if default else wanted.name
+
+
+def _batches(folder: Path, name: str | None) -> list[list[Path]]:
+    """The folder's kernel files in order: first those that mention the kernel `name`, then the others.
+
+    A file that is not needed may be slow to execute: an adapter to another library imports that library.
     """
     files = [file for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
-    if wanted is None:
+    if name is None:
         return [files]
-    likely = [file for file in files if wanted.name.encode() in file.read_bytes()]
+    likely = [file for file in files if name.encode() in file.read_bytes()]
     return [likely, [file for file in files if file not in likely]]
 
 

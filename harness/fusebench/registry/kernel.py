@@ -1,6 +1,6 @@
 """`@kernel`: the one thing a kernel author writes.
 
-A `Kernel` is callable like the function it decorates.  Inside `torch.compile` the call goes through the torch operator that
+A `Kernel` is callable with the arguments of its op.  Inside `torch.compile` the call goes through the torch operator that
 the loader registered for it, so that it can be traced; otherwise it goes straight to the function, so that eager callers pay
 no operator dispatch.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelDeclarationError
 from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
+from .arguments import taken_by
 from .declaring import record
 from .part import Part
 from .replay import Call, Replay, describe_call
@@ -44,7 +45,12 @@ class Kernel:
         install: str = "",
     ) -> None:
         functools.update_wrapper(self, function)
+        self.file = inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>"
+        declared = taken_by(function)
+        if declared is not None:
+            function = declared.bind(function)
         self.function = function
+        """Takes the op's arguments as its schema names them, also when the author's function takes them as one object."""
         self._replay = Replay(function) if replay else None
         self.id = kernel_id
         self.role = role
@@ -55,7 +61,6 @@ class Kernel:
         self.part = part
         """What it computes where that is less than the op; None for the whole op."""
         self.install = install
-        self.file = inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>"
         self.op: Op | None = None
         self.torch_op: Callable[..., Any] | None = None
         """The torch operator of a fused kernel, once registered."""
@@ -139,6 +144,18 @@ class Kernel:
             return self(*args, **kwargs)
         return self._replay(call, args, kwargs)
 
+    def of_part(self, part: Part) -> Kernel:
+        """The split chain of `part` as a kernel that replaces this one, the split reference of the whole op."""
+        return Kernel(
+            part.split,
+            KernelId(self.id.op, f"{self.id.name}_of_part", self.id.version),
+            role=Role.SPLIT,
+            language=Language.TORCH,
+            contract=self.contract,
+            requires=(),
+            note=f"split chain of the part that covers {part.covers}",
+        )
+
     def __repr__(self) -> str:
         return f"<Kernel {self.id} {self.role} {self.language}>"
 
@@ -164,8 +181,9 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare the decorated function as the kernel `op/name@version`.
 
-    The function takes the arguments of the op's schema by the schema's names.  For an in-place op a fused kernel overwrites
-    its arguments and returns None; any other kernel may do that too, or return new tensors, one per output.
+    The function takes the op's declared arguments as one object (`def fused(call: Arguments)`), or spelled out by the names of the
+    schema.  For an in-place op a fused kernel overwrites its arguments and returns None; any other kernel may do that too, or return
+    new tensors, one per output.
 
     Args:
         op: name of the op, which is the folder's name.

@@ -7,16 +7,12 @@ where a replay hears them (`launchable`, `nvrtc.launch`), but independently of i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..schema import Language, Role
 from .elf import sections
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
 
 KEPT_SECTIONS = (".text.", ".nv.info", ".nv.constant", ".nv.shared.", ".nv.global", ".rodata")
 """Beginnings of the names of sections that decide what runs: instructions, register counts and launch bounds (`.nv.info`), constants, sizes
@@ -78,21 +74,6 @@ def listening() -> Iterator[Listener]:
             yield listener
     finally:
         _listener.reset(token)
-
-
-def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
-    """Digests of what `call`, which calls `kernel` on a device, launches.
-
-    Empty, which is unknown, where launches may go unheard: torch.compile's and another library's, and those of a Triton or CUDA kernel
-    of which none was heard.
-    """
-    if kernel.role in (Role.COMPILED, Role.PEER):
-        return {}
-    with kernel.without_replay(), listening() as listener:
-        call()
-    if kernel.language is not Language.TORCH and not listener.launches:
-        return {}
-    return listener.digests
 
 
 def combined(digests: Mapping[str, str]) -> str | None:

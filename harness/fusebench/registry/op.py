@@ -1,7 +1,7 @@
-"""What an op is: its parameters, inputs, float64 reference, byte count and FLOP count.
+"""An op: its parameters, arguments, inputs, float64 reference, byte count and FLOP count.
 
-An op's `op.py` holds one subclass of `Op` marked with `@define_op`.  It must not import torch at module level, so that
-suites can be validated and cases listed without it; methods that compute import torch inside.
+An op's `op.py` holds one subclass of `Op` marked with `@define_op`. It must not import torch at module level, so that suites can be
+validated and cases listed without it; methods that compute import torch inside.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from ..errors import KernelDeclarationError
+from .arguments import Arguments as _Arguments
 from .declaring import record
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 Buffers = Mapping[str, "torch.Tensor"]
 """Named contiguous tensors holding an op's input values, one per allocation; the harness places and guards each."""
 
-Arguments = Mapping[str, Any]
-"""What a kernel is called with, by the names in `Op.schema`."""
+SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 class Op(ABC):
@@ -35,40 +35,62 @@ class Op(ABC):
     Params: ClassVar[type[msgspec.Struct]]
     """Frozen msgspec struct of a case's parameters; refuses unknown keys and impossible combinations (ValueError)."""
 
+    Arguments: ClassVar[type[_Arguments] | None] = None
+    """The arguments of a call, declared once; `schema`, `outputs`, `in_place`, `fake` and `params_of` then follow from it."""
+
     schema: ClassVar[str]
-    """Signature of every kernel of this op in torch's schema language, mutable arguments annotated (`Tensor(a!) q`) and
-    `-> ()` for an in-place op."""
+    """Signature of every kernel of this op in torch's schema language, such as `(Tensor(a!) q, *, float eps=1e-06) -> ()`. An op that
+    declares no `Arguments` writes it out."""
 
     outputs: ClassVar[tuple[str, ...]]
-    """Names of the outputs.  For an in-place op they are the names of the arguments that are overwritten; an optional one that is not
-    given is no output of that call (see `outputs_of`)."""
+    """Names of the outputs. Those of an in-place op are the overwritten arguments; an optional one that a call does not give is no output
+    of that call (see `outputs_of`)."""
 
     in_place: ClassVar[bool] = False
 
-    split_reference: ClassVar[str]
+    split_reference: ClassVar[str] = "split_torch@1"
     """`name@version` of the split kernel whose error the `close` contract is relative to; it must run on every device."""
 
     baselines: ClassVar[tuple[str, ...]]
-    """`name@version` of the kernels that speedups are relative to: the first that runs on the device is used."""
+    """`name@version` of the kernels that speedups are relative to: the first that runs on the device is used. The split reference alone
+    unless given."""
 
     dispatch_order: ClassVar[tuple[str, ...]] = ()
     """Kernel names, best first, that `dispatch` tries within the preferred role; the newest version of each."""
+
+    compiled: ClassVar[Mapping[str, Any] | None] = None
+    """Inductor's options of the default kernel `compiled@1`, which is torch.compile of the split reference. None for no such kernel; an op
+    that declares `Arguments` has it unless it says None."""
+
+    token_fields: ClassVar[tuple[str, ...]] = ("batch", "tokens")
+    """Fields of `Params` whose product is the number of tokens, outermost first; `shrink` reduces those that `Params` has."""
 
     @abstractmethod
     def buffers(self, params: Any, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0) -> Buffers:
         """Fresh random inputs on `device`: normal values with outlier channels, scaled by `magnitude`."""
 
-    @abstractmethod
-    def arguments(self, params: Any, buffers: Buffers) -> Arguments:
-        """The kernel's arguments as views of `buffers`: strides and packing are made here."""
+    def arguments(self, params: Any, buffers: Buffers) -> Mapping[str, Any]:
+        """A kernel's arguments by name: tensors from `views`, options from the fields of `params` with the same name."""
+        declared = self._declared("arguments")
+        views = self.views(params, buffers)
+        made = {name: views.get(name) for name in declared.tensors}
+        return made | {name: getattr(params, name, one.default) for name, one in declared.options.items()}
+
+    def views(self, params: Any, buffers: Buffers) -> Mapping[str, Any]:
+        """The tensor arguments as views of `buffers`, by name: strides and packing are made here. A name that is absent is None."""
+        return buffers
 
     @abstractmethod
-    def reference(self, params: Any, arguments: Arguments) -> dict[str, torch.Tensor]:
+    def reference(self, params: Any, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The outputs in float64, computed from the rounded inputs, without touching `arguments`."""
 
-    @abstractmethod
     def params_of(self, *args: Any, **kwargs: Any) -> Any:
-        """The Params that a call's arguments amount to.  Raises KernelArgumentError for arguments no kernel may take."""
+        """The case that a call's arguments amount to, as Params.
+
+        Raises:
+            KernelArgumentError: arguments that no kernel may take.
+        """
+        return self._declared("params_of")(*args, **kwargs).params(self.Params)
 
     @abstractmethod
     def minimum_bytes(self, params: Any) -> int:
@@ -78,13 +100,22 @@ class Op(ABC):
     def flops(self, params: Any) -> int:
         """Floating-point operations of the formula; a fused multiply-add counts two."""
 
-    @abstractmethod
     def shape(self, params: Any) -> str:
-        """A short human label, such as `4096x24x128 bf16`."""
+        """A short human label, such as `4096x3072 bf16`: by default the anchor's sizes and the dtype."""
+        declared = self._declared("shape")
+        fields = [declared.axes[symbol].field for symbol in declared.tensors[declared.anchor].shape or () if symbol in declared.axes]
+        sizes = [str(getattr(params, name)) for name in fields if name != "batch" or params.batch > 1]
+        dtype = getattr(params, "dtype", "")
+        return " ".join(filter(None, ("x".join(sizes), SHORT_DTYPES.get(dtype, dtype))))
 
-    @abstractmethod
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""
+        changes, left = {}, rows
+        for name in self.token_fields:
+            if name in self.Params.__struct_fields__:
+                changes[name] = min(getattr(params, name), max(1, left))
+                left //= changes[name]
+        return msgspec.structs.replace(params, **changes)
 
     def outputs_of(self, params: Any) -> tuple[str, ...]:
         """Names of the outputs of a case: all of `outputs`, unless an in-place op's optional argument is left out."""
@@ -96,14 +127,17 @@ class Op(ABC):
         return str(tensor.device.type)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        """Output shapes and dtypes without computing; an in-place op has no outputs of its own."""
+        """Empty outputs of a call's shapes and dtypes, without computing; None for an in-place op."""
+        if self.Arguments is not None:
+            return self.Arguments(*args, **kwargs).allocate()
         if not self.in_place:
-            raise KernelDeclarationError(f"op {self.name!r} returns new tensors, so its op.py must define `fake`")
+            raise KernelDeclarationError(f"op {self.name!r} returns new tensors, so its op.py must declare `Arguments` or define `fake`")
+        return None
 
     def apply(self, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run `kernel` with the op's own semantics: whatever a kernel of an in-place op returns is copied into its arguments.
+        """Run `kernel` with the op's semantics: tensors that a kernel of an in-place op returns are copied into its arguments.
 
-        Returns the outputs as a tuple (of the overwritten arguments that are given, for an in-place op).
+        Returns the kernel's outputs; for an in-place op the overwritten arguments that the call gives, as a tuple.
         """
         returned = kernel(*args, **kwargs)
         if not self.in_place:
@@ -120,13 +154,31 @@ class Op(ABC):
         """`raw` as this op's Params; msgspec.ValidationError names the offending key."""
         return msgspec.convert(dict(raw), self.Params, strict=True)
 
+    def _declared(self, method: str) -> type[_Arguments]:
+        if self.Arguments is None:
+            raise KernelDeclarationError(f"op {self.name!r} declares no `Arguments`, so its op.py must define `{method}`")
+        return self.Arguments
+
 
 OpT = TypeVar("OpT", bound=type[Op])
-_REQUIRED = ("name", "Params", "schema", "outputs", "split_reference", "baselines")
+_REQUIRED = ("name", "Params", "schema", "outputs")
 
 
 def define_op(cls: OpT) -> OpT:
-    """Declare `cls` as the op of its folder."""
+    """Declare `cls` as the op of its folder.
+
+    Raises:
+        KernelDeclarationError: a required attribute is missing.
+    """
+    declared = cls.Arguments
+    if declared is not None:
+        declared.op = getattr(cls, "name", cls.__name__)
+        mutable = tuple(name for name, one in declared.tensors.items() if one.mutable)
+        cls.schema, cls.outputs, cls.in_place = declared.schema, mutable or tuple(declared.returns), bool(mutable)
+        if "compiled" not in cls.__dict__:
+            cls.compiled = {}
+    if not hasattr(cls, "baselines"):
+        cls.baselines = (cls.split_reference,)
     missing = [attribute for attribute in _REQUIRED if not hasattr(cls, attribute)]
     if missing:
         raise KernelDeclarationError(f"op class {cls.__name__} in {cls.__module__} lacks {', '.join(missing)}")

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelDeclarationError
-from ..schema import KernelId, Language, Role
+from .op import Op
 
 if TYPE_CHECKING:
     import torch
-
-    from .kernel import Kernel
-    from .op import Op
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +59,3 @@ class Part:
             }
         reduced: Op = type(f"{type(op).__name__}Part", (type(op),), changed)()
         return reduced
-
-    def split_of(self, split: Kernel) -> Kernel:
-        """The part's split chain as a kernel, in the place of the op's split reference `split`."""
-        from .kernel import Kernel
-
-        return Kernel(
-            self.split,
-            KernelId(split.id.op, f"{split.id.name}_of_part", split.id.version),
-            role=Role.SPLIT,
-            language=Language.TORCH,
-            contract=split.contract,
-            requires=(),
-            note=f"split chain of the part that covers {self.covers}",
-        )

@@ -1,12 +1,18 @@
-"""Which files of its root a kernel is made of, so that two versions of a folder can be told apart kernel by kernel without running them."""
+"""What a kernel is made of: the source files of its root, and the machine code that its calls launch.
+
+Two versions of a kernels folder are told apart by these, kernel by kernel, without timing them.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
+from ..schema import Language, Role
 from .kernel import Kernel
+from .machine_code import listening
 
 
 def source_digests(kernel: Kernel, root: Path) -> dict[str, str]:
@@ -42,6 +48,21 @@ def root_of(kernel: Kernel, roots: tuple[Path, ...]) -> Path | None:
     """The root that the kernel's file lies in; None for a file outside of all of them."""
     file = Path(kernel.file).resolve()
     return next((root for root in roots if file.is_relative_to(root.resolve())), None)
+
+
+def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
+    """Digests of what `call`, which calls `kernel` on a device, launches.
+
+    Empty, which is unknown, where launches may go unheard: torch.compile's and another library's, and those of a Triton or CUDA kernel
+    of which none was heard.
+    """
+    if kernel.role in (Role.COMPILED, Role.PEER):
+        return {}
+    with kernel.without_replay(), listening() as listener:
+        call()
+    if kernel.language is not Language.TORCH and not listener.launches:
+        return {}
+    return listener.digests
 
 
 def _imported(file: Path, root: Path) -> list[Path]:

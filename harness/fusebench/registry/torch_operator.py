@@ -8,56 +8,16 @@ and CUDA C++ become an opaque `custom_op`.  Eager calls do not pass through here
 from __future__ import annotations
 
 import inspect
-import os
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..schema import Language, Role
-from .machine_code import current_listener
-from .replay import Watched, current_recorder
+from .kernel import Kernel
 
-if TYPE_CHECKING:
-    from .kernel import Kernel
+# Re-exported: kernels of older revisions, which `ab` loads beside this one, import these three from here.
+from .launching import interpreting, launchable, trace, tracing
 
-_tracing: ContextVar[bool] = ContextVar("fusebench_tracing", default=False)
-
-
-def interpreting() -> bool:
-    """Whether Triton kernels run in the interpreter in this process (`TRITON_INTERPRET=1`)."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def launchable(jit_function: Any) -> Any:
-    """`jit_function`, wrapped so that whoever follows the call can see its launch: torch tracing a fused kernel's operator, a replay, or a
-    listener to machine code.
-
-    Kernel authors write `launchable(_kernel)[grid](...)`; where nobody follows this returns `jit_function` itself.
-    """
-    if not _tracing.get():
-        recorder = current_recorder()
-        if recorder is not None:
-            return recorder.watch(jit_function)
-        return jit_function if current_listener() is None else Watched(jit_function, None)
-    import torch
-
-    return torch.library.wrap_triton(jit_function)
-
-
-def tracing() -> bool:
-    """Whether a fused kernel's operator is being traced right now: torch then accepts `num_warps` and `num_stages` alone as options."""
-    return _tracing.get()
-
-
-@contextmanager
-def _trace() -> Iterator[None]:
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
+__all__ = ["interpreting", "launchable", "register", "tracing"]
 
 
 def register(kernel: Kernel, namespace: str) -> None:
@@ -75,7 +35,7 @@ def register(kernel: Kernel, namespace: str) -> None:
     if kernel.language is Language.TRITON and not op.in_place and not interpreting():
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            with _trace():
+            with trace():
                 return kernel.function(*args, **kwargs)
 
         # triton_op infers the schema from a signature even where one is given, and kernel functions need not be annotated.

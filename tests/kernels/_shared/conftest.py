@@ -58,6 +58,6 @@ def gated_error(tanh_bench: Any, shared: Any, one_rounding: Any) -> Callable[...
         if "y2" not in outputs:
             return found
         second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
-        return max(found, one_rounding(outputs["y2"], shared("norm_tanh_chain").reference_norm_scale(outputs["y"], **second)))
+        return max(found, one_rounding(outputs["y2"], shared("norm_tanh.chain").reference_norm_scale(outputs["y"], **second)))
 
     return error

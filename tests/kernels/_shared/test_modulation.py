@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fusebench.errors import KernelArgumentError
+from fusebench.registry.layouts import layout_of
 
 B, S, D, F = 2, 6, 8, 3
 X = torch.zeros(B, S, D)
@@ -51,7 +52,6 @@ def made(name: str, strided: bool) -> torch.Tensor:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_described_address_holds_the_broadcast_value(shared: Any, name: str, strided: bool) -> None:
     values = made(name, strided)
-    layout_of = shared("layout").layout_of
     at = shared("modulation").broadcast("op", "scale", layout_of(values), layout_of(X))
     storage = values.as_strided((values.untyped_storage().nbytes() // 4 - values.storage_offset(),), (1,))
     due = spread(values)
@@ -71,14 +71,14 @@ def test_combining_in_torch_is_combining_with_the_spread_values(shared: Any, nam
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_form_is_the_narrowest_that_reads_the_same_values(shared: Any, name: str) -> None:
-    form, frames = shared("modulation").form_of(shared("layout").layout_of(made(name, strided=False)))
+    form, frames = shared("modulation").form_of(layout_of(made(name, strided=False)))
     assert form == FORMS[name]
     assert frames == (SHAPES[name][1] if form == "frame" else 1)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_device_code_is_told_what_it_needs_to_address(shared: Any, name: str) -> None:
-    layout_of, modulation = shared("layout").layout_of, shared("modulation")
+    modulation = shared("modulation")
     found = modulation.broadcast("op", "scale", layout_of(made(name, strided=False)), layout_of(X)).addressing
     due = {"scalar": modulation.SCALAR, "channel": modulation.CHANNEL}.get(FORMS[name], modulation.ROW)
     assert found == due
@@ -88,7 +88,7 @@ def test_device_code_is_told_what_it_needs_to_address(shared: Any, name: str) ->
 def test_a_forms_own_shape_has_that_form(shared: Any, form: str) -> None:
     modulation = shared("modulation")
     shape = modulation.shape_of(form, batch=B, tokens=S, frames=F, hidden=D)
-    assert modulation.form_of(shared("layout").layout_of(torch.ones(shape))) == (form, F if form == "frame" else 1)
+    assert modulation.form_of(layout_of(torch.ones(shape))) == (form, F if form == "frame" else 1)
 
 
 def test_the_widest_form_is_the_one_read_from_the_most_places(shared: Any) -> None:
@@ -115,12 +115,10 @@ REFUSED: dict[str, tuple[torch.Tensor, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_form_is_refused_with_what_is(shared: Any, name: str) -> None:
     values, message = REFUSED[name]
-    layout_of = shared("layout").layout_of
     with pytest.raises(KernelArgumentError, match=rf"op: argument scale: found .*{message.removeprefix('found ')}"):
         shared("modulation").broadcast("op", "scale", layout_of(values), layout_of(X))
 
 
 def test_float32_values_modulate_16_bit_rows(shared: Any) -> None:
-    layout_of = shared("layout").layout_of
     for dtype in (torch.float32, torch.bfloat16):
         assert shared("modulation").broadcast("op", "scale", layout_of(torch.ones(D, dtype=dtype)), layout_of(X.bfloat16()))

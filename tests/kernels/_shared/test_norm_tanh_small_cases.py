@@ -93,7 +93,7 @@ def test_more_than_one_rounding_is_seen(tanh_bench: Any, tanh_case: Any, gated_e
 
 def planted(bench: Any, shared: Any, squash: Callable[[torch.Tensor], torch.Tensor]) -> Kernel:
     """The op in float64 with one rounding per output and `squash` in the place of tanh."""
-    chain, combine = shared("norm_tanh_chain"), shared("modulation").combine
+    chain, combine = shared("norm_tanh.chain"), shared("modulation").combine
 
     def function(**arguments: Any) -> Any:
         norm = {name: arguments[name] for name in ("weight", "bias", "eps", "norm")}
@@ -275,7 +275,7 @@ def test_any_shape_is_rounded_once(tanh_bench: Any, tanh_case: Any, gated_error:
 @pytest.fixture
 def many_rows(shared: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tiles' module, to which any launch has many rows."""
-    tiles = shared("norm_tanh_tiles")
+    tiles = shared("norm_tanh.tiles")
     assert tiles.tuned(1536, 3).rows == 1
     monkeypatch.setattr(tiles, "MANY_ROWS", 1)
     return tiles

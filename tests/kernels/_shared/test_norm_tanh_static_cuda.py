@@ -16,11 +16,11 @@ def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int =
            residual: int | None = None, stream: bool = True, rows: int = 4128, addressing: int = CHANNEL, layer: bool = False,
            affine: bool = True, aligned: bool = True, split: tuple[int, int] | None = None) -> Any:  # fmt: skip
     """The `nvrtc.KernelSource` that the launch would compile for these arguments."""
-    cuda, tiles, broadcast = shared("norm_tanh_cuda"), shared("norm_tanh_tiles"), shared("modulation").Broadcast
+    cuda, tiles, broadcast = shared("norm_tanh.cuda"), shared("norm_tanh.tiles"), shared("modulation").Broadcast
     at = broadcast(hidden if addressing == ROW else 0, 0, rows, 0 if addressing == SCALAR else 1)
     assert at.addressing == addressing
     own = broadcast(rows * hidden, hidden, 1, 1) if stream else at
-    plan = shared("norm_tanh_arguments").TanhPlan(1, rows, hidden, own, at, at if second else None)
+    plan = shared("norm_tanh.plan").TanhPlan(1, rows, hidden, own, at, at if second else None)
     weight = modulation if affine else ABSENT
     bias = weight if layer else ABSENT
     twice = (weight, bias, weight if second else ABSENT, bias if second else ABSENT)

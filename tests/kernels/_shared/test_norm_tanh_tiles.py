@@ -16,14 +16,14 @@ Z_IMAGE = 3840
 @pytest.mark.parametrize("rows", [1, 4128])
 def test_tiles_cover_the_row_and_give_each_thread_what_registers_hold(shared: Any, rows: int) -> None:
     for hidden in ALL_HIDDEN:
-        tile = shared("norm_tanh_tiles").tuned(hidden, rows)
+        tile = shared("norm_tanh.tiles").tuned(hidden, rows)
         assert tile.head + tile.tail >= hidden, hidden
         assert all(number & (number - 1) == 0 for number in (tile.rows, tile.head, tile.tail, tile.num_warps)), hidden
         assert 16 <= tile.rows * (tile.head + tile.tail) / (32 * tile.num_warps) <= 64, (hidden, tile)
 
 
 def test_many_long_rows_share_a_program_and_few_do_not(shared: Any) -> None:
-    tiles = shared("norm_tanh_tiles")
+    tiles = shared("norm_tanh.tiles")
     assert [tiles.tuned(Z_IMAGE, rows).rows for rows in (1, 32, 4096, 4128)] == [1, 1, 2, 2]
     assert tiles.tuned(64, 4128) == tiles.tuned(64, 1), "short rows share one anyway"
     assert tiles.tuned(8192, 4128).rows == 1, "two would not fit into registers"
@@ -31,7 +31,7 @@ def test_many_long_rows_share_a_program_and_few_do_not(shared: Any) -> None:
 
 def test_rows_are_prefetched_where_there_is_a_second_one_to_fetch(shared: Any) -> None:
     def prefetches(hidden: int, rows: int, *, narrow: bool = True) -> bool:
-        return bool(shared("norm_tanh_tiles").spread_row(hidden, 2, rows, H200_MULTIPROCESSORS, narrow=narrow).prefetch)
+        return bool(shared("norm_tanh.tiles").spread_row(hidden, 2, rows, H200_MULTIPROCESSORS, narrow=narrow).prefetch)
 
     assert prefetches(Z_IMAGE, 4128)
     assert not prefetches(Z_IMAGE, 32)
@@ -40,7 +40,7 @@ def test_rows_are_prefetched_where_there_is_a_second_one_to_fetch(shared: Any) -
 
 
 def test_only_the_cut_that_was_seen_to_fit_is_held_to_fewer_registers(shared: Any) -> None:
-    tiles = shared("norm_tanh_tiles")
+    tiles = shared("norm_tanh.tiles")
     limits = {hidden: tiles.most_registers(tiles.tuned(hidden, 4128), narrow=True) for hidden in (256, 3072, Z_IMAGE, 5120, 8192)}
     assert limits == {256: None, 3072: 80, Z_IMAGE: 80, 5120: None, 8192: None}
     assert tiles.most_registers(tiles.tuned(Z_IMAGE, 4128), narrow=False) is None
@@ -51,7 +51,7 @@ def test_only_the_cut_that_was_seen_to_fit_is_held_to_fewer_registers(shared: An
 @pytest.mark.parametrize("item_size", [2, 4])
 def test_every_row_has_warps_that_the_source_accepts(shared: Any, item_size: int, rows: int) -> None:
     for hidden in ALL_HIDDEN:
-        split = shared("norm_tanh_tiles").spread_row(hidden, item_size, rows, H200_MULTIPROCESSORS, narrow=item_size == 2)
+        split = shared("norm_tanh.tiles").spread_row(hidden, item_size, rows, H200_MULTIPROCESSORS, narrow=item_size == 2)
         vectors = hidden * item_size // 16
         assert 1 <= split.warps <= 8
         assert 32 * (split.warps - 1) < vectors, "every warp holds elements"
@@ -63,7 +63,7 @@ def test_every_row_has_warps_that_the_source_accepts(shared: Any, item_size: int
 
 def test_z_images_row_leaves_no_lane_idle_and_short_streams_have_more_warps(shared: Any) -> None:
     def warps(hidden: int, rows: int) -> int:
-        return int(shared("norm_tanh_tiles").spread_row(hidden, 2, rows, H200_MULTIPROCESSORS, narrow=True).warps)
+        return int(shared("norm_tanh.tiles").spread_row(hidden, 2, rows, H200_MULTIPROCESSORS, narrow=True).warps)
 
     assert warps(Z_IMAGE, 4128) == 5
     assert Z_IMAGE // 8 == 5 * 32 * 3
@@ -72,24 +72,22 @@ def test_z_images_row_leaves_no_lane_idle_and_short_streams_have_more_warps(shar
     assert warps(64, 6) == 1, "more warps than vectors would be idle"
 
 
-def tanh_by_launch(shared: Any, gate: torch.Tensor) -> torch.Tensor:
+def tanh_by_launch(op: Any, shared: Any, gate: torch.Tensor) -> torch.Tensor:
     """tanh of `gate` `[n]` in float32 as the kernels compute it: the gate stage alone, of ones with a residual of zero."""
-    plan = shared("norm_tanh_arguments").plan
-    layout_of = shared("layout").layout_of
     gate = gate.view(1, -1, 1024)
     ones, zero = torch.ones_like(gate), torch.zeros(1, device=gate.device)
-    checked = plan("norm_tanh_mul_add", *(layout_of(each) for each in (zero, ones, gate)), None, None, None, None, None, 1e-5, "rms")
+    checked = op.Arguments(zero, ones, gate, None, None).checked()
     y = torch.empty_like(gate)
     with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns of overflow
-        shared("norm_tanh_triton").launch(checked, shared("row_tiles").tuned(1024), ones, y=y, residual=zero, gate=gate)
+        shared("norm_tanh.launch").launch(checked, shared("row_tiles").tuned(1024), ones, y=y, residual=zero, gate=gate)
     return y.flatten()
 
 
-def test_tanh_is_within_its_stated_units_in_the_last_place(shared: Any, device: torch.device) -> None:
+def test_tanh_is_within_its_stated_units_in_the_last_place(collection: Any, shared: Any, device: torch.device) -> None:
     """Magnitudes from 1e-30 to 12, evenly by exponent and evenly around the change of formula, of both signs."""
     even = torch.cat((torch.logspace(-30, -1, 1024), torch.linspace(0.1, 12.0, 8192), torch.linspace(0.69, 0.71, 3072)))
     gate = torch.cat((even, -even)).to(device)
-    found = tanh_by_launch(shared, gate).cpu()
+    found = tanh_by_launch(collection.op("norm_tanh_mul_add"), shared, gate).cpu()
     due = gate.double().tanh().cpu()
     unit = torch.from_numpy(np.spacing(due.abs().float().numpy())).double()
     errors = (found.double() - due).abs() / unit
@@ -97,9 +95,9 @@ def test_tanh_is_within_its_stated_units_in_the_last_place(shared: Any, device: 
     assert errors[gate.cpu().abs() < 0.7].max() <= 0.9
 
 
-def test_tanh_saturates_and_keeps_nan_infinity_and_zero(shared: Any, device: torch.device) -> None:
+def test_tanh_saturates_and_keeps_nan_infinity_and_zero(collection: Any, shared: Any, device: torch.device) -> None:
     special = torch.tensor([1e3, -1e3, 3e38, -3e38, float("inf"), -float("inf"), 9.1, -9.1, 0.0, -0.0, float("nan"), 1e-45])
-    found = tanh_by_launch(shared, torch.cat((special, torch.zeros(1012))).to(device)).cpu()
+    found = tanh_by_launch(collection.op("norm_tanh_mul_add"), shared, torch.cat((special, torch.zeros(1012))).to(device)).cpu()
     assert found[:8].tolist() == [1.0, -1.0] * 4
     assert found[8:10].tolist() == [0.0, 0.0]
     assert found[10].isnan()

@@ -15,10 +15,14 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-@pytest.mark.parametrize("tile_of", ["whole_row", "tuned", "two_tiles", "flat"])
-def test_tiles_are_powers_of_two_that_cover_the_row(shared: Any, tile_of: str) -> None:
+VERSIONS = [f"{op}/fused_triton@{version}" for op in ("norm_scale_shift", "residual_gate_norm_scale_shift") for version in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["tuned", "two_tiles", "flat", *VERSIONS])
+def test_tiles_are_powers_of_two_that_cover_the_row(shared: Any, tile_of: Any, name: str) -> None:
+    make = tile_of(name) if name in VERSIONS else getattr(shared("row_tiles"), name)
     for hidden in ALL_HIDDEN:
-        tile = getattr(shared("row_tiles"), tile_of)(hidden)
+        tile = make(hidden)
         assert all(is_power_of_two(number) for number in (tile.rows, tile.head, tile.num_warps, tile.tail or 1)), hidden
         assert tile.head + tile.tail >= hidden, hidden
         # The tail alone is masked: a head that did not fit would need the mask of both.
@@ -40,10 +44,10 @@ def test_wide_rows_are_one_block_on_four_warps(shared: Any) -> None:
     }  # fmt: skip
 
 
-def test_two_tiles_leave_no_lane_idle_where_two_powers_of_two_make_a_row(shared: Any) -> None:
+def test_two_tiles_leave_no_lane_idle_where_two_powers_of_two_make_a_row(shared: Any, tile_of: Any) -> None:
     idle = {hidden: sum(shared("row_tiles").two_tiles(hidden)[1:3]) - hidden for hidden in MODELS_HIDDEN}
     assert idle == {1536: 0, 3072: 0, 3840: 256, 5120: 0, 6144: 0}
-    assert shared("row_tiles").whole_row(3072).head == 4096, "the simple tile idles a quarter"
+    assert tile_of("norm_scale_shift/fused_triton@1")(3072).head == 4096, "the simple tile idles a quarter"
 
 
 @pytest.mark.parametrize("rows", [1, 6, 512, 4096, 100_000])

@@ -22,7 +22,11 @@ def bench(bench_of: Callable[[str], Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def shared(op: Any) -> Any:
-    """`shared("layout")`: a module of kernels/_shared as the op sees it."""
+    """`shared("row_tiles")`: a module of kernels/_shared as the op sees it."""
+    return modules(op)
+
+
+def modules(op: Any) -> Any:
     root = type(op).__module__.partition(".")[0]
     return lambda name: importlib.import_module(f"{root}._shared.{name}")
 
@@ -51,18 +55,17 @@ def test_y2_is_the_definition_computed_element_by_element(collection: Any, op: A
 
 @pytest.mark.parametrize("kernel", FUSED)
 @pytest.mark.parametrize("hidden", [96, 264])
-def test_y2_is_the_second_norm_of_the_y_that_is_returned(bench: Any, parse: Any, shared: Any, kernel: str, hidden: int) -> None:
+def test_y2_is_the_second_norm_of_the_y_that_is_returned(bench: Any, parse: Any, tile_of: Any, kernel: str, hidden: int) -> None:
     """Statistics and values come from the rounded y: a launch of the second norm alone on y gives the same bits."""
     params = parse(hidden=hidden, batch=2, affine=True, affine2=True)
     arguments = dict(bench.op.arguments(params, bench.buffers(params)))
     y, y2 = bench.kernel(kernel)(**arguments)
-    triton, tiles = shared("norm_tanh_triton"), shared("row_tiles")
-    layouts = [shared("layout").optional_layout(value) for value in arguments.values() if not isinstance(value, float | str)]
-    plan = shared("norm_tanh_arguments").plan(bench.op.name, *layouts, params.eps, params.norm)
-    tile = tiles.whole_row(hidden) if kernel == "fused_triton@1" else tiles.tuned(hidden)
+    plan = bench.op.Arguments(**arguments).checked()
+    tile, shared = tile_of(f"{bench.op.name}/{kernel}"), modules(bench.op)
     due = torch.empty_like(y)
     second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
-    triton.launch(plan, tile, y, y2=due, **second)
+    cut = tile(hidden) if kernel == "fused_triton@1" else tile(hidden, plan.rows)
+    shared("norm_tanh.launch").launch(plan, cut, y, y2=due, **second)
     torch.testing.assert_close(y2, due, rtol=0, atol=0)
 
 
@@ -72,9 +75,9 @@ def test_statistics_of_the_unrounded_y_would_be_seen(bench: Any, parse: Any, sha
     arguments = bench.op.arguments(params, bench.buffers(params))
     y = bench.op.reference(params, arguments)["y"]
     second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
-    due = shared("norm_tanh_chain").reference_norm_scale(y.bfloat16(), **second)
+    due = shared("norm_tanh.chain").reference_norm_scale(y.bfloat16(), **second)
     assert one_rounding(due.bfloat16(), due) <= 1
-    assert one_rounding(shared("norm_tanh_chain").reference_norm_scale(y, **second).bfloat16(), due) > 1
+    assert one_rounding(shared("norm_tanh.chain").reference_norm_scale(y, **second).bfloat16(), due) > 1
 
 
 def test_a_first_and_a_second_fusion_agree_on_y(bench: Any, parse: Any) -> None:

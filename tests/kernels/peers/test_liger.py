@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.registry.torch_operator import interpreting
+from fusebench.registry.launching import interpreting
 from fusebench.schema import Accuracy
 
 Judge = Callable[..., Accuracy]

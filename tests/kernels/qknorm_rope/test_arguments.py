@@ -69,8 +69,8 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "q_weight per head": ("q_weight", lambda a: a["q_weight"].expand(3, 64), "[3, 64]", "contiguous [64]"),
     "k_weight with gaps": ("k_weight", lambda a: every(a["k_weight"]), "with strides (2,)", "contiguous [64]"),
     "k_weight elsewhere": ("k_weight", lambda a: a["k_weight"].to("meta"), "device meta", "cpu, like q"),
-    "cache in another 16-bit dtype": ("cos_sin_cache", cast("cos_sin_cache", torch.float16), "torch.float16", "float32 or torch.bfloat16"),
-    "cache in float64": ("cos_sin_cache", cast("cos_sin_cache", torch.float64), "torch.float64", "float32 or torch.bfloat16"),
+    "cache in another 16-bit dtype": ("cos_sin_cache", cast("cos_sin_cache", torch.float16), "torch.float16", "float32 or bfloat16"),
+    "cache in float64": ("cos_sin_cache", cast("cos_sin_cache", torch.float64), "torch.float64", "float32 or bfloat16"),
     "cache of one dimension": ("cos_sin_cache", lambda a: a["cos_sin_cache"][0], "[64]", "contiguous [positions, R]"),
     "cache with gaps": ("cos_sin_cache", lambda a: a["cos_sin_cache"].new_ones(4, 80)[:, :64], "with strides (80, 1)", "contiguous"),
     "R odd": ("cos_sin_cache", lambda a: torch.ones(4, 63), "R = 63", "an even R from 2 to D = 64"),
@@ -146,7 +146,7 @@ def test_a_kernel_given_host_memory_refuses_it_instead_of_faulting(collection: A
 def test_a_specialisation_that_cuda_declines_is_refused_before_it_is_compiled(
     collection: Any, monkeypatch: pytest.MonkeyPatch, module: Any
 ) -> None:
-    monkeypatch.setattr(module("fused_cuda"), "check_device", lambda *_, **__: None)
+    monkeypatch.setattr(module("op").Arguments, "require_gpu", lambda *_, **__: None)
     call = arguments() | {"cos_sin_cache": torch.ones(TOKENS, 4), "layout": "neox"}
     with pytest.raises(KernelArgumentError, match=r"fused_cuda@1: argument cos_sin_cache: rope_dim 4: .* multiple of 8 elements"):
         collection.kernel("qknorm_rope/fused_cuda@1")(**call)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fusebench.accuracy import check_kernel, compare, judge_bitwise, judge_close, merge
 from fusebench.accuracy.contracts import floor_ulps
-from fusebench.registry.torch_operator import interpreting
+from fusebench.registry.launching import interpreting
 
 NEOX = {"layout": "neox"}
 ROUND = {"mode": "round_norm"}

@@ -167,14 +167,14 @@ def test_a_shrunk_case_has_at_most_so_many_rows_and_is_otherwise_the_same(parse:
 
 
 def heads_of(module: Any, *counts: int) -> list[Any]:
-    return [module("_arguments").Heads(count, 0, 0) for count in counts]
+    return [module("_plan").Heads(count, 0, 0) for count in counts]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("counts", [(32, 8), (64, 8), (8, 8), (32, 1)])
 def test_tiny_token_counts_are_spread_over_every_head(module: Any, rows: int, counts: tuple[int, int]) -> None:
     tiles, heads = module("_tiles"), heads_of(module, *counts)
-    tile = tiles.per_heads(rows, 128, *heads)
+    tile = module("fused_triton_v2").tile(rows, 128, *heads)
     launched = tiles.programs(rows, tile.block_heads, *heads)
     assert tile == (1, 1) if rows * sum(counts) < tiles.ENOUGH_PROGRAMS else launched >= tiles.ENOUGH_PROGRAMS
     assert launched > rows * 2, "more than the program per token of version 1"
@@ -182,13 +182,13 @@ def test_tiny_token_counts_are_spread_over_every_head(module: Any, rows: int, co
 
 @pytest.mark.parametrize(("rotary", "block_heads"), [(32, 32), (64, 16), (80, 8), (128, 8), (256, 4), (320, 2)])
 def test_many_tokens_give_every_lane_32_elements(module: Any, rotary: int, block_heads: int) -> None:
-    assert module("_tiles").per_heads(4096, rotary, *heads_of(module, 32, 32)) == (block_heads, 1)
+    assert module("fused_triton_v2").tile(4096, rotary, *heads_of(module, 32, 32)) == (block_heads, 1)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 32, 200, 512, 4096])
 def test_blocks_shrink_no_further_than_the_gpu_needs(module: Any, rows: int) -> None:
     tiles, heads = module("_tiles"), heads_of(module, 24, 24)
-    tile = tiles.per_heads(rows, 128, *heads)
+    tile = module("fused_triton_v2").tile(rows, 128, *heads)
     assert tile.block_heads == 8 or tiles.programs(rows, 2 * tile.block_heads, *heads) < tiles.ENOUGH_PROGRAMS
 
 

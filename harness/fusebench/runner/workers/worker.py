@@ -248,7 +248,7 @@ class _Worker:
 
     def _digests(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
         """By name of an arm that is to be digested, the digest of every function that it launches on the case's inputs."""
-        from ...registry.machine_code import call_digests
+        from ...registry.sources import call_digests
 
         kernels = {spec.name: spec.kernel for spec in specs}
         found: dict[str, dict[str, str]] = {}

@@ -25,8 +25,8 @@ def source(
     split: tuple[int, int] | None = None,
 ) -> Any:
     """The `nvrtc.KernelSource` that the launch would compile for these arguments."""
-    cuda, cuda_rows = shared("select01_cuda"), shared("cuda_rows")
-    plan = shared("select01_arguments").Plan(1, tokens, hidden, (hidden,) * 6, (tokens, 1))
+    cuda, cuda_rows = shared("select01.cuda"), shared("cuda_rows")
+    plan = shared("select01.plan").Plan(1, tokens, hidden, (hidden,) * 6, (tokens, 1))
     dtypes = cuda.Dtypes(dtype, rows, rows if affine else ABSENT, rows if affine else ABSENT)
     chosen = cuda_rows.RowSplit(*split) if split else cuda.split_of(plan, dtypes, MULTIPROCESSORS)
     return cuda.specialise(plan, dtypes, index_bytes, residual, aligned, aligned, chosen)
@@ -83,7 +83,7 @@ def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuda_code: Any) -
 
 @pytest.mark.usefixtures("cuda_code")
 def test_rows_that_start_off_16_bytes_are_seen_in_their_strides(shared: Any) -> None:
-    cuda, arguments = shared("select01_cuda"), shared("select01_arguments")
+    cuda, arguments = shared("select01.cuda"), shared("select01.plan")
     dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, ABSENT, ABSENT)
     for batch, strides, aligned in ((2, (64,) * 6, True), (2, (64,) * 5 + (68,), False), (1, (68,) * 6, True)):
         assert cuda.rows_aligned(arguments.Plan(batch, 4, 64, strides, (4, 1)), dtypes) is aligned

@@ -5,7 +5,6 @@ The Triton kernels run here on the GPU or in the interpreter.  Without a GPU the
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -78,14 +77,9 @@ def test_other_kernels_are_left_to_torch(collection: Any, op: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_compiled_kernel_is_the_split_chain_in_one_graph(bench: Any, parse: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_kernel_is_the_split_chain_in_one_graph(bench: Any, parse: Any, name: str, one_graph: Any) -> None:
     params = parse(**CASES[name])
     buffers = bench.buffers(params)
-    compiled = bench.kernel("compiled@1")
-    module = sys.modules[compiled.__module__]
-    chain = module._compiled_chain.chain
-    # The default backend needs a C++ compiler; that the chain is one graph does not depend on it.
-    monkeypatch.setattr(module, "_compiled_chain", torch.compile(chain, fullgraph=True, dynamic=False, backend="aot_eager"))
-    traced, eager = bench.run("compiled@1", params, buffers), bench.run("split_torch@1", params, buffers)
+    traced, eager = one_graph(bench, params, buffers), bench.run("split_torch@1", params, buffers)
     for output in bench.op.outputs:
         torch.testing.assert_close(traced[output], eager[output], rtol=0.02, atol=0.02)

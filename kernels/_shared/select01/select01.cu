@@ -10,7 +10,7 @@
 //   MODULATION_ALIGNED           1: every one of the six rows, the weight and the bias do
 //   MIN_BLOCKS                   blocks resident per multiprocessor
 
-#include "row_norm.cuh"
+#include "../row_norm.cuh"
 
 // A lane's share of the row that is normed: x as it came, packed, or the unrounded v in float32.  The other takes no registers.
 struct Row {

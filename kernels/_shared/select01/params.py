@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
+from fusebench.registry.arguments import Laid
+from fusebench.registry.layouts import Layout
 
-from .layout import Layout
-from .modulated_params import (
+from ..modulated_params import (
     ITEM_SIZES,
     MODULATION_SPREAD,
     ModulatedParams,
@@ -20,7 +20,7 @@ from .modulated_params import (
     view_modulations,
     view_rows,
 )
-from .modulation import Form
+from ..modulation import Form
 
 if TYPE_CHECKING:
     import torch
@@ -47,9 +47,6 @@ class Select01Params(ModulatedParams, frozen=True, forbid_unknown_fields=True, k
     def sets(self) -> int:
         """Row sets that the index asks for (at random: that it can ask for)."""
         return 1 if self.tokens == 1 or self.index in ("zeros", "ones") else 2
-
-
-ParamsT = TypeVar("ParamsT", bound=Select01Params)
 
 
 def draw_inputs(params: Select01Params, *, device: torch.device, generator: torch.Generator, magnitude: float) -> dict[str, torch.Tensor]:
@@ -101,7 +98,7 @@ def _draw_index(params: Select01Params, *, device: torch.device, generator: torc
     return values.to(getattr(torch, params.index_dtype)).contiguous()
 
 
-def minimum_bytes(params: Select01Params, activations: int) -> int:
+def select01_bytes(params: Select01Params, activations: int) -> int:
     """Bytes that any implementation must move: `activations` tensors `[B, L, C]`, the index, the rows of the sets that it asks for, and
     the norm's parameters, each once."""
     rows = 3 * params.sets * params.batch + len(params.parameters)
@@ -112,7 +109,7 @@ def minimum_bytes(params: Select01Params, activations: int) -> int:
     )
 
 
-def flops(params: Select01Params) -> int:
+def select01_flops(params: Select01Params) -> int:
     """Operations of the norm and of `* (1 + scale) + shift`; `1 + scale` counts once per row that the index asks for."""
     return norm_flops(params) + (params.sets - 1) * params.batch * params.hidden
 
@@ -126,24 +123,15 @@ def described(params: Select01Params) -> str:
     )
 
 
-def params_from(
-    params: type[ParamsT], x: Layout, weight: Layout | None, scale0: Layout, index: Layout, eps: float, strided: bool
-) -> ParamsT:
-    """The case that a checked call amounts to.  What the index holds is not looked at: no kernel's support depends on it."""
-    return params(
-        batch=max(1, x.shape[0]),  # an empty batch is a call like any other, and no kernel's support depends on the count
-        tokens=max(1, x.shape[1]),
-        hidden=x.shape[2],
-        affine=weight is not None,
-        eps=eps,
-        dtype=x.dtype_name,  # type: ignore[arg-type]
-        modulation_dtype="activation" if scale0.dtype == x.dtype else "float32",
-        strided=strided,
-        index_dtype=index.dtype_name,  # type: ignore[arg-type]
-    )
+def select01_case(laid: Laid, *activations: Layout) -> dict[str, Any]:
+    """The fields of Params that axes and options do not give. What the index holds is not looked at: no kernel's support depends on it.
 
-
-def shrunk(params: ParamsT, rows: int) -> ParamsT:
-    """The same case with at most `rows` rows."""
-    batch = min(params.batch, max(1, rows))
-    return msgspec.structs.replace(params, batch=batch, tokens=min(params.tokens, max(1, rows // batch)))
+    Args:
+        activations: x and the tensors that may be strided like it.
+    """
+    return {
+        "affine": laid.weight is not None,
+        "modulation_dtype": "activation" if laid.scale0.dtype == laid.x.dtype else "float32",
+        "strided": not all(each.is_contiguous for each in activations),
+        "index_dtype": laid.index.dtype_name,
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .norm_chain import norm_scale_shift_chain, reference_modulation, reference_norm
+from ..norm_chain import norm_scale_shift_chain, reference_modulation, reference_norm
 
 
 def select(index: torch.Tensor, zero: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
@@ -15,25 +15,19 @@ def select(index: torch.Tensor, zero: torch.Tensor, one: torch.Tensor) -> torch.
     return torch.where(index.unsqueeze(-1) == 0, zero.unsqueeze(1), one.unsqueeze(1))
 
 
-def select01_chain(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scale0: torch.Tensor,
-    shift0: torch.Tensor,
-    gate0: torch.Tensor,
-    scale1: torch.Tensor,
-    shift1: torch.Tensor,
-    gate1: torch.Tensor,
-    index: torch.Tensor,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def select01_chain(x: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Layer norm, both row sets spread over the tokens and selected from, `* (1 + scale)`, `+ shift`.
 
-    Returns (y, gate_out), both `[B, L, C]` in x's dtype; which steps round to it is `norm_scale_shift_chain`'s business.
+    Args:
+        x: `[B, L, C]`, the call's x or its residual sum.
+        call: the arguments of either select01 op.
+
+    Returns (y, gate_out), both `[B, L, C]` in x's dtype; `norm_scale_shift_chain` says which steps round to it.
     """
-    scale, shift, gate = select(index, scale0, scale1), select(index, shift0, shift1), select(index, gate0, gate1)
-    return norm_scale_shift_chain(x, weight, bias, scale, shift, eps, "layer"), gate.to(x.dtype)
+    scale, shift, gate = (
+        select(call.index, zero, one) for zero, one in ((call.scale0, call.scale1), (call.shift0, call.shift1), (call.gate0, call.gate1))
+    )
+    return norm_scale_shift_chain(x, call.weight, call.bias, scale, shift, call.eps, "layer"), gate.to(x.dtype)
 
 
 def reference_select01(v: torch.Tensor, arguments: Mapping[str, Any], eps: float) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@
 //   MIN_BLOCKS                        blocks resident per multiprocessor
 //   PREFETCH                          1: a row is asked for before the row before it is worked on
 
-#include "row_norm.cuh"
+#include "../row_norm.cuh"
 
 // One vector of a row normalised, with its weights and biases.
 template <int WEIGHTS, int BIASES>

@@ -11,10 +11,10 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR
-from .modulation import ROW, Broadcast
-from .norm_tanh_arguments import TanhPlan
-from .norm_tanh_tiles import RowWarps, spread_row
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR
+from ..modulation import ROW, Broadcast
+from .plan import TanhPlan
+from .tiles import RowWarps, spread_row
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
 

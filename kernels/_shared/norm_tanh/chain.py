@@ -6,8 +6,8 @@ import operator
 
 import torch
 
-from .modulation import combine
-from .norm_chain import normalise, reference_norm
+from ..modulation import combine
+from ..norm_chain import normalise, reference_norm
 
 
 def norm_tanh_mul_add_chain(

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from .layout import Layout
-from .modulated_params import ITEM_SIZES, ModulatedParams, label, norm_flops
-from .modulation import Form, form_of
+from fusebench.registry.layouts import Layout
+
+from ..modulated_params import ITEM_SIZES, ModulatedParams, label, norm_flops
+from ..modulation import Form, form_of
 
 if TYPE_CHECKING:
     import torch

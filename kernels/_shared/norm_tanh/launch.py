@@ -11,14 +11,15 @@ import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable, tracing
+from fusebench import launchable
+from fusebench.registry.launching import tracing
 
-from .modulated_norm_triton import load_activation
-from .modulation import ROW, address, addressing, rows_differ
-from .norm_tanh_arguments import TanhPlan
-from .norm_tanh_tiles import most_registers
-from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
-from .row_tiles import RowTile
+from ..modulated_norm_triton import load_activation
+from ..modulation import ROW, address, addressing, rows_differ
+from ..row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
+from ..row_tiles import RowTile
+from .plan import TanhPlan
+from .tiles import most_registers
 
 
 @triton.jit

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from .cuda_rows import FILLING_WARPS, words
-from .row_tiles import WIDE, RowTile
-from .row_tiles import tuned as _tuned
+from ..cuda_rows import FILLING_WARPS, words
+from ..row_tiles import WIDE, RowTile
+from ..row_tiles import tuned as _tuned
 
 MANY_ROWS = 1024
 """Rows of a launch from which programs of two rows, of which an H200 holds some 400, still fill the GPU."""

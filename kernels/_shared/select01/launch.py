@@ -5,22 +5,23 @@ The fused launches run all stages of their op; the split yardstick's last launch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from fusebench.registry.torch_operator import launchable, tracing
+from fusebench import launchable
+from fusebench.registry.launching import tracing
+from fusebench.registry.layouts import layout_of
 
-from . import modulated_norm_triton, norm_arguments
-from .layout import check_device, layout_of
-from .modulated_norm_triton import load_activation
-from .modulation import Broadcast, broadcast
-from .row_norm_triton import load_parameter, normalise, row_statistics, tile_mask
-from .row_tiles import RowTile, flat, tuned
-from .select01_arguments import Plan, plan_call
+from .. import modulated_norm_triton, norm_arguments
+from ..modulated_norm_triton import load_activation
+from ..modulation import Broadcast, broadcast
+from ..row_norm_triton import load_parameter, normalise, row_statistics, tile_mask
+from ..row_tiles import RowTile, flat, tuned
+from .plan import Plan, rows_of
 
 NONE = Broadcast(0, 0, 1, 0)
 """In the place of a modulation that a launch leaves out."""
@@ -239,67 +240,45 @@ def launch(
     )
 
 
-def tile_of(hidden: int) -> RowTile:
-    """Both versions' tile, so that the pair differs in the selection alone.
+def fused(call: Any, tile: Callable[[int], RowTile], *, both: bool) -> Any:
+    """Either select01 op in one launch: (y, gate_out), with a residual (y, v, gate_out).
 
-    Measured on an H200, cold, 4096 rows of 3072 in bfloat16 with an affine norm, version 2: one block of 4096 on four warps 21.3 us (38.3
-    with a residual), two exact tiles on four warps 22.3 (39.0), on two warps 22.0 (39.6).
-    """
-    return tuned(hidden)
-
-
-def fused(
-    op: str,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    rows: Sequence[torch.Tensor],
-    index: torch.Tensor,
-    eps: float,
-    *,
-    both: bool,
-    residual: torch.Tensor | None = None,
-    residual_gate: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, ...]:
-    """All of `op` in one launch: (y, gate_out), with a residual (y, v, gate_out).
+    Args:
+        call: the op's arguments.
+        tile: the version's tile of a row of D elements.
+        both: load both row sets and select between values.
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
     """
-    plan = plan_call(op, x, residual, residual_gate, weight, bias, rows, index, eps)
-    check_device(op, "x", x, interpreted=True)
-    y, gate_out = x.new_empty(x.shape), x.new_empty(x.shape)
-    v = None if residual is None else x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu()
+    outputs = call.allocate()
+    y, gate_out = outputs[0], outputs[-1]
+    residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     launch(
-        plan, tile_of(plan.hidden), x, rows, index,
-        y=y, gate_out=gate_out, both=both, residual=residual, residual_gate=residual_gate, v=v, weight=weight, bias=bias, eps=eps,
+        plan, tile(plan.hidden), call.x, rows_of(call), call.index,
+        y=y, gate_out=gate_out, both=both, residual=residual, residual_gate=gate, v=v, weight=call.weight, bias=call.bias, eps=call.eps,
     )  # fmt: skip
-    return (y, gate_out) if v is None else (y, v, gate_out)
+    return outputs
 
 
-def split(
-    op: str,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    rows: Sequence[torch.Tensor],
-    index: torch.Tensor,
-    eps: float,
-    *,
-    residual: torch.Tensor | None = None,
-    residual_gate: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, ...]:
-    """`op` in a launch for each step that models have a kernel for, returning what `fused` does and raising the same."""
-    plan = plan_call(op, x, residual, residual_gate, weight, bias, rows, index, eps)
-    check_device(op, "x", x, interpreted=True)
-    y, gate_out = x.new_empty(x.shape), x.new_empty(x.shape)
-    normed = x.new_empty(x.shape, dtype=modulated_norm_triton.intermediate_dtype(x, weight, bias, rows[0]))
-    gate = None if residual_gate is None else broadcast(op, "residual_gate", layout_of(residual_gate), layout_of(x))
-    steps = norm_arguments.Plan(plan.batch, plan.tokens, plan.hidden, scale=NONE, shift=NONE, gate=gate)
-    v = None if residual is None else x.new_empty(x.shape)
+def split(call: Any) -> Any:
+    """Either select01 op in a launch for each step that models have a kernel for; takes, returns and raises what `fused` does."""
+    plan = call.checked()
+    call.require_gpu()
+    outputs, x, rows = call.allocate(), call.x, rows_of(call)
+    y, gate_out = outputs[0], outputs[-1]
+    normed = x.new_empty(x.shape, dtype=modulated_norm_triton.intermediate_dtype(x, call.weight, call.bias, rows[0]))
+    residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
+    spread = None if gate is None else broadcast(call.op, "residual_gate", layout_of(gate), layout_of(x))
+    steps = norm_arguments.Plan(plan.batch, plan.tokens, plan.hidden, scale=NONE, shift=NONE, gate=spread)
+    options = modulated_norm_triton.UNCONTRACTED
     if residual is not None:
-        modulated_norm_triton.launch(steps, flat(plan.hidden), x, v=v, residual=residual, gate=residual_gate)
-    source = x if v is None else v
-    modulated_norm_triton.launch(steps, tuned(plan.hidden), source, y=normed, norm="layer", weight=weight, bias=bias, eps=eps)
-    launch(plan, tile_of(plan.hidden), normed, rows, index, y=y, gate_out=gate_out, both=False, norm=False)
-    return (y, gate_out) if v is None else (y, v, gate_out)
+        modulated_norm_triton.launch(steps, flat(plan.hidden), options, x, v=v, residual=residual, gate=gate)
+    modulated_norm_triton.launch(
+        steps, tuned(plan.hidden), options, x if v is None else v,
+        y=normed, norm="layer", weight=call.weight, bias=call.bias, eps=call.eps,
+    )  # fmt: skip
+    launch(plan, tuned(plan.hidden), normed, rows, call.index, y=y, gate_out=gate_out, both=False, norm=False)
+    return outputs

@@ -1,16 +1,14 @@
-"""Refuses arguments that no kernel of rotary_embedding may take, and says how the accepted ones lie in memory."""
+"""The plan of a call of rotary_embedding: which forms of arguments are accepted, and how the accepted ones lie in memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from .._shared.layout import ACTIVATION_DTYPES, Layout, layout_of, optional_layout, refuse, remembered
-from .op import HEAD_DIMS
-
-if TYPE_CHECKING:
-    import torch
+from fusebench.registry.arguments import Laid
+from fusebench.registry.layouts import ACTIVATION_DTYPES, Layout, refuse
 
 OP = "rotary_embedding"
+HEAD_DIMS = (64, 80, 96, 128, 256, 320)
 
 
 class Heads(NamedTuple):
@@ -38,38 +36,14 @@ class Plan(NamedTuple):
         return self.batch * self.tokens
 
 
-def plan_call(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    layout: str,
-    head_dim: int,
-    position_offset: int,
-) -> Plan:
-    """Raises KernelArgumentError naming the argument, what came and what is accepted."""
-    layouts = layout_of(q), optional_layout(k), layout_of(cos_cache), optional_layout(sin_cache), optional_layout(positions)
-    return plan(*layouts, layout, head_dim, position_offset)
+def plan(laid: Laid) -> Plan:
+    """The plan of a call; `head_dim` 0 means q's last axis.
 
-
-@remembered
-def plan(
-    q: Layout,
-    k: Layout | None,
-    cos_cache: Layout,
-    sin_cache: Layout | None,
-    positions: Layout | None,
-    layout: str,
-    head_dim: int,
-    position_offset: int,
-) -> Plan:
-    """The same for layouts; `head_dim` 0 means q's last dimension."""
-    if layout not in ("interleaved", "neox"):
-        refuse(OP, "layout", repr(layout), "'interleaved' or 'neox'")
-    if position_offset < 0:
-        refuse(OP, "position_offset", str(position_offset), "zero or more")
-    head_dim = _head_dim(q, head_dim)
+    Raises:
+        KernelArgumentError: naming the argument, what came and what is accepted.
+    """
+    q, k, cos_cache, sin_cache, positions = laid.q, laid.k, laid.cos_cache, laid.sin_cache, laid.positions
+    head_dim = _head_dim(q, laid.head_dim)
     batch, tokens = _samples(q)
     q_heads = _heads("q", q, head_dim)
     k_heads = None
@@ -78,10 +52,7 @@ def plan(
             refuse(OP, "k", str(k), f"{_form(q, head_dim, 'kv_heads')} in {q.dtype}, like q, or None")
         k_heads = _heads("k", k, head_dim)
     rotary = _rotary(cos_cache, sin_cache, q, head_dim)
-    _check_positions(positions, cos_cache, batch, tokens, position_offset)
-    for name, other in (("k", k), ("cos_cache", cos_cache), ("sin_cache", sin_cache), ("positions", positions)):
-        if other is not None and other.device != q.device:
-            refuse(OP, name, f"device {other.device}", f"{q.device}, like q")
+    _check_positions(positions, cos_cache, batch, tokens, laid.position_offset)
     return Plan(batch, tokens, head_dim, rotary, q_heads, k_heads)
 
 

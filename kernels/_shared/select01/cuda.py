@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
-from .layout import check_device
-from .select01_arguments import Plan, plan_call
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
 INPUTS = 2
@@ -32,30 +31,20 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(
-    op: str,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    rows: Sequence[torch.Tensor],
-    index: torch.Tensor,
-    eps: float,
-    *,
-    residual: torch.Tensor | None = None,
-    residual_gate: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, ...]:
-    """All of `op` in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
+def fused(call: Any) -> Any:
+    """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
     """
-    plan = plan_call(op, x, residual, residual_gate, weight, bias, rows, index, eps)
-    check_device(op, "x", x, interpreted=False)
-    y, gate_out = x.new_empty(x.shape), x.new_empty(x.shape)
-    v = None if residual is None else x.new_empty(x.shape)
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    outputs = call.allocate()
+    y, gate_out = outputs[0], outputs[-1]
+    residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
-        _launch(plan, x, residual, residual_gate, weight, bias, rows, index, y, v, gate_out, eps)
-    return (y, gate_out) if v is None else (y, v, gate_out)
+        _launch(plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps)
+    return outputs
 
 
 def _launch(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from fusebench.errors import KernelArgumentError
-from fusebench.registry import torch_operator
+from fusebench.registry import launching
+from fusebench.registry.layouts import layout_of, refuse, remembered
 
 TENSORS = {
     "contiguous": torch.ones(2, 3, 8),
@@ -22,39 +21,35 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", [name for name in TENSORS if name != "empty"])
-def test_contiguity_is_torchs(shared: Any, name: str) -> None:
-    assert shared("layout").layout_of(TENSORS[name]).is_contiguous == TENSORS[name].is_contiguous()
+def test_contiguity_is_torchs(name: str) -> None:
+    assert layout_of(TENSORS[name]).is_contiguous == TENSORS[name].is_contiguous()
 
 
-def test_layouts_of_equal_tensors_are_one_key_and_of_others_are_not(shared: Any) -> None:
-    layout_of = shared("layout").layout_of
+def test_layouts_of_equal_tensors_are_one_key_and_of_others_are_not() -> None:
     assert len({layout_of(torch.ones(2, 3, 8)), layout_of(torch.zeros(2, 3, 8))}) == 1
     assert len({layout_of(tensor) for tensor in TENSORS.values()}) == len(TENSORS)
     assert layout_of(torch.ones(8)) != layout_of(torch.ones(8, dtype=torch.float16))
 
 
-def test_a_layout_reads_as_shape_dtype_and_strides_where_they_are_unusual(shared: Any) -> None:
-    layout_of = shared("layout").layout_of
+def test_a_layout_reads_as_shape_dtype_and_strides_where_they_are_unusual() -> None:
     assert str(layout_of(TENSORS["contiguous"])) == "[2, 3, 8] in torch.float32"
     assert str(layout_of(TENSORS["columns"])) == "[2, 3, 8] in torch.float32 with strides (48, 16, 1)"
 
 
-def test_results_are_remembered_but_not_while_tracing(shared: Any) -> None:
+def test_results_are_remembered_but_not_while_tracing() -> None:
     calls = []
-    remembered = shared("layout").remembered(lambda number: calls.append(number) or number)
-    assert [remembered(1), remembered(1), remembered(2)] == [1, 1, 2]
+    doubled = remembered(lambda number: calls.append(number) or number)
+    assert [doubled(1), doubled(1), doubled(2)] == [1, 1, 2]
     assert calls == [1, 2]
-    with torch_operator._trace():
-        assert remembered(1) == 1
+    with launching.trace():
+        assert doubled(1) == 1
     assert calls == [1, 2, 1]
 
 
-def test_a_refusal_is_not_remembered_as_a_result(shared: Any) -> None:
-    layout = shared("layout")
-
-    @layout.remembered
+def test_a_refusal_is_not_remembered_as_a_result() -> None:
+    @remembered
     def refuses(op: str) -> None:
-        layout.refuse(op, "x", "this", "that")
+        refuse(op, "x", "this", "that")
 
     for _ in range(2):
         with pytest.raises(KernelArgumentError, match="some_op: argument x: found this; accepted is that"):

@@ -1,7 +1,7 @@
-"""What a kernel may know of a tensor without reading it, as a value that can be remembered: shape, strides, dtype, device.
+"""What a kernel may know of a tensor without reading it: shape, strides, dtype and device, as one hashable value.
 
-Argument checks and launch plans are functions of layouts, so a call whose layouts were seen before costs a look-up.  Owns the
-wording of refusals too; which layouts an op accepts is said elsewhere.
+Argument checks and launch plans are functions of layouts, so a repeated call costs a look-up. This module also owns the wording of
+refusals. `arguments.py` says which layouts an op accepts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
-from fusebench.errors import KernelArgumentError
-from fusebench.registry.torch_operator import interpreting, tracing
+from ..errors import KernelArgumentError
+from .launching import interpreting, tracing
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
 class Layout(NamedTuple):
+    """Layout of one tensor."""
+
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In elements."""
@@ -35,6 +37,7 @@ class Layout(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
+        """As torch's `is_contiguous()`; a tensor without elements counts as contiguous."""
         if 0 in self.shape:
             return True
         expected = 1
@@ -50,15 +53,17 @@ class Layout(NamedTuple):
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
+    """The layout of `tensor`."""
     return Layout(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 def optional_layout(tensor: torch.Tensor | None) -> Layout | None:
+    """The layout of `tensor`, None for None."""
     return None if tensor is None else layout_of(tensor)
 
 
 def remembered(function: FunctionT) -> FunctionT:
-    """`function` of hashable arguments, its recent results kept; not while an operator is traced, whose sizes may be symbols."""
+    """`function` of hashable arguments with its recent results cached, except while an operator is traced: sizes may then be symbols."""
     cached = functools.lru_cache(maxsize=512)(function)
 
     @functools.wraps(function)
@@ -74,10 +79,13 @@ def refuse(op: str, name: str, found: str, accepted: str) -> NoReturn:
 
 
 def check_device(op: str, name: str, tensor: torch.Tensor, *, interpreted: bool) -> None:
-    """Raise KernelArgumentError unless the tensor is on a GPU: a kernel given host memory would fault and take the CUDA context with it.
+    """Refuse a tensor in host memory: a kernel given a host address would fault and destroy the CUDA context.
 
     Args:
         interpreted: whether this kernel also runs on host memory while Triton's interpreter is on.
+
+    Raises:
+        KernelArgumentError: the tensor is not on a GPU.
     """
     if not tensor.is_cuda and not (interpreted and interpreting()):
         refuse(op, name, f"device {tensor.device}", "a CUDA device")
