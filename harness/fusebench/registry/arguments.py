@@ -318,7 +318,7 @@ def _assignments(cls: type[Arguments], target: str) -> list[str]:
 
 
 def _layouts(cls: type[Arguments]) -> str:
-    made = {name: f"Layout({name}.shape, {name}.stride(), {name}.dtype, {name}.device)" for name in cls.tensors}
+    made = {name: f"make(Layout, ({name}.shape, {name}.stride(), {name}.dtype, {name}.device))" for name in cls.tensors}
     tensors = [f"None if {name} is None else {text}" if cls.tensors[name].optional else text for name, text in made.items()]
     return "".join(f"{each}, " for each in [*tensors, *(f"self.{name}" for name in cls.options)])
 
@@ -329,7 +329,7 @@ def _empty_outputs(cls: type[Arguments]) -> str:
 
 
 def _generate(cls: type[Arguments], head: str, body: list[str], **names: Any) -> Any:
-    scope = {"cls": cls, "new": object.__new__, "Layout": Layout, **names}
+    scope = {"cls": cls, "new": object.__new__, "make": tuple.__new__, "Layout": Layout, **names}
     scope |= {f"default_{name}": one.default for name, one in cls.options.items()}
     exec("\n    ".join([f"def {head}:", *body]), scope)
     return scope[head.partition("(")[0]]
