@@ -11,12 +11,16 @@ SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 PYTEST ?= -n auto
 
-.PHONY: run test lint types contract clean
+.PHONY: run test test-all lint types contract clean
 
 run: $(READY)
 	$(BIN)/fusebench run --suite $(SUITE)
 
+# All but the exhaustive matrices, of which it runs a few combinations; PYTEST with a -m of its own chooses otherwise.
 test: $(READY)
+	$(BIN)/pytest -m 'not exhaustive' $(PYTEST)
+
+test-all: $(READY)
 	$(BIN)/pytest $(PYTEST)
 
 lint: $(READY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
+import multiprocessing
 import os
 import shutil
 import sys
@@ -17,6 +18,8 @@ import pytest
 
 from fusebench.device import GpuIdentity, GpuReading
 from fusebench.device.readings import GpuUnavailableError
+
+GET_CONTEXT = multiprocessing.get_context
 
 
 @functools.cache
@@ -206,3 +209,17 @@ def counted() -> ModuleType:
     from helpers import synthetic_counters as module
 
     return module
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes start in a tenth of a second: see helpers/forked_workers.py."""
+    from helpers.forked_workers import forking
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forking())
+
+
+@pytest.fixture
+def spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are new interpreters, as they are in use; for a test in a module that asks for `forked_workers`."""
+    monkeypatch.setattr(multiprocessing, "get_context", GET_CONTEXT)

@@ -20,6 +20,7 @@ from fusebench.store.comparison_record import Comparison
 from fusebench.store.run_folder import read_samples
 
 Fusebench = Callable[..., Outcome]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 QUICK = ["ab", "--suite", "scale", "--case", "even", "--device", "cpu", "--cache", "warm"]
 KERNEL = """from fusebench import kernel
 
@@ -65,6 +66,7 @@ def kept(project: Path) -> Comparison:
     return read_comparison(folder)
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fusebench, project: Path) -> None:
     outcome = fusebench(*QUICK, "--base", "HEAD~1", "--json")
     assert outcome.exit_code == ExitCode.PASS, outcome.output

@@ -23,6 +23,7 @@ from fusebench.store.calibration_note import calibration_file
 from fusebench.store.calibrations import load_calibration, read_calibration, write_calibration
 
 Fusebench = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few", "spawned_workers")
 def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path, fusebench: Fusebench) -> None:
     """Seconds long: three worker processes import torch, which is what a fresh process is."""
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1", "--json")

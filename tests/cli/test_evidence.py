@@ -30,6 +30,7 @@ SPILLING = "unit_sum/spilling@1"
 SPILLED = "bytes of spill stores"
 Fusebench = Callable[..., Outcome]
 Canned = Callable[..., Run]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,8 @@ import pytest
 from click.testing import Result
 
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
-from fusebench.store.run_folder import read_run, write_record
+from fusebench.store.baselines import promote
+from fusebench.store.run_folder import read_run, write_record, write_run
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import require_valid
@@ -22,10 +24,18 @@ Fusebench = Callable[..., Result]
 Keep = Callable[..., Path]
 
 
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+    """Results whose only run was promoted; each test gets a copy."""
+    results = tmp_path_factory.mktemp("promoted") / "results"
+    run = synthetic.make_run(run_id="base", created="2026-07-01T00:00:00Z")
+    promote(write_run(results / "runs", run, synthetic.make_samples(run)), results)
+    return results
+
+
 @pytest.fixture
-def baseline(keep: Keep, fusebench: Fusebench) -> str:
-    folder = keep(run_id="base", created="2026-07-01T00:00:00Z")
-    assert fusebench("baseline", "promote", str(folder)).exit_code == 0
+def baseline(project_folder: Path, promoted: Path) -> str:
+    shutil.copytree(promoted, project_folder / "results")
     return "base"
 
 

@@ -47,11 +47,11 @@ def test_kernels_of_a_suite_say_which_case_they_support_and_why_not(fusebench: R
     fast, split = listed(fusebench, "kernels", "--suite", "scale")
     assert fast["cases"] == [
         {"case": "scale:even", "supported": True, "reason": ""},
-        {"case": "scale:odd", "supported": False, "reason": "size 7 is no multiple of 4"},
+        {"case": "scale:odd", "supported": False, "reason": "size 4097 is no multiple of 4"},
     ]
     assert all(case["supported"] for case in split["cases"])
     table = fusebench("list", "kernels", "--suite", "scale").stdout
-    assert "no: size 7 is no multiple of 4" in table
+    assert "no: size 4097 is no multiple of 4" in table
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_cases_show_shape_weight_and_source(fusebench: Run) -> None:
         "suite": "scale",
         "case": "even",
         "op": "scale",
-        "shape": "8",
+        "shape": "4096",
         "weight": 19.0,
         "variant": "",
         "source": "made up, [brackets] and all",
-        "params": {"size": 8},
+        "params": {"size": 4096},
     }
     assert (odd["case"], odd["weight"]) == ("odd", 1.0)
     assert "made up, [brackets] and all" in fusebench("list", "cases").stdout, "brackets are text, not markup"

@@ -85,7 +85,7 @@ def test_what_is_declined_is_on_record_with_its_reason(fusebench: Fusebench, pro
     outcome = fusebench("ncu", "--suite", "scale", "--case", "odd", "--kernel", "fast")
     assert outcome.exit_code == ExitCode.PASS, outcome.stderr
     (capture,) = record(project).captures
-    assert (capture.status, capture.reason) == (CaptureStatus.UNSUPPORTED, "size 7 is no multiple of 4")
+    assert (capture.status, capture.reason) == (CaptureStatus.UNSUPPORTED, "size 4097 is no multiple of 4")
 
 
 def test_a_failure_is_exit_code_5_and_leaves_the_others_alone(fusebench: Fusebench, project: Path, fake_ncu: Any) -> None:

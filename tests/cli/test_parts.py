@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result as Outcome
 
 Fusebench = Callable[..., Outcome]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 PEER = """
 from fusebench import kernel

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -93,18 +94,17 @@ def test_the_run_folder_holds_record_samples_report_and_plot(finished: Finished)
 def test_without_a_terminal_progress_is_plain_lines_on_stderr(finished: Finished) -> None:
     _, process = finished
     lines = process.stderr.splitlines()
-    assert any(line.startswith("[1/1] scale:even  8") for line in lines)
+    assert any(line.startswith("[1/1] scale:even  4096") for line in lines)
     assert any(line.startswith("    scale/exits@1  crashed  (the process died") for line in lines)
     assert any(line.startswith("    scale/prints@1  measured") for line in lines)
     assert "\x1b" not in process.stderr
 
 
-def test_a_precision_measures_in_four_processes_or_more_and_the_record_says_so(toy_project: Path) -> None:
+@pytest.mark.usefixtures("forked_workers")
+def test_a_precision_measures_in_four_processes_or_more_and_the_record_says_so(toy_project: Path, fusebench: Callable[..., Any]) -> None:
     add_kernel(toy_project, "plain")
-    process = subprocess.run(
-        command(*QUICK, "--case", "even", "--precision", "1"), cwd=toy_project, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert process.returncode == ExitCode.PASS, process.stderr
+    outcome = fusebench(*QUICK, "--case", "even", "--precision", "1")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
     folder = only_run(toy_project)
     timings = {result.kernel: result.measurement for result in read_run(folder).results if result.measurement is not None}
     assert set(timings) == {"scale/plain@1", "scale/split@1"}
@@ -116,7 +116,7 @@ def test_a_precision_measures_in_four_processes_or_more_and_the_record_says_so(t
     assert len(samples) == 2 * 2 * 5 * processes
     assert set(samples["process"]) == set(range(processes))
     assert set(samples["replicate"]) == {0, 1}
-    assert f"2 replicates x 2 rounds in each of {processes} processes" in process.stdout
+    assert f"2 replicates x 2 rounds in each of {processes} processes" in outcome.stdout
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,19 @@ def test_a_precision_measures_in_four_processes_or_more_and_the_record_says_so(t
     [
         pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), [], 1, id="ctrl_c"),  # as a terminal does it: to every process
         pytest.param(lambda pid: os.kill(pid, signal.SIGTERM), [], 1, id="time_limit"),
-        pytest.param(lambda pid: os.killpg(pid, signal.SIGINT), ["--precision", "1"], 5, id="ctrl_c_with_further_processes"),
+        pytest.param(
+            lambda pid: os.killpg(pid, signal.SIGINT),
+            ["--precision", "1"],
+            5,
+            marks=pytest.mark.exhaustive,
+            id="ctrl_c_with_further_processes",
+        ),
     ],
 )
 def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_130(
     toy_project: Path, send: Callable[[int], None], options: list[str], fewest: int
 ) -> None:
-    add_kernel(toy_project, "sleeps", "time.sleep(1000 if x.numel() == 7 else 0)")
+    add_kernel(toy_project, "sleeps", "time.sleep(1000 if x.numel() == 4097 else 0)")
     process = subprocess.Popen(
         command(*QUICK, *options),
         cwd=toy_project,

@@ -24,6 +24,8 @@ RIGHT = Accuracy(
     equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=1, seed=1,
 )  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 class Answering:
     """A worker that gives one answer."""

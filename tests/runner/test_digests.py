@@ -31,6 +31,7 @@ from fusebench.timing.measure import CODE
 PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)
 SPLIT, GOOD = "scale/split@1", "scale/good@1"
 REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def task(case: Case, *kernels: str, digested: tuple[str, ...]) -> MeasureTask:

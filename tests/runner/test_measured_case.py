@@ -127,6 +127,7 @@ def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case)
     assert run.environment.state["warm_up"] == {"scale:even": {"seconds": 3}}
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dropped_and_the_others_measured(
     bench: Bench, case: Case, worker: WorkerProcess
 ) -> None:

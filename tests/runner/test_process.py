@@ -25,6 +25,7 @@ from fusebench.timing import cupti, select
 
 Check = Callable[..., Any]
 PLAN = SamplingPlan(replicates=2, rounds=3, cache=CacheState.WARM, trim=0.0)
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def test_what_a_kernel_raises_is_its_status_with_file_and_line(check: Check, roo
     assert reply == Failure(status=status, reason=f"{said} ({name}.py, line {last_line(root, name)})", kernel=f"scale/{name}@1")
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_a_worker_that_is_starting_does_not_hear_ctrl_c(root: Path) -> None:
     """Nor does it take a traceback to the terminal, one for each of the seven that begin beside the first case's checks."""
     with WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=30.0) as worker:
@@ -159,6 +161,7 @@ def test_a_kernel_that_fails_while_it_is_timed_is_named_though_others_were_calle
     assert said in reply.reason
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_the_interpreters_switch_is_set_in_its_worker_and_not_in_the_runner(
     root: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +174,7 @@ def test_the_interpreters_switch_is_set_in_its_worker_and_not_in_the_runner(
     assert "TRITON_INTERPRET" not in os.environ
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_a_users_switch_does_not_reach_the_worker_that_times_and_is_put_back(
     root: Path, case: Case, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
