@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from fusebench.cli.main import app
 from fusebench.schema import Run
+from fusebench.store.history_file import KeptRun
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -49,7 +51,7 @@ def test_the_published_cases_are_the_stored_baselines() -> None:
     source, table = re.search(r"<!-- table: (\S+) -->\n(.*?)<!-- end of table -->", page, re.DOTALL).groups()  # type: ignore[union-attr]
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 5, "a header, its rule and the five published cases"
-    report = (REPOSITORY / source).read_text().splitlines()
+    report = _report(source)
     assert [row for row in rows if row not in report] == []
     speedup = next(line for line in report if line.startswith("**Weighted speedup of qknorm_rope"))
     assert speedup in table
@@ -60,8 +62,7 @@ def test_the_readmes_savings_are_the_stored_baselines() -> None:
     source, table = re.search(r"<!-- savings: (\S+) -->\n(.*?)<!-- end of savings -->", readme, re.DOTALL).groups()  # type: ignore[union-attr]
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 9, "a header, its rule and nine models"
-    report = (REPOSITORY / source).read_text().splitlines()
-    assert [row for row in rows if row not in report] == []
+    assert [row for row in rows if row not in _report(source)] == []
 
 
 def test_the_page_of_evidence_shows_stored_counters() -> None:
@@ -93,9 +94,8 @@ def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
 
 
 def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
-    from fusebench.store.run_folder import read_run
-
-    runs = [read_run(folder) for folder in sorted((REPOSITORY / "results" / "repeats" / "nvidia_h200").iterdir())]
+    runs = [run for run in _history() if run.plan.precision is not None]
+    assert len(runs) == 33
     earlier, seven, ten = runs[:-17], runs[-17:-10], runs[-10:]
     assert sorted(run.plan.precision or 0.0 for run in earlier) == [0.002] * 10 + [0.003] * 6
     assert [len({run.environment.device_uuid for run in some}) for some in (earlier, seven, ten, runs)] == [4, 1, 1, 6]
@@ -111,26 +111,20 @@ def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:
     assert said in " ".join((REPOSITORY / "docs" / "reading_results.md").read_text().split())
 
 
-def test_how_often_the_host_comes_late_is_what_the_stored_samples_say() -> None:
-    import pandas as pd
-
-    calls = pd.read_parquet(REPOSITORY / "results" / "nightlies" / "nvidia_h200" / "20261122T020231Z_f9d1dc2c" / "samples.parquet")
-    arm = ["case", "arm", "replicate"]
-    calls["beyond"] = calls.span_ns - calls.groupby(arm).span_ns.transform("median")
-    calls["idle"] = calls.span_ns - calls.busy_ns
-    calls["idle"] -= calls.groupby(arm).idle.transform("median")
-    singles, chains = calls[calls.kernels == 1], calls[calls.kernels > 1]
-    late = chains[chains.idle > 20_000]
-    first = late[(late["round"] == 0) & (late.position == 0)]
+def test_how_often_the_host_comes_late_is_what_the_stored_times_per_replicate_say() -> None:
+    (nightly,) = [run for run in _history() if run.id == "f9d1dc2c"]
+    singles, chains = ([one for one in nightly.replicates if (one.kernels > 1) is several] for several in (False, True))
+    late, first = sum(one.late for one in chains), sum(one.late_opening for one in chains)
     said = (
-        f"{len(chains)} calls of several launches, {len(late)} idled over 20 us longer inside than the arm's calls of that replicate "
-        f"usually do, {len(first)} of them the first call of their replicate"
+        f"{sum(one.calls for one in chains)} calls of several launches, {late} idled over 20 us longer inside than the arm's calls of that "
+        f"replicate usually do, {first} of them the first call of their replicate"
     )
     timers = " ".join((REPOSITORY / "docs" / "timers.md").read_text().split())
     assert said in timers
-    assert f"{(late['round'] > 0).sum()} after the first round; of its {len(singles)} single launches none" in timers
-    assert singles.beyond.max() < 20_000
-    assert 9 < ((chains["round"] == 0) & (chains.position == 0)).sum() / len(first) < 11, "one in ten"
+    later = sum(one.late_after_round_0 for one in chains)
+    assert f"{later} after the first round; of its {sum(one.calls for one in singles)} single launches none" in timers
+    assert sum(one.long for one in singles) == 0
+    assert 9 < sum(one.opening for one in chains) / first < 11, "one in ten"
 
 
 def test_how_seldom_it_does_where_such_rounds_are_timed_again_is_what_the_baselines_samples_say() -> None:
@@ -153,15 +147,31 @@ def test_how_seldom_it_does_where_such_rounds_are_timed_again_is_what_the_baseli
 
 
 def test_nothing_moved_in_the_repeated_runs() -> None:
-    """The one real history that there is: six boards, six commits, no change of these kernels."""
-    repeats = str(REPOSITORY / "results" / "repeats" / "nvidia_h200")
-    shown = CliRunner().invoke(app, ["history", repeats, "--figure", "speedup", "--margin", "0.005", "--gate"])
+    """The one real history that there is: 33 runs of the published cases and eight nightlies, in which these kernels did not change."""
+    kept = str(REPOSITORY / "results" / "history" / "nvidia_h200.parquet")
+    arguments = ["--suite", "qknorm_rope", "--figure", "speedup", "--margin", "0.005", "--gate"]
+    shown = CliRunner().invoke(app, ["history", kept, *arguments])
     assert shown.exit_code == 0, shown.output
-    assert "33 runs on NVIDIA H200" in shown.output
+    assert "41 runs on NVIDIA H200" in shown.output
     assert "5 series; 0 changes to slower, 0 to faster" in shown.output
 
 
-def _spreads(runs: list[Run]) -> str:
+def _report(folder: str) -> list[str]:
+    """The lines of the Markdown report of the stored run in `folder`."""
+    from fusebench.report.markdown import markdown_report
+    from fusebench.store.calibration_note import with_calibration
+    from fusebench.store.run_folder import read_run
+
+    return markdown_report(with_calibration(read_run(REPOSITORY / folder), REPOSITORY / "results")).splitlines()
+
+
+def _history() -> list[KeptRun]:
+    from fusebench.store.history_file import read_history_file
+
+    return read_history_file(REPOSITORY / "results" / "history" / "nvidia_h200.parquet")
+
+
+def _spreads(runs: Sequence[Run]) -> str:
     """How far the speedups of these runs are apart, in the case where they agree best and in the one where they agree least."""
     speedups: dict[str, list[float]] = {}
     for run in runs:

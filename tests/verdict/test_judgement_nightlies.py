@@ -20,6 +20,7 @@ import pytest
 
 from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.stats.calibration import call_class
+from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import read_run
 from fusebench.verdict.baseline_scope import selected_part
 from fusebench.verdict.compare_to_baseline import judge_run
@@ -35,8 +36,10 @@ UNDER_3, FROM_3, FROM_10, FROM_50 = range(4)
 @cache
 def stored() -> tuple[Run, ...]:
     """All eight in order, of which the sixth is the stored baseline and the next two were judged against it."""
-    folders = [RESULTS / "baselines" / "nvidia_h200", *(RESULTS / "nightlies" / "nvidia_h200").iterdir()]
-    return tuple(sorted((read_run(folder) for folder in folders), key=lambda run: run.created))
+    runs = read_history_file(RESULTS / "history" / "nvidia_h200.parquet")
+    found = tuple(run for run in runs if run.plan.precision is None)
+    assert (len(found), found[5].id) == (8, read_run(RESULTS / "baselines" / "nvidia_h200").id)
+    return found
 
 
 def nightlies() -> tuple[Run, ...]:

@@ -13,6 +13,7 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import Estimate, ExitCode, OutputError, Run, Status
 from fusebench.stats.weighted import BEST_FUSED
+from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import read_run
 from fusebench.verdict.record_validation import faults, impossible, require_showable, require_valid
 
@@ -52,9 +53,9 @@ def test_a_sound_record_has_no_faults(synthetic: ModuleType) -> None:
 
 
 def test_the_stored_records_are_sound() -> None:
-    folders = sorted(file.parent for file in RESULTS.glob("*/nvidia_h200/**/run.json"))
-    assert len(folders) == 41, "the baseline, seven nightlies and 33 repeated runs"
-    assert [folder.name for folder in folders if faults(read_run(folder))] == []
+    kept = read_history_file(RESULTS / "history" / "nvidia_h200.parquet")
+    assert len(kept) == 41, "the baseline, seven nightlies and 33 repeated runs"
+    assert [run.id for run in (*kept, read_run(RESULTS / "baselines" / "nvidia_h200")) if faults(run)] == []
 
 
 IMPOSSIBLE = pytest.mark.parametrize(

@@ -33,7 +33,6 @@ NOT_KEPT: dict[str, Any] = {
     "cases.case.source": "",
     "cases.control_ratio": None,
     "results.shape": "",
-    "results.reason": "",
     "results.verdict": None,
     "results.attachments": [],
     "results.accuracy.max_error": 0.0,

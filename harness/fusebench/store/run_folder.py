@@ -88,7 +88,9 @@ def write_record(folder: Path, run: Run) -> None:
     """Write `run.json` and the tables of `run` into `folder`, which is not yet visible to readers."""
     run = msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
     lists: dict[str, Sequence[msgspec.Struct]] = {"cases": run.cases, "kernels": run.kernels, "results": run.results}
-    head = {name: msgspec.to_builtins(getattr(run, name)) for name in Run.__struct_fields__ if name not in lists}
+    head = msgspec.to_builtins(run)
+    for name in lists:
+        del head[name]
     warm_up = _warm_up(run)
     if warm_up is not None:
         lists[WARM_UP] = warm_up
