@@ -1,7 +1,7 @@
 """Baselines: promoted runs, one per device model, under `results/baselines/<device>/`.
 
 A baseline is a copy of a run folder (record, samples, report, plot), in the newest schema.  `gate` judges by it, so a run that should
-not be believed is not promoted without force.
+not be trusted is not promoted without force.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .files import folder_in_making
 from .run_folder import SAMPLES_FILE, read_run, read_samples, write_record
 
 VIEWS = ("report.md", "speedup.png")
-"""Reports that are kept with a baseline when the run folder holds them."""
+"""Reports that a baseline keeps if the run folder holds them."""
 STATIC_FOLDER = "static"
-"""Beside the folders of device models: baselines of static evidence, which are no runs (see static_baselines.py)."""
+"""Beside the folders of device models: baselines of static evidence, which hold no runs (see static_baselines.py)."""
 
 
 def baseline_folder(results: Path, slug: str) -> Path:
@@ -27,7 +27,7 @@ def baseline_folder(results: Path, slug: str) -> Path:
 
 
 def objections(run: Run, folder: Path) -> list[str]:
-    """Why `run`, which lies in `folder`, should not be what others are judged by; empty when nothing speaks against it."""
+    """Reasons against judging other runs by `run`, which lies in `folder`; empty when there are none."""
     found = []
     if not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")

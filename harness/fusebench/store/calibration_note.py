@@ -1,4 +1,4 @@
-"""What reports print of a stored calibration: read without the statistics that made it, whose imports a gate has no time for."""
+"""The part of a stored calibration that reports print, read without importing the statistics that made it: a gate must start quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALIBRATION_VERSION = 2
 Version 1 holds every trial in the JSON file; version 2 keeps the trials in a Parquet file beside it.
 """
 RESTORE = "restore it, or delete it and run `fusebench calibrate` again"
-"""What to do about a stored calibration that is garbled."""
+"""The remedy for a stored calibration that is garbled."""
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def load_note(results: Path, device_name: str) -> CalibrationNote | None:
 
 
 def with_calibration(run: Run, results: Path) -> Run:
-    """`run` with its device's calibration, unless it carries the one that it was judged under.
+    """`run` with its device's calibration; unchanged if it holds the calibration that it was judged under.
 
     Raises:
         RunRecordError: as `load_note`.
@@ -56,7 +56,7 @@ def with_calibration(run: Run, results: Path) -> Run:
 def decoded(file: Path, kind: type[T], *, instead: str = RESTORE) -> T | None:
     """The calibration file as `kind`, or None where there is no file.
 
-    `instead` says what to do about one that is garbled.
+    `instead` says what to do about a garbled file.
 
     Raises:
         RunRecordError: it cannot be read, is garbled, or is of a newer version.

@@ -26,7 +26,7 @@ from .tables import decode_table, encode_table
 
 
 class CaseComponents(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the scatter of one kernel's comparison with itself comes from."""
+    """Components of the variance of one kernel's A/A comparison.  `time_us` is microseconds."""
 
     session: int
     case: str
@@ -47,11 +47,11 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     looks: Plan
     sampling: SamplingPlan
     same_buffers: bool = False
-    """Whether the arms of a pair lay in the same buffers; in the first calibrations each arm had its own."""
+    """Whether the arms of a pair shared buffers; in the first calibrations each arm had its own."""
     processes: int
-    """Fresh processes that confirm a finding."""
+    """Number of fresh processes that confirm a finding."""
     sessions: tuple[str, ...]
-    """When each session was made, UTC, ISO 8601."""
+    """Time of each session, UTC, ISO 8601."""
     trials: tuple[PlantedTrial, ...]
     truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
@@ -72,9 +72,9 @@ _TABLES = CalibrationTables.__struct_fields__
 def join_calibration(
     results: Path, device_name: str, join: Callable[[CalibrationRecord | None], CalibrationRecord]
 ) -> tuple[CalibrationRecord, Path]:
-    """Replace the stored record by what `join` makes of it (None where there is none), and return it with its file.
+    """Replace the stored record by `join(record)` (of None where there is no record), and return the new record with its file.
 
-    Several GPUs of one model may be calibrated at the same time, each by a command of its own: one at a time joins what it found.
+    Several GPUs of one model may be calibrated at the same time, each by its own command.  A lock lets one of them join at a time.
 
     Raises:
         RunRecordError: there is a record, and it cannot be read; it stays as it is.

@@ -19,7 +19,7 @@ REPORT_FILE = "report.md"
 
 
 def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample]) -> Path:
-    """Write the comparison as a new folder under `parent`, which is made when absent, and return it; its report comes by `write_report`.
+    """Write the comparison as a new folder under `parent`, which is made when absent, and return it.  `write_report` adds its report.
 
     Raises:
         RunRecordError: the folder exists already, or cannot be moved into place.
@@ -32,7 +32,7 @@ def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sam
 
 
 def write_report(folder: Path, report: str) -> None:
-    """Write the Markdown report into a comparison's folder: a view, which a fault in making it must not take the record along with."""
+    """Write the Markdown report into a comparison's folder: separately, so that a fault in the report does not lose the record."""
     write_file(folder / REPORT_FILE, report.encode())
 
 

@@ -1,4 +1,4 @@
-"""Writing so that a reader never sees half a file or half a folder: build beside the target, then rename."""
+"""Write files and folders so that a reader never sees half of one: build beside the target, then rename."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import UsageError
 
 @contextmanager
 def folder_in_making(target: Path) -> Iterator[Path]:
-    """An empty hidden sibling of `target` to fill; removed with all it holds when the body raises.
+    """An empty hidden sibling of `target` to fill.  It is removed with its content when the body raises.
 
     The caller renames it to `target` as the last statement of the body.  Only siblings are renamed into place: a rename is atomic
     within one file system.
@@ -29,9 +29,9 @@ def folder_in_making(target: Path) -> Iterator[Path]:
 
 
 def require_writable(folder: Path, *, instead: str = "") -> None:
-    """See that a folder can be made in `folder`, and leave nothing behind: before a measurement, whose results would be lost otherwise.
+    """Check before a measurement that a folder can be made in `folder`, so that no result is lost; leave nothing behind.
 
-    `instead` says what else than mending the folder helps (`name another with --out DIR`), where anything does.
+    `instead` names an alternative to mending the folder, if there is one (`name another with --out DIR`).
 
     Raises:
         UsageError: it cannot be made, is a file, or takes no folder.

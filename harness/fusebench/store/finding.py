@@ -1,4 +1,4 @@
-"""From what a user types to a run folder: a path, a run's id, the start of one, or `latest`."""
+"""Find the run folder that a user names: by a path, a run's id, the start of an id, or `latest`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run_folder import RUN_FILE
 
 LATEST = "latest"
 COMPARISON_FILE = "ab.json"
-"""Record of a comparison; its name stands here, where it can be looked for without the statistics that its records are made of."""
+"""File name of a comparison's record.  It stands here so that looking for the file imports no statistics."""
 
 
 def runs_folder(project: Project) -> Path:
@@ -26,7 +26,7 @@ def find_run(text: str, project: Project, *, records: Sequence[str] = (RUN_FILE,
     only one run under results/runs has.
 
     Args:
-        records: names of the record files that make a folder one that is looked for.
+        records: names of record files; a folder that holds one of them is a candidate.
         made_by: the command that makes such folders, for messages.
 
     Raises:

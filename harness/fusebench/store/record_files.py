@@ -1,4 +1,4 @@
-"""What every kind of record shares on disk: JSON with infinities, a version that is read first, and a folder that appears whole."""
+"""Shared by all kinds of records: JSON with infinities, a version that is read first, and a folder that appears whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """A folder to fill, which becomes `folder` when the body ends well; nothing appears otherwise.
+    """A folder to fill.  It becomes `folder` when the body ends without an error; otherwise nothing appears.
 
     Raises:
         RunRecordError: it exists already (a `what`, such as `run`, is never overwritten), or it cannot be moved into place.
@@ -71,7 +71,7 @@ def read_version(content: bytes, key: str) -> int:
 
 
 def finite(value: Any) -> Any:
-    """`value` with every infinity and NaN in it as a string, which JSON can hold."""
+    """`value` with every infinity and NaN as a string, because JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,0 +1,71 @@
+"""The records that the source tree keeps: these and nothing else, small, and of one another's runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusebench.store.baselines import load_baseline, objections
+from fusebench.store.history_file import keep_run, read_history_file, write_history
+from fusebench.store.run_folder import TABLE_FILES, read_samples
+
+RESULTS = Path(__file__).parents[2] / "results"
+BASELINE = RESULTS / "baselines" / "nvidia_h200"
+HISTORY = RESULTS / "history" / "nvidia_h200.parquet"
+
+
+def stored() -> list[Path]:
+    return [file for file in RESULTS.rglob("*") if file.is_file() and file.relative_to(RESULTS).parts[0] != "runs"]
+
+
+def test_results_hold_a_baseline_calibration_evidence_counters_and_a_history_and_nothing_else() -> None:
+    found = {file.relative_to(RESULTS).as_posix() for file in stored()}
+    record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", "samples.parquet", *TABLE_FILES)}
+    static = {name for name in found if name.startswith("baselines/static/")}
+    counters = {name for name in found if name.startswith("counters/")}
+    (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
+    assert found == record | static | counters | {trials, "calibration/nvidia_h200.json", "history/nvidia_h200.parquet"}
+    assert {Path(name).suffix for name in static} == {".parquet"}
+
+
+def test_results_are_small() -> None:
+    assert sum(file.stat().st_size for file in stored()) < 3_000_000
+    assert sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 12_000
+    assert (BASELINE / "run.json").stat().st_size < 60_000
+
+
+def test_the_stored_baseline_is_whole_and_fit_to_judge_by() -> None:
+    run = load_baseline(RESULTS, "NVIDIA H200")
+    assert run is not None
+    assert objections(run, BASELINE) == []
+    measured = {(one.case_key, one.kernel) for one in run.results if one.measurement is not None}
+    samples = read_samples(BASELINE)
+    timed = set(samples[["case", "arm"]].drop_duplicates().itertuples(index=False, name=None))
+    same = {summary.case.key for summary in run.cases if summary.same_as}
+    assert {place for place in measured if place[0] not in same} <= timed
+
+
+def test_the_history_keeps_of_the_baseline_what_its_record_says(tmp_path: Path) -> None:
+    baseline = load_baseline(RESULTS, "NVIDIA H200")
+    assert baseline is not None
+    write_history(tmp_path / "h.parquet", [keep_run(baseline)])
+    (alone,) = read_history_file(tmp_path / "h.parquet")
+    (kept,) = [run for run in read_history_file(HISTORY) if run.id == baseline.id]
+    assert kept == alone
+
+
+def test_the_history_names_board_commit_and_time_of_every_run() -> None:
+    runs = read_history_file(HISTORY)
+    assert [run.created for run in runs] == sorted(run.created for run in runs)
+    assert all(run.environment.device_uuid.startswith("GPU-") and len(run.environment.git_commit) == 40 for run in runs)
+    replicates = [one for run in runs for one in run.replicates]
+    assert len(replicates) > 10_000
+    assert min(one.span_ns for one in replicates) > 0
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".png"])
+def test_generated_files_stay_out_of_textual_diffs(suffix: str) -> None:
+    attributes = (RESULTS.parent / ".gitattributes").read_text()
+    assert "linguist-generated" in attributes
+    assert any(suffix in line and "-diff" in line for line in attributes.splitlines())
