@@ -109,6 +109,36 @@ def test_a_kernel_edited_so_that_it_spills_is_caught(project: Path, fusebench: F
     assert (shown.exit_code, "bytes of spill stores (worse)" in shown.stdout, "2 regression" in shown.stdout) == (1, True, True)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "old", "new"),
+    [
+        pytest.param("longer", "LONGER = {}", 'LONGER = {"num_warps": 8}', id="tile"),
+        pytest.param("narrower", "NARROWER = {}", 'NARROWER = {"start": 1}', id="launcher"),
+        pytest.param("*", "x = x / tl.sum(x, 0)", "x = x / (tl.sum(x, 0) + 1e-6)", id="arithmetic"),
+        pytest.param("*", "(x.shape[0],)", "(x.shape[0] + 1,)", id="grid"),
+    ],
+)
+def test_a_released_version_edited_in_place_fails_the_gate_and_a_new_version_passes(
+    project: Path, fusebench: Fusebench, kernel: str, old: str, new: str
+) -> None:
+    fusebench("static", *SELECTION, "--promote")
+    edit(project, old, new)
+    caught = fusebench("static", *SELECTION, "--gate", "--json")
+    assert caught.exit_code == 1, caught.stderr
+    regressions = [one for one in json.loads(caught.stdout)["judgements"] if one["kind"] == "regression"]
+    released = {f"unit_sum/{name}@1" for name in ("unchanged", "spilling", "narrower", "fewer_warps", "longer")}
+    assert {one["kernel"] for one in regressions} == (released if kernel == "*" else {f"unit_sum/{kernel}@1"})
+    for one in regressions:
+        assert one["reason"].startswith(f"{one['kernel']} is released and its machine code changed in place: make it version 2 (")
+    refused = fusebench("static", *SELECTION, "--promote")
+    assert (refused.exit_code, "make each a new version" in refused.stderr) == (2, True)
+    edit(project, new, old)
+    file = project / "kernels" / "unit_sum" / "in_triton.py"
+    declared = file.read_text()[file.read_text().index('@kernel("unit_sum", "longer"') :]
+    file.write_text(f"{file.read_text()}\n\n{declared.replace('version=1', 'version=2').replace('**LONGER', 'num_warps=8')}")
+    assert fusebench("static", *SELECTION, "--gate").exit_code == 0, "a new version is the way"
+
+
 def test_ab_compares_with_the_kernels_of_a_commit(project: Path, fusebench: Fusebench) -> None:
     arguments = ("ab", *SELECTION, "--static", "--base")
     assert fusebench(*arguments, "HEAD").exit_code == 0

@@ -165,3 +165,33 @@ def test_narrower_means_work_moved_to_narrower_instructions(old: dict[int, int],
 def test_widths_are_described_widest_first() -> None:
     assert describe_widths({4: 1, 16: 8}) == "8x16 B, 1x4 B"
     assert describe_widths({}) == "none"
+
+
+EDITED = {
+    "its instructions": launch(instructions={"total": 601}),
+    "its instructions for the better": launch(instructions={"total": 500}),
+    "one instruction for another": launch(sha256="b" * 64),
+    "the registers that it may take": launch(registers=72, sha256=CODE.sha256),
+    "its grid": msgspec.structs.replace(LAUNCH, grid=(264, 1, 1)),
+    "its block": msgspec.structs.replace(LAUNCH, threads=128),
+    "its dynamic shared memory": msgspec.structs.replace(LAUNCH, dynamic_shared=1024),
+}
+
+
+@pytest.mark.parametrize("edited", EDITED)
+def test_a_released_version_that_is_edited_in_place_is_a_regression_and_told_its_next_version(edited: str) -> None:
+    (found,) = judge(report(EDITED[edited]), report(), margin=0.05, cases=CASES, released=True)
+    assert found.kind is REGRESSION
+    assert found.reason.startswith("unit_sum/k@1 is released and its machine code changed in place: make it version 2 (")
+
+
+def test_what_leaves_a_released_versions_code_alone_passes() -> None:
+    renamed = msgspec.structs.replace(LAUNCH, code=msgspec.structs.replace(CODE, entry="other"))
+    for new in (report(), report(renamed), report(EDITED["its grid"], kernel="unit_sum/k@2")):
+        assert [one.kind for one in judge(new, report(), margin=0.05, cases=()[:0], released=True)] == [PASS]
+
+
+def test_other_compilers_make_other_code_of_a_released_version() -> None:
+    elsewhere = launch(compiler="triton 3.10.0", sha256="b" * 64)
+    (found,) = judge(report(elsewhere), report(), margin=0.05, cases=CASES, released=True)
+    assert found.kind is VerdictKind.INCOMPARABLE

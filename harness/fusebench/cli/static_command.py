@@ -38,7 +38,9 @@ def static(
     kernels: KernelsOption = None,
     gate: Annotated[bool, typer.Option("--gate", help="Compare with the baselines in results/baselines/static/.")] = False,
     promote: Annotated[bool, typer.Option("--promote", help="Make the result the baseline of each target and this toolchain.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Promote although kernels failed, or the baseline holds more cases.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote although kernels failed or released versions changed, or the baseline holds more.")
+    ] = False,
     margin: MarginOption = 0.05,
     allow_incomparable: AllowOption = False,
     jobs: JobsOption = None,
@@ -115,7 +117,7 @@ def _judge(
             remark("note", f"{report.target}: no baseline of {report.toolchain.slug}; shown against {file.stem}")
         judged.append(report)
         baselines.append(baseline)
-    judgements, code = judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable)
+    judgements, code = judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable, released=True)
     return judgements, worst_exit_code([code, *codes])
 
 

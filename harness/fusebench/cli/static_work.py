@@ -90,8 +90,13 @@ def judge_against(
     margin: float,
     allow_incomparable: bool,
     reference: str = "the baseline",
+    released: bool = False,
 ) -> tuple[list[StaticJudgement], ExitCode]:
-    """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to."""
+    """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to.
+
+    Args:
+        released: whether `old` holds released versions, whose machine code must not change.
+    """
     from ..evidence.static_gate import judge
     from ..verdict.exit_status import static_exit_code
 
@@ -99,7 +104,7 @@ def judge_against(
     judgements = [
         judgement
         for after, before in zip(new, old, strict=True)
-        for judgement in judge(after, before, margin=margin, cases=keys, reference=reference)
+        for judgement in judge(after, before, margin=margin, cases=keys, reference=reference, released=released)
     ]
     return judgements, static_exit_code(judgements, new, allow_incomparable=allow_incomparable)
 

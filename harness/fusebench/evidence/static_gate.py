@@ -1,8 +1,11 @@
-"""Static evidence against static evidence: what became worse, by rules that leave no room for chance.
+"""Static evidence against static evidence: rules that leave no room for chance say which kernels became worse.
 
 A regression is one of: more bytes spilled, more stack or local-memory instructions, global accesses that became narrower, fewer warps
 resident, more instructions than the margin allows.  Everything else that changed is shown and judged no further: more registers that
 cost no occupancy, say, cost nothing.  Code from different compilers is not judged at all, and shown likewise.
+
+Against a baseline of released versions any other machine code is a regression: a released version is frozen, and a change to it is a new
+version.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ..schema import VerdictKind
+from ..schema import KernelId, VerdictKind
 from .records import FAILED, KernelEvidence, Launch, StaticReport, StaticStatus
 
 DEFAULT_MARGIN = 0.05
@@ -48,18 +51,19 @@ class StaticJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    new: StaticReport, old: StaticReport, *, margin: float, cases: Sequence[str], reference: str = "the baseline"
+    new: StaticReport, old: StaticReport, *, margin: float, cases: Sequence[str], reference: str = "the baseline", released: bool = False
 ) -> list[StaticJudgement]:
     """A judgement on every kernel and case of `new`, and on what `old` has of `cases` (keys `suite:name`) and `new` lacks.
 
     Args:
         margin: share of instructions that may be added.
         reference: what sentences call `old`.
+        released: whether `old` holds released versions, whose machine code must not change under the same compilers.
     """
     before = {one.key: one for one in old.results if one.status is StaticStatus.COMPILED}
     judged = []
     for one in new.results:
-        kind, reason, changes = _verdict(one, before.get(one.key), margin, reference)
+        kind, reason, changes = _verdict(one, before.get(one.key), margin, reference, released)
         judged.append(
             StaticJudgement(target=new.target, case=one.case, kernel=one.kernel, kind=kind, reason=reason, changes=tuple(changes))
         )
@@ -103,7 +107,7 @@ _SHOWN: dict[str, Callable[[Launch], object]] = {
 _Verdict = tuple[VerdictKind, str, list[Change]]
 
 
-def _verdict(new: KernelEvidence, old: KernelEvidence | None, margin: float, reference: str) -> _Verdict:
+def _verdict(new: KernelEvidence, old: KernelEvidence | None, margin: float, reference: str, released: bool) -> _Verdict:
     if new.status in FAILED:
         return VerdictKind.ERROR, new.reason, []
     state = new.status.replace("_", " ")
@@ -114,14 +118,19 @@ def _verdict(new: KernelEvidence, old: KernelEvidence | None, margin: float, ref
         return VerdictKind.UNDECIDED, f"{state}: {new.reason}; {reference} has it compiled", []
     if new.params != old.params:
         return VerdictKind.INCOMPARABLE, f"the case has other parameters than in {reference} ({old.shape}, now {new.shape})", []
-    return _compared(new, old, margin, reference)
+    return _compared(new, old, margin, reference, released)
 
 
-def _compared(new: KernelEvidence, old: KernelEvidence, margin: float, reference: str) -> _Verdict:
+def _compared(new: KernelEvidence, old: KernelEvidence, margin: float, reference: str, released: bool) -> _Verdict:
     """The verdict on two that compiled for the same case."""
     changes = list(_changes(old.launches, new.launches, margin))
     if _compilers(new) != _compilers(old):
         return VerdictKind.INCOMPARABLE, f"compiled by {_compilers(new)}, {reference} by {_compilers(old)}", changes
+    if released and changed_in_place(new, old):
+        figures = "; ".join(dict.fromkeys(map(str, changes))) or "the same in every figure"
+        following = KernelId.parse(new.kernel).version + 1
+        reason = f"{new.kernel} is released and its machine code changed in place: make it version {following} ({figures})"
+        return VerdictKind.REGRESSION, reason, changes
     for kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT):
         decisive = [str(change) for change in changes if change.kind is kind]
         if decisive:
@@ -130,6 +139,20 @@ def _compared(new: KernelEvidence, old: KernelEvidence, margin: float, reference
         return VerdictKind.PASS, "; ".join(dict.fromkeys(map(str, changes))), changes
     same = [one.code.sha256 for one in old.launches] == [one.code.sha256 for one in new.launches]
     return VerdictKind.PASS, IDENTICAL if same else "other machine code, the same in every figure", []
+
+
+def changed_in_place(new: KernelEvidence, old: KernelEvidence) -> bool:
+    """Whether the same kernel, case and compilers now launch other machine code, or the same code with another launch geometry.
+
+    The name of a device function does not count: a rename changes nothing that runs.
+    """
+    same_case = (new.kernel, new.case, new.params, _compilers(new)) == (old.kernel, old.case, old.params, _compilers(old))
+    return same_case and [_digest(one) for one in new.launches] != [_digest(one) for one in old.launches]
+
+
+def _digest(launch: Launch) -> tuple[object, ...]:
+    code = launch.code
+    return launch.grid, launch.threads, launch.dynamic_shared, code.sha256, code.registers, code.static_shared, code.stack
 
 
 def _compilers(evidence: KernelEvidence) -> str:

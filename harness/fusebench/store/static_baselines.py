@@ -13,6 +13,7 @@ import msgspec
 
 from ..errors import FusebenchError, RunRecordError
 from ..evidence.records import EVIDENCE_VERSION, Code, KernelEvidence, StaticReport, StaticStatus, Toolchain
+from ..evidence.static_gate import changed_in_place
 from .baselines import STATIC_FOLDER
 from .files import write_file
 from .record_files import read_version
@@ -46,8 +47,8 @@ def promote_static(report: StaticReport, results: Path, *, force: bool = False) 
     """Write `report` as the baseline of its target and toolchain, and return the file.
 
     Raises:
-        StaticBaselineError: a kernel failed, nothing compiled, or the baseline there holds cases that the report lacks, and `force` is
-            not set; or the baseline there is corrupted.
+        StaticBaselineError: nothing compiled, or the baseline there is corrupted. Unless `force` is set, also: a kernel failed, a released
+            version changed in place, or the baseline there holds cases that the report lacks.
     """
     file, older = _files(results, report.target, report.toolchain)
     compiled = [one for one in report.results if one.status is StaticStatus.COMPILED]
@@ -57,7 +58,14 @@ def promote_static(report: StaticReport, results: Path, *, force: bool = False) 
         raise StaticBaselineError(f"{file}: not replaced, because kernels failed; mend them, or pass --force to keep the others")
     there = [one for one in (file, older) if one.exists()]
     if there and not force:
-        lost = {one.key for one in read_static(there[0]).results} - {one.key for one in report.results}
+        stored = {one.key: one for one in read_static(there[0]).results}
+        edited = sorted({one.kernel for one in compiled if one.key in stored and changed_in_place(one, stored[one.key])})
+        if edited:
+            raise StaticBaselineError(
+                f"{file}: not replaced, because the machine code of released versions changed in place: {', '.join(edited)}; "
+                "make each a new version, or pass --force to release the change under the old one"
+            )
+        lost = set(stored) - {one.key for one in report.results}
         if lost:
             named = ", ".join(sorted(f"{kernel} on {case}" for case, kernel in lost)[:3])
             raise StaticBaselineError(
