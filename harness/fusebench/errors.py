@@ -2,7 +2,7 @@
 
 Each class names one cause, carries the exit code of that cause, and its message says what was found, what was expected,
 where, and what to do next.  Anything else that escapes is a fault of fusebench itself: exit code 70, with a traceback; but for an import
-of a package that is not installed, which the command line puts into such words (`cli.missing_package`).
+of a package that is not installed, which the command line puts into such words (`fusebench.faults`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`fusebench ab --static`: what two sides' kernels are compiled to, side by side, without a GPU."""
+"""`fusebench ab --static`: what the kernels of head and base are compiled to, side by side, without a GPU."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from ..runner.evidence.base_checkout import BaseChoice
     from .selection import Selection
 
 DEFAULT_MARGIN = 0.05
@@ -27,9 +29,10 @@ class StaticOptions(NamedTuple):
     json: bool
 
 
-def compare_static(selection: Selection, roots: Sequence[Path], name: str, options: StaticOptions) -> int:
-    """Compare this checkout's compiled kernels with those in `roots`, which reports call `name`, and return the exit code."""
+def compare_static(selection: Selection, base: BaseChoice, options: StaticOptions) -> int:
+    """Compare this checkout's compiled kernels with those of the base, and return the exit code."""
     from ..report.static_table import verdict_line
+    from ..runner.evidence.base_checkout import name_of
     from .output import print_json
     from .static_work import collect_all, find_targets, judge_against, print_judgements, require_margin
 
@@ -42,7 +45,10 @@ def compare_static(selection: Selection, roots: Sequence[Path], name: str, optio
             selection, targets, kernel=options.kernel, jobs=options.jobs, use_cache=not options.no_cache, roots=folders, label=label
         )
 
-    after, before = collected("", None), collected(f"{name}, ", tuple(roots))
+    with tempfile.TemporaryDirectory(prefix="fusebench-ab-") as unpacked:
+        revision, roots = base.resolve(selection.project, selection.collection.roots, Path(unpacked))
+        name = name_of(revision)
+        after, before = collected("", None), collected(f"{name}, ", roots)
     judgements, code = judge_against(after, before, selection, margin=limit, allow_incomparable=options.allow_incomparable, reference=name)
     if options.json:
         print_json({"base": name, "margin": limit, "exit_code": code, "judgements": judgements})

@@ -49,6 +49,9 @@ SUITE = "calibration"
 TRUTH_REPLICATES = 12
 """In each of the five fresh processes: 60 replicates know a truth at 12 us to 0.07 % (one standard error)."""
 
+WITH_JOIN = {"join", "json"}
+"""The options that may stand beside --join: nothing is measured."""
+
 
 def calibrate(
     context: typer.Context,
@@ -118,22 +121,17 @@ def calibrate(
     if join:
         _join(context, join, json)
         return
-    from ..device import device_lock, require_idle, resolve_device
+    import msgspec
+
+    from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.ab.session import default_looks
-    from ..runner.calibrate.joining import joined, require_same_method
-    from ..runner.calibrate.session import Calibrating
-    from ..runner.calibrate.summary import record_of
-    from ..runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets
+    from ..runner.ab.strategy import default_looks
+    from ..runner.calibrate.command import CalibrationRequest, measure_calibration
+    from ..runner.calibrate.targets import built_in_targets
     from ..runner.calibrate.visit import CalibrationOptions
-    from ..runner.run.options import default_plan
-    from ..runner.workers.checking import Workers
+    from ..runner.run.strategy import default_plan
     from ..stats.confirmation import PROCESSES
-    from ..store.calibration_note import calibration_file
-    from ..store.calibrations import join_calibration, load_calibration
-    from ..store.files import require_writable
     from ..timing.select import require_timer
-    from .output import remark
     from .progress import make_reporter
 
     require_timer(timer)
@@ -141,49 +139,52 @@ def calibrate(
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
-    subjects = [*built_in_targets(target.kind, built_in.ways), *selected]
-    if not subjects:
+    targets = [*built_in_targets(target.kind, built_in.ways), *selected]
+    if not targets:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
-    # A calibration that cannot be read, and a folder that takes none, are found before anything is measured.
-    earlier = load_calibration(project.results, target.name)
-    require_writable(calibration_file(project.results, target.name).parent)
-    import msgspec
-
-    options = CalibrationOptions(
-        plan=msgspec.structs.replace(default_plan(target.kind, state), replicates=TRUTH_REPLICATES),
-        looks=default_looks(target.kind),
-        slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
-        passes=passes or (QUICK_PASSES if quick else PASSES),
-        identical=identical,
-        planted=planted or PLANTED,
-        trials=FEWEST_TRIALS if planted is None and not quick else 0,
-        processes=PROCESSES,
+    request = CalibrationRequest(
+        project=project,
+        roots=roots,
+        targets=targets,
+        device=target,
         timer=timer,
+        options=CalibrationOptions(
+            plan=msgspec.structs.replace(default_plan(target.kind, state), replicates=TRUTH_REPLICATES),
+            looks=default_looks(target.kind),
+            slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
+            passes=passes or (QUICK_PASSES if quick else PASSES),
+            identical=identical,
+            planted=planted or PLANTED,
+            trials=FEWEST_TRIALS if planted is None and not quick else 0,
+            processes=PROCESSES,
+        ),
         budget_s=budget,
+        wait_s=wait,
+        silence_s=kernel_timeout,
+        add=add,
     )
-    if add and earlier is not None:
-        require_same_method(earlier, options, earlier.timer if timer == "auto" else timer)
-    with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
-        for warning in (*target.warnings, *require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))):
-            remark("warning", warning)
-        calibrating = Calibrating(target, project.root, options, make_reporter())
-        ops = {subject.case.op for subject in subjects}
-        with Workers(target, (CALIBRATION_KERNELS, *roots), kernel_timeout, ops=ops, timer=timer) as workers:
-            found = calibrating.run(subjects, workers)
-    new = record_of(found, options, calibrating.environment)
-    record, file = join_calibration(project.results, target.name, lambda stored: joined(stored if add else None, new))
+    found, record, file = measure_calibration(request, make_reporter())
     _show(record, file, f"{len(found.trials)} comparisons in {found.seconds:.0f} s", json=json)
     if found.unfit:
         raise DeviceUnfitError(found.unfit)
 
 
 def _join(context: typer.Context, files: list[Path], json: bool) -> None:
-    from .calibration_join import join_files, require_nothing_to_measure
+    from ..runner.calibrate.command import join_files
 
-    require_nothing_to_measure(context)
+    _require_nothing_to_measure(context)
     record, file = join_files(files)
     _show(record, file, f"{len(record.trials)} comparisons in {len(record.sessions)} sessions", json=json)
+
+
+def _require_nothing_to_measure(context: typer.Context) -> None:
+    """Raise UsageError where an option of the measurement was given too."""
+    sources = {name: context.get_parameter_source(name) for name in sorted(context.params)}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE" and name not in WITH_JOIN]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--join measures nothing, so {options} cannot stand beside it; leave it out, or leave --join out")
 
 
 def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> None:

@@ -4,16 +4,14 @@ reads on."""
 from __future__ import annotations
 
 import os
-import select
 import traceback
 from contextlib import suppress
 
 import typer
 
 from .. import __version__
-from ..errors import FusebenchError
+from ..faults import missing_package, unread
 from ..schema import ExitCode
-from .missing_package import missing_package
 
 EXIT_UNREAD = 141
 """What a shell reports for a process that SIGPIPE ended: 128 + 13."""
@@ -37,29 +35,10 @@ def exit_code_of(error: Exception) -> int:
     return ExitCode.FAULT
 
 
-def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
-    """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C and a
-    reader that has left, which say nothing of what was measured."""
-    error = missing_package(error) or error
-    if isinstance(error, FusebenchError):
-        return ExitCode(error.exit_code), str(error)
-    if isinstance(error, Exception) and not (isinstance(error, BrokenPipeError) and _unread()):
-        return ExitCode.FAULT, f"ended by a fault of fusebench: {type(error).__name__}: {error}"
-    return None
-
-
 def _nobody_reads() -> bool:
     """Whether the reader of stdout or stderr has left (`fusebench … | head`); what is still written there is then dropped."""
-    left = _unread()
+    left = unread()
     for descriptor in left:
         # The interpreter flushes once more as it exits, and would put its own exit code in the place of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     return bool(left)
-
-
-def _unread() -> list[int]:
-    """Which of stdout and stderr are pipes whose reader has left."""
-    poll = select.poll()
-    for descriptor in (1, 2):
-        poll.register(descriptor, 0)
-    return [descriptor for descriptor, event in poll.poll(0) if event & (select.POLLERR | select.POLLHUP)]

@@ -145,10 +145,11 @@ def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project:
     if not any(regressed(one) for one in judgements):
         return {}
     from ..registry import load_collection
-    from .evidence_work import providers_of_gate
+    from ..runner.evidence.providers import providers_of_gate
+    from .evidence_work import evidence_tools
 
     ops = load_collection(project.kernels, kernels=False).ops
-    return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline))
+    return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline, evidence_tools()))
 
 
 def _baseline_of(run: Run, named: str | None, project: Project) -> Run | None:

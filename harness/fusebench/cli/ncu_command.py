@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import FusebenchError, UsageError
+from ..errors import UsageError
 from ..schema import CacheState, ExitCode
-from .ab_command import BaseKernelsOption, BaseOption, ExactOption, other_side
+from .ab_command import BaseKernelsOption, BaseOption, ExactOption
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
-from .run_command import OutOption, WaitOption, command_line
+from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..counters.capturing import Settings
     from ..counters.records import CounterRun
-    from ..device import Device
-    from ..device.nsight import NsightProbe
-    from ..registry import Collection
-    from ..runner.count.session import CountingSession
-    from ..schema import Case
-    from .selection import Selection
 
 
 class SetName(StrEnum):
@@ -93,7 +84,7 @@ def ncu(
     """Read hardware counters with Nsight Compute: one call of every chosen kernel on every chosen case.
 
     Without --kernel these are the project's own fused kernels and split chains in Triton and CUDA C++; others are captured when they are
-    named.  Versions of a kernel are shown side by side, and with --base, --base-kernels or --against the same kernel of two sides.
+    named.  Versions of a kernel are shown side by side, and with --base, --base-kernels or --against the same kernel of head and base.
 
     Examples:
 
@@ -111,77 +102,65 @@ def ncu(
     """
     set_name, names = _what_to_read(metric_set, metrics)
     if sum(given is not None for given in (base, base_kernels, against)) > 1:
-        raise UsageError("--base, --base-kernels and --against each name another side to compare with; pass one of them")
+        raise UsageError("--base, --base-kernels and --against each name a base to compare with; pass one of them")
     if stored is not None:
-        _show_stored(stored, against, (set_name, names), reread=metric_set is not None or metrics is not None, json=json)
+        _show_stored(stored, against, (set_name, names), anew=metric_set is not None or metrics is not None, json=json)
         return
 
-    from ..counters.capturing import settings_for
-    from ..store.finding import runs_folder
-    from .ncu_device import hold, look_for_device
+    from ..runner.count.command import CountRequest, measure_counters
+    from ..runner.count.device import look_for_device
+    from ..runner.count.stored import find_counters
+    from ..runner.evidence.base_checkout import BaseChoice
     from .ncu_output import show
-    from .ncu_stored import find_counters
+    from .progress import make_reporter
     from .selection import resolve_selection
 
     if not suite and op is None and kernel is not None and "/" in kernel:
         op = kernel.partition("/")[0]  # `op/name@version` says which op, and so which suite
     looked = look_for_device(device)
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, narrow=True)
-    earlier = find_counters(against, selection.project) if against is not None else None
-    fit = looked.result()
-    target, probe = fit.device, fit.probe
-    settings = settings_for(target, probe, metric_set=set_name, metrics=names, cache=cache, silence_s=kernel_timeout)
-    folder = out if out is not None else runs_folder(selection.project)
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ncu-")))
-        side = _other_kernels(selection, base, base_kernels, exact, scratch / "base")
-        warnings = stack.enter_context(hold(fit, wait_s=wait))
-        if metrics is not None:
-            _require_known(settings)
-        session = _session(selection, target, settings, probe, side=side, reports=scratch)
-        for warning in (*target.warnings, *warnings):
-            session.warn(warning)
-        record, written = _captured(session, selection.cases, folder, scratch, earlier)
-    show(record, written, session.exit_code, json=json)
-    raise typer.Exit(session.exit_code)
+    request = CountRequest(
+        project=selection.project,
+        collection=selection.collection,
+        cases=selection.cases,
+        kernel=selection.kernel,
+        exact_kernel=selection.exact_kernel,
+        base=BaseChoice(ref=base, exact=exact, folder=base_kernels) if base is not None or base_kernels is not None else None,
+        earlier=find_counters(against, selection.project) if against is not None else None,
+        fit=looked.result(),
+        metric_set=set_name,
+        metrics=names,
+        named=metrics is not None,
+        cache=cache,
+        silence_s=kernel_timeout,
+        wait_s=wait,
+        out=out,
+        command=command_line(),
+    )
+    outcome = measure_counters(request, make_reporter())
+    if outcome.folder is not None:
+        _write_report(outcome.record, outcome.folder)
+    if outcome.interruption is not None:
+        say_what_is_kept(outcome)
+        raise outcome.interruption
+    show(outcome.record, outcome.folder, outcome.exit_code, json=json)
+    raise typer.Exit(outcome.exit_code)
 
 
-def _captured(
-    session: CountingSession, cases: Sequence[Case], folder: Path, reports: Path, earlier: CounterRun | None
-) -> tuple[CounterRun, Path]:
-    """The finished run and its folder; an interrupted one is kept too, before the interruption goes on."""
-    import msgspec
-
+def _write_report(record: CounterRun, folder: Path) -> None:
     from ..report.counters_markdown import counters_markdown
-    from ..runner.count.stored import beside
-    from ..store.counter_folder import write_counters
-    from .output import remark
+    from ..store.comparison_folder import write_report
 
-    interruption: KeyboardInterrupt | FusebenchError | None = None
-    try:
-        session.run(cases)
-    except (KeyboardInterrupt, FusebenchError) as error:
-        interruption = error
-    record = session.record() if earlier is None else beside(session.record(), earlier)
-    if interruption is not None and not session.begun:
-        raise interruption
-    if isinstance(interruption, FusebenchError):
-        record = msgspec.structs.replace(record, warnings=(*record.warnings, str(interruption)))
-    written = write_counters(folder, record, reports, counters_markdown(record))
-    if interruption is not None:
-        remark("note", f"interrupted; what was captured is kept, marked incomplete, in {written}")
-        raise interruption
-    return record, written
+    write_report(folder, counters_markdown(record))
 
 
-def _show_stored(text: str, against: str | None, what: tuple[str, tuple[str, ...]], *, reread: bool, json: bool) -> None:
+def _show_stored(text: str, against: str | None, what: tuple[str, tuple[str, ...]], *, anew: bool, json: bool) -> None:
     from ..config import find_project
+    from ..runner.count.stored import put_beside, stored_run
     from .ncu_output import show
-    from .ncu_stored import put_beside, stored_run
 
     project = find_project()
-    record = stored_run(text, project, what, reread=reread)
-    show(put_beside(record, against, project), None, ExitCode.PASS, json=json)
+    show(put_beside(stored_run(text, project, what, anew=anew), against, project), None, ExitCode.PASS, json=json)
 
 
 def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
@@ -194,38 +173,3 @@ def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> 
         return NAMED, split_names(metrics)
     chosen = MetricSet(metric_set or SetName.FULL)
     return chosen.value, SETS[chosen]
-
-
-def _require_known(settings: Settings) -> None:
-    from ..counters.capturing import listed_metrics
-    from ..counters.metric_sets import require_known
-
-    require_known(settings.metrics, listed_metrics(settings))
-
-
-def _other_kernels(
-    selection: Selection, base: str | None, base_kernels: Path | None, exact: bool, scratch: Path
-) -> tuple[Collection, str] | None:
-    """The other side's kernels and what it is; None without one."""
-    from ..registry import load_collection
-    from .output import remark
-
-    if base is None and base_kernels is None:
-        return None
-    other, roots = other_side(selection, base, base_kernels, exact, scratch)
-    for note in other.notes:
-        remark("note", note)
-    only = {case.op for case in selection.cases}
-    loaded = load_collection(roots, entry_points=False, only=only, kernel=selection.exact_kernel, operators=False)
-    return loaded, f"commit {other.commit[:12]}" if other.commit else f"folder {other.asked}"
-
-
-def _session(
-    selection: Selection, target: Device, settings: Settings, probe: NsightProbe, *, side: tuple[Collection, str] | None, reports: Path
-) -> CountingSession:
-    from ..runner.count.session import CountingOptions, CountingSession
-    from .progress import make_reporter
-
-    kernels, name = side if side is not None else (None, "")
-    options = CountingOptions(settings=settings, ncu_version=probe.version, kernel=selection.kernel, command=command_line(), base=name)
-    return CountingSession(selection.collection, target, selection.project.root, options, make_reporter(), reports=reports, base=kernels)

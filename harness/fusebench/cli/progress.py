@@ -14,7 +14,7 @@ from .output import remark
 if TYPE_CHECKING:
     from rich.status import Status as Spinner
 
-    from ..runner.reporter import Reporter
+    from ..runner.context import Reporter
 
 
 def make_reporter() -> Reporter:

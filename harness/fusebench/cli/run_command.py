@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..schema import CacheState, ExitCode
-from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
-from .evidence_work import Measured, providers_of_run
+from ..verdict.margin_rule import DEFAULT_MARGIN
 from .options import (
     CaseOption,
     DeviceOption,
@@ -26,13 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..config import Project
-    from ..runner.run.resuming import Resumed
-    from ..runner.run.session import Session
-    from ..schema import Run
-    from ..verdict.compare_to_baseline import Suspect
+    from ..runner.session import Outcome
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -143,16 +136,17 @@ def run(
     """
     import msgspec
 
-    from ..device import device_lock, require_idle, resolve_device
+    from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..report.document import run_document
+    from ..report.pages import write_views
     from ..report.table import print_run
-    from ..runner.run.options import Options, default_plan
-    from ..runner.run.session import Session
-    from ..runner.workers.checking import Workers
+    from ..runner.run.command import RunRequest, measure_run
+    from ..runner.run.strategy import RunOptions, default_plan
     from ..timing.select import require_timer
-    from ..verdict.compare_to_baseline import judge_run
-    from .output import console, print_json, remark
+    from ..verdict.margin_rule import MarginRule
+    from .evidence_work import evidence_tools
+    from .output import console, print_json
     from .progress import make_reporter
     from .selection import resolve_selection
 
@@ -164,93 +158,36 @@ def run(
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }
-    plan = msgspec.structs.replace(default_plan(target.kind, cache), **changes)
-    resumed = _stopped_run(resume, selection.project) if resume is not None else None
-    options = Options(
-        plan=plan,
+    suites = tuple(one.name for one in selection.suites)
+    request = RunRequest(
+        project=selection.project,
+        collection=selection.collection,
+        cases=selection.cases,
+        device=target,
         timer=timer,
+        plan=msgspec.structs.replace(default_plan(target.kind, cache), **changes),
+        options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case),
+        rule=MarginRule(margin),
         budget_s=budget,
-        kernel=kernel,
-        command=command_line(),
-        selected=tuple(one.name for one in selection.suites),
-        op=op,
-        case=case,
-        resumed=resumed,
+        wait_s=wait,
+        silence_s=kernel_timeout,
+        out=out,
+        resume=resume,
+        confirm=confirm,
+        evidence=evidence_tools() if evidence else None,
     )
-    rule = MarginRule(margin)
-    folder, baseline = _folder_for(out, selection.project, target.name)
-
-    def in_doubt(record: Run) -> Sequence[Suspect]:
-        return judge_run(record, baseline, rule).suspects if confirm and baseline is not None else ()
-
-    with device_lock(target, wait_s=wait, on_wait=lambda text: remark("note", text)):
-        warnings = require_idle(target, wait_s=wait, on_wait=lambda text: remark("note", text))
-        session = Session(selection.collection, target, selection.project.root, options, make_reporter())
-        for warning in (*target.warnings, *warnings):
-            session.warn(warning)
-        interruption: KeyboardInterrupt | Exception | None = None
-        with Workers(target, selection.collection.roots, kernel_timeout, ops=selection.ops, timer=timer) as workers:
-            try:
-                session.run(selection.cases, workers, in_doubt)
-            except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it goes on
-                interruption = error
-    if interruption is not None:
-        _keep_partial(session, folder, interruption)
-        raise interruption
-    measured = Measured(selection.collection, target, cache, kernel_timeout) if evidence else None
-    record = _concluded(session, folder, rule=rule, baseline=baseline, project=selection.project, measured=measured)
-    written = _write(session, folder, record)
+    outcome = measure_run(request, make_reporter())
+    if outcome.folder is not None:
+        write_views(outcome.record, outcome.folder)
+    if outcome.interruption is not None:
+        say_what_is_kept(outcome)
+        raise outcome.interruption
     if json:
-        print_json(run_document(record, written))
+        print_json(run_document(outcome.record, outcome.folder))
     else:
-        print_run(record, console())
-        typer.echo(f"run: {written}")
-    raise typer.Exit(ExitCode(record.exit_code))
-
-
-def _folder_for(out: Path | None, project: Project, device_name: str) -> tuple[Path, Run | None]:
-    """Where the run's folder goes and the stored baseline, once it is known that what will be measured can be judged and kept."""
-    from ..store.calibration_note import load_note
-    from ..store.files import require_writable
-    from ..store.finding import runs_folder
-    from ..verdict.record_validation import load_valid_baseline
-
-    folder = out if out is not None else runs_folder(project)
-    require_writable(folder, instead="name another with --out DIR")
-    load_note(project.results, device_name)
-    return folder, load_valid_baseline(project.results, device_name)
-
-
-def _stopped_run(text: str, project: Project) -> Resumed:
-    from ..runner.run.resuming import Resumed
-    from ..store.finding import find_run
-    from ..store.run_folder import read_run, sample_values
-
-    folder = find_run(text, project)
-    return Resumed(read_run(folder), sample_values(folder))
-
-
-def _concluded(
-    session: Session, folder: Path, *, rule: MarginRule, baseline: Run | None, project: Project, measured: Measured | None
-) -> Run:
-    """The run with its verdicts and, where `measured` says of what, with evidence about regressions; kept without them if that fails."""
-    from ..store.calibration_note import with_calibration
-    from ..verdict.compare_to_baseline import judge_run, with_verdicts
-
-    try:
-        record = with_calibration(session.record(), project.results)
-        record = with_verdicts(record, judge_run(record, baseline, rule))
-        return record if measured is None or baseline is None else _explained(record, project, measured, baseline)
-    except (KeyboardInterrupt, Exception) as error:
-        _keep_partial(session, folder, error)
-        raise
-
-
-def _explained(record: Run, project: Project, measured: Measured, baseline: Run) -> Run:
-    """`record`, judged, with evidence about its regressions against the stored baseline."""
-    from ..runner.evidence.regressions import any_regressed, explained_run
-
-    return explained_run(record, providers_of_run(project, measured, baseline)) if any_regressed(record) else record
+        print_run(outcome.record, console())
+        typer.echo(f"run: {outcome.folder}")
+    raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
 def command_line() -> str:
@@ -258,25 +195,9 @@ def command_line() -> str:
     return shlex.join(["fusebench", *sys.argv[1:]])
 
 
-def _write(session: Session, folder: Path, record: Run) -> Path:
-    from ..report.pages import write_views
-    from ..store.run_folder import write_run
-
-    written = write_run(folder, record, session.samples)
-    write_views(record, written)
-    return written
-
-
-def _keep_partial(session: Session, folder: Path, interruption: BaseException) -> None:
-    """Write what a run has that did not come to its verdicts; nothing where it has nothing."""
-    import msgspec
-
-    from .exit_status import what_ended
+def say_what_is_kept(outcome: Outcome[Any]) -> None:
+    """Say on stderr which part of an interrupted measurement is kept, if any is."""
     from .output import remark
 
-    record = session.record()
-    if ended := what_ended(interruption):
-        record = msgspec.structs.replace(record, exit_code=ended[0], warnings=[*record.warnings, ended[1]])
-    if record.results:
-        how = "without verdicts" if record.complete else "marked incomplete"
-        remark("note", f"interrupted; what was measured is kept, {how}, in {_write(session, folder, record)}")
+    if outcome.folder is not None:
+        remark("note", f"interrupted; {outcome.kept}, in {outcome.folder}")

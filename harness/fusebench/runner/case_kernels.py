@@ -109,3 +109,9 @@ def result_for(case: Case, shape: str, kernel: Kernel, status: Status, reason: s
         covers=kernel.covers,
         **known,
     )
+
+
+def work_of(entry: CaseKernels) -> tuple[str, bytes]:
+    """The op and its parameters: cases that agree in them are the same work, often a shape in the suites of an op and of a model."""
+    # The parsed parameters and not the case's own: a default that one suite writes out is no difference.
+    return entry.op.name, msgspec.json.encode(entry.params, order="deterministic")

@@ -17,12 +17,12 @@ COUNTERS_FILE = "ncu.json"
 REPORT_FILE = "report.md"
 
 
-def write_counters(parent: Path, run: CounterRun, reports: Path, report: str) -> Path:
+def write_counters(parent: Path, run: CounterRun, reports: Path, report: str | None = None) -> Path:
     """Write the run as a new folder under `parent`, which is made when absent, and return it.
 
     Args:
         reports: folder that holds the `.ncu-rep` files that the captures name; they are copied.
-        report: the text of `report.md`.
+        report: the text of `report.md`, a view that may also be written later.
 
     Raises:
         RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
@@ -35,7 +35,8 @@ def write_counters(parent: Path, run: CounterRun, reports: Path, report: str) ->
                 shutil.copyfile(reports / name, making / name)
             except OSError as error:
                 raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
-        write_file(making / REPORT_FILE, report.encode())
+        if report is not None:
+            write_file(making / REPORT_FILE, report.encode())
     return folder
 
 

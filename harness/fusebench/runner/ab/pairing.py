@@ -1,19 +1,24 @@
-"""The arms of two sides as pairs, and what their samples say of a case besides its findings."""
+"""The kernels of head and base as pairs of arms: the tasks that measure them, and the figures of a case besides its findings."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...schema import AAPair, Case, Estimate, Sample, SamplingPlan
+import msgspec
+
+from ...schema import AAPair, Case, Estimate, Finding, Sample, SamplingPlan, Status
+from ...stats.confirmation import placements_for
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...stats.sequential import Plan, judge
 from ...store.comparison_record import ComparedCase
 from ...timing.pairs import Compared, Pair, pair_logs, replicate_logs
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
-from ..workers.protocol import BASE, ExtraArm, Measured, MeasureTask
+from ..workers.process import WorkerProcess
+from ..workers.protocol import BASE, ExtraArm, Failure, Measured, MeasureTask
+from ..workers.remarks import label_refused
 
 
 def paired_task(
@@ -27,7 +32,7 @@ def paired_task(
     skip_identical: bool,
     sampled: tuple[str, ...],
 ) -> MeasureTask:
-    """This side's kernel against the other side's, for every name; the rest is as in `messages.MeasureTask`."""
+    """Head's kernel against base's, for every name; the rest is as in `protocol.MeasureTask`."""
     pairs = tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
     return MeasureTask(
         case=case,
@@ -44,6 +49,60 @@ def paired_task(
         skip_identical=skip_identical,
         sampled=sampled,
     )
+
+
+def confirming_task(task: MeasureTask, claims: Mapping[str, Finding]) -> MeasureTask:
+    """The measurement of `task` for a fresh process, without the pairs that nothing is claimed of, each as long as its finding took.
+
+    Args:
+        claims: regressions and improvements by the name of their pair.
+    """
+    pairs = tuple(pair for pair in task.pairs if pair.name in claims)
+    wanted = {arm for pair in pairs for arm in (pair.new, pair.old)}
+    kernels = tuple(kernel for kernel in task.kernels if kernel in wanted)
+    return msgspec.structs.replace(
+        task,
+        kernels=kernels,
+        baseline=kernels[0] if kernels else task.baseline,
+        extra_arms=tuple(arm for arm in task.extra_arms if arm.name in wanted),
+        pairs=pairs,
+        looks=None,
+        lengths={pair.name: placements_for(claims[pair.name]) for pair in pairs},
+        seconds=None,  # a confirmation that is cut short says nothing
+        digested=(),
+        skip_identical=False,
+    )
+
+
+def measure_in_fresh(
+    task: MeasureTask,
+    fresh: Sequence[WorkerProcess],
+    *,
+    ask: Callable[[MeasureTask, WorkerProcess], Measured | Failure],
+    keep: Callable[[list[Sample]], None],
+    on_process: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, list[list[float]]] | Failure:
+    """Log ratios head/base of each pair by its name, one list per fresh process, one value per replicate; or the first failure.
+
+    Args:
+        task: as `confirming_task` makes it.
+        fresh: workers that made none of the findings.
+        ask: puts a task to a worker and answers when nothing disturbed it.
+        keep: given the samples of each process, which they name by its number, from 1.
+        on_process: called with the number of processes done, and that of all.
+    """
+    logs: dict[str, list[list[float]]] = {pair.name: [] for pair in task.pairs}
+    for number, worker in enumerate(fresh):
+        on_process(number, len(fresh))
+        reply = ask(msgspec.structs.replace(task, seed=random.SystemRandom().randrange(2**31)), worker)
+        if isinstance(reply, Failure):
+            return reply
+        if refused := label_refused(reply, task.plan.trim):
+            return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
+        keep(reply.numbered(number + 1).samples)
+        for pair in task.pairs:
+            logs[pair.name].append(pair_logs(reply.samples, pair, task.plan.trim))
+    return logs
 
 
 def aa_pair_of(case_key: str, compared: Compared | None) -> AAPair | None:

@@ -1,4 +1,4 @@
-"""Which kernels of a case stand on both sides of a comparison, why the others are not compared, and what the gate says of each."""
+"""Which kernels of a case stand in both revisions of a comparison, why the others are not compared, and how the gate finds each."""
 
 from __future__ import annotations
 
@@ -15,57 +15,59 @@ from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKin
 from ...store.comparison_record import ComparedKernel, Standing
 from ...verdict.revisions import PENDING
 from ..case_kernels import CaseKernels, case_kernels, timeable
-from ..workers.checking import Workers, check
+from ..workers.checking import check
+from ..workers.pool import WorkerPool
 from ..workers.protocol import BASE, Progress
 
 
 class KernelPair(msgspec.Struct, frozen=True):
-    """One kernel of one case, on either side or both."""
+    """One kernel of one case, in either revision or both."""
 
     kernel: str
-    new: Kernel | None
-    old: Kernel | None
+    head: Kernel | None
+    base: Kernel | None
     standing: Standing
     changed: tuple[str, ...] = ()
-    """Files of the kernel that differ between the sides."""
+    """Files of the kernel that differ between the revisions."""
     reason: str = ""
     """Why its times are not compared; empty where they are."""
     compared: bool = True
-    """Whether it is put through the gate on both sides."""
+    """Whether it is put through the gate in both revisions."""
 
     @property
     def same_source(self) -> bool:
-        """Whether both sides are made of the same files."""
+        """Whether both revisions are made of the same files."""
         return self.standing is Standing.BOTH and not self.changed
 
     @property
-    def kernel_or_other(self) -> Kernel:
-        kernel = self.new or self.old
-        assert kernel is not None, "a kernel_pair has at least one kernel"
+    def any_kernel(self) -> Kernel:
+        """Head's kernel, or base's where head has none."""
+        kernel = self.head or self.base
+        assert kernel is not None, "a pair has at least one kernel"
         return kernel
 
 
 class Revisions:
-    """This checkout's kernels and those of the other side."""
+    """The kernels of this checkout (head) and those that they are compared with (base)."""
 
-    def __init__(self, new: Collection, old: Collection) -> None:
-        self.new, self.old = new, old
+    def __init__(self, head: Collection, base: Collection) -> None:
+        self.head, self.base = head, base
         self._changed: dict[str, tuple[str, ...]] = {}
 
     def kernel_pairs(self, case: Case, device: str, pattern: str | None = None) -> tuple[CaseKernels, list[KernelPair]]:
-        """The case's case_kernels of this side, and every kernel of either that `pattern` means, this side's first."""
-        entry = case_kernels(self.new, case, device, pattern, with_baseline=False)
+        """Head's kernels of the case, and every kernel of either revision that matches `pattern`, head's first."""
+        entry = case_kernels(self.head, case, device, pattern, with_baseline=False)
         op = entry.op
-        new = {str(kernel.id): kernel for kernel in self.new.kernels_of(op.name, pattern)}
-        old = {str(kernel.id): kernel for kernel in self.old.kernels_of(op.name, pattern)}
-        other_op = self.old.ops.get(op.name)
-        difference = op_difference(op, other_op) if other_op is not None else ""
+        head = {str(kernel.id): kernel for kernel in self.head.kernels_of(op.name, pattern)}
+        base = {str(kernel.id): kernel for kernel in self.base.kernels_of(op.name, pattern)}
+        base_op = self.base.ops.get(op.name)
+        difference = op_difference(op, base_op) if base_op is not None else ""
         declined = {result.kernel: result.reason for result in entry.declined}
         found = []
-        for name in [*new, *(name for name in old if name not in new)]:
-            one, other = new.get(name), old.get(name)
+        for name in [*head, *(name for name in base if name not in head)]:
+            one, other = head.get(name), base.get(name)
             if one is None or other is None:
-                found.append(KernelPair(name, one, other, *_one_sided(one), compared=False))
+                found.append(KernelPair(name, one, other, *_in_one_revision(one), compared=False))
                 continue
             changed = self._files(name, one, other)
             absent = reason_not_runnable(other, device, interpreter=True) or ""
@@ -74,90 +76,94 @@ class Revisions:
             found.append(KernelPair(name, one, other, Standing.BOTH, changed, why, compared=not reason))
         return entry, found
 
-    def _files(self, name: str, new: Kernel, old: Kernel) -> tuple[str, ...]:
+    def _files(self, name: str, head: Kernel, base: Kernel) -> tuple[str, ...]:
         if name not in self._changed:
-            roots = root_of(new, self.new.roots), root_of(old, self.old.roots)
+            roots = root_of(head, self.head.roots), root_of(base, self.base.roots)
             if roots[0] is None or roots[1] is None:
-                self._changed[name] = (new.file,)  # what it is made of cannot be told, so it counts as changed
+                self._changed[name] = (head.file,)  # nothing tells its files, so it counts as changed
             else:
-                self._changed[name] = changed_files(source_digests(new, roots[0]), source_digests(old, roots[1]))
+                self._changed[name] = changed_files(source_digests(head, roots[0]), source_digests(base, roots[1]))
         return self._changed[name]
 
-    def _not_compared(self, entry: CaseKernels, new: Kernel, old: Kernel, declined: str, absent: str) -> str:
-        """`declined` and `absent`: why the kernel does not run here, and why the other side's cannot."""
-        if new.covers != old.covers:
-            return f"covers {new.covers or 'all of the op'} here and {old.covers or 'all of the op'} on the other side"
+    def _not_compared(self, entry: CaseKernels, head: Kernel, base: Kernel, declined: str, absent: str) -> str:
+        """`declined` and `absent`: why head's kernel does not run, and why base's cannot."""
+        if head.covers != base.covers:
+            return f"covers {head.covers or 'all of the op'} here and {base.covers or 'all of the op'} in the base revision"
         try:
-            params = self.old.op(entry.op.name).parse_params(entry.case.params)
+            params = self.base.op(entry.op.name).parse_params(entry.case.params)
         except (msgspec.ValidationError, ValueError) as error:
-            return f"the other side refuses the case's parameters: {error}"
-        unsupported = absent or old.reason_unsupported(params) or ""
+            return f"the base revision refuses the case's parameters: {error}"
+        unsupported = absent or base.reason_unsupported(params) or ""
         if declined and unsupported:
             return declined
         if declined:
-            return f"does not run here and does on the other side: {declined}"
-        return f"does not run on the other side: {unsupported}" if unsupported else ""
+            return f"{LOST}, but does in the base revision: {declined}"
+        return f"does not run in the base revision: {unsupported}" if unsupported else ""
 
 
-def unchecked(entry: CaseKernels, kernel_pair: KernelPair, undecided: str = "") -> ComparedKernel:
-    """What is known of a kernel before it is run; `undecided` says why it will not be, if so."""
-    lost = kernel_pair.reason if kernel_pair.reason.startswith("does not run here") else ""
+LOST = "does not run here"
+"""How the reason of a kernel begins that only base can run: such a kernel is undecided, and no pass."""
+
+
+def unchecked(entry: CaseKernels, pair: KernelPair, undecided: str = "") -> ComparedKernel:
+    """A kernel before it is run; `undecided` says why it will not be, if so."""
+    lost = pair.reason if pair.reason.startswith(LOST) else ""
     verdict = Verdict(kind=VerdictKind.UNDECIDED, reason=undecided or lost) if undecided or lost else PENDING
     return ComparedKernel(
         case=entry.case.name,
         suite=entry.case.suite,
         op=entry.op.name,
-        kernel=kernel_pair.kernel,
-        role=kernel_pair.kernel_or_other.role,
-        standing=kernel_pair.standing,
-        changed_files=kernel_pair.changed,
-        reason=undecided or kernel_pair.reason,
+        kernel=pair.kernel,
+        role=pair.any_kernel.role,
+        standing=pair.standing,
+        changed_files=pair.changed,
+        reason=undecided or pair.reason,
         verdict=verdict,
     )
 
 
 def check_both(
-    workers: Workers, entry: CaseKernels, kernel_pair: KernelPair, on_progress: Callable[[Progress], None]
+    pool: WorkerPool, entry: CaseKernels, pair: KernelPair, on_progress: Callable[[Progress], None]
 ) -> tuple[Result, Result | None]:
-    """Both sides through the gate on the same seed; identical sources once, the other side not at all where this one fails.
+    """Head and base through the gate on the same seed; identical sources once, base not at all where head fails.
 
     Raises:
         DeviceUnfitError: no worker can work on the device at all.
     """
-    assert kernel_pair.new is not None
-    assert kernel_pair.old is not None
+    assert pair.head is not None
+    assert pair.base is not None
     seed = secrets.randbits(32)
-    new = check(workers, entry, kernel_pair.new, seed=seed, on_progress=on_progress)
-    if new.status is not Status.CHECKED:
-        return new, None
-    if kernel_pair.same_source:
-        return new, new
-    return new, check(workers, entry, kernel_pair.old, seed=seed, prefix=BASE, on_progress=on_progress)
+    head = check(pool, entry, pair.head, seed=seed, on_progress=on_progress)
+    if head.status is not Status.CHECKED:
+        return head, None
+    if pair.same_source:
+        return head, head
+    return head, check(pool, entry, pair.base, seed=seed, prefix=BASE, on_progress=on_progress)
 
 
 def both_right(checked: tuple[Result, Result | None]) -> bool:
-    """Whether the kernel passed the gate on this side and on the other."""
+    """Whether the kernel passed the gate in both revisions."""
     return all(one is not None and one.status is Status.CHECKED for one in checked)
 
 
-def with_checks(one: ComparedKernel, new: Result, old: Result | None) -> ComparedKernel:
-    """`one` with what the gate said of both sides; this side's failure is the one to be told."""
+def with_checks(one: ComparedKernel, head: Result, base: Result | None) -> ComparedKernel:
+    """`one` with the gate's results of both revisions; the reason is head's failure where both fail."""
     reason = one.reason
-    if new.status in FAILED_STATUSES:
-        reason = new.reason
-    elif old is not None and old.status in FAILED_STATUSES:
-        reason = f"fails on the other side ({old.status.value}): {old.reason}"
-    one = msgspec.structs.replace(one, new_status=new.status, new_accuracy=new.accuracy, reason=reason)
-    return one if old is None else msgspec.structs.replace(one, old_status=old.status, old_accuracy=old.accuracy)
+    if head.status in FAILED_STATUSES:
+        reason = head.reason
+    elif base is not None and base.status in FAILED_STATUSES:
+        reason = f"fails in the base revision ({base.status.value}): {base.reason}"
+    one = msgspec.structs.replace(one, new_status=head.status, new_accuracy=head.accuracy, reason=reason)
+    return one if base is None else msgspec.structs.replace(one, old_status=base.status, old_accuracy=base.accuracy)
 
 
-def op_difference(new: Op, old: Op) -> str:
-    """Why kernels of these two definitions of an op cannot be given the same arguments; empty where they can."""
+def op_difference(head: Op, base: Op) -> str:
+    """Why kernels of these two definitions of an op cannot take the same arguments; empty where they can."""
     for what in ("schema", "outputs", "in_place"):
-        one, other = getattr(new, what), getattr(old, what)
+        one, other = getattr(head, what), getattr(base, what)
         if one != other:
-            return f"the op's {what} differs: {other!r} on the other side, {one!r} here"
-    one, other = _fields(new.Params), _fields(old.Params)
+            return f"the op's {what} differs: {other!r} in the base revision, {one!r} here"
+    one, other = _fields(head.Params), _fields(base.Params)
     changed = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     return f"the op's Params differ in {', '.join(changed)}" if changed else ""
 
@@ -178,7 +184,7 @@ def _type_name(kind: Any) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
-def _one_sided(new: Kernel | None) -> tuple[Standing, tuple[str, ...], str]:
-    if new is not None:
-        return Standing.NEW, (), "new: the other side has no such kernel"
-    return Standing.REMOVED, (), "removed: only the other side has it"
+def _in_one_revision(head: Kernel | None) -> tuple[Standing, tuple[str, ...], str]:
+    if head is not None:
+        return Standing.NEW, (), "new: the base revision has no such kernel"
+    return Standing.REMOVED, (), "removed: only the base revision has it"

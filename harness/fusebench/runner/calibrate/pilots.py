@@ -1,4 +1,4 @@
-"""What a subject's pilot tries, and how much of it plants each slowdown that is wanted.
+"""The pilot of a target: which amounts of work it tries, and which of them injects each slowdown that is wanted.
 
 Time follows rows in waves: more programs take no longer while a multiprocessor is free for them, and then a whole wave longer.  On an H200
 5 % more rows took a kernel of 4.6 us over such a limit, and rows added in proportion to that slowed it down by 0.1 to 0.8 % where 0.5 to
@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...schema import Estimate
+from ...schema import Estimate, Sample
 from ...stats.injection import Injection
-from .targets import CalibrationTarget, fits
+from ...stats.sequential import repeated_interval
+from ...timing.pairs import pair_logs
+from ..context import MeasuringContext
+from .ground_truth import TRUTH_LEVEL_TAIL, mean_us
+from .targets import CalibrationTarget, Comparing, comparing, fits, measure_pairs, pairs_at_once
+
+PILOT_REPLICATES = 48
+"""Log ratios of equal arms scatter by 0.5 to 1.2 % between replicates at 5 to 30 us on an H200, where this many know a slowdown to 0.07 to
+0.17 % (one standard error) and tell 0.5 % from nothing; at 1.4 us, where they scatter by 2 %, 0.6 % is the least that is told."""
 
 WORK_PER_SLOWDOWN = (1, 2, 4, 8)
 """Work that is tried for each slowdown, in multiples of what does where time is proportional to work.  Eight times as much reaches what
@@ -37,6 +45,46 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     """Device activities of one call; 0 where the timer cannot see them."""
     values: dict[float, int]
     """By slowdown (a share of the time), the value of the subject's parameter that plants it; without those that nothing plants."""
+
+
+def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: MeasuringContext) -> Pilot | None:
+    """The target's time and the values that slow it down, with a warning for each slowdown that none injects.
+
+    None where the target cannot be measured.
+    """
+    wished = slowdowns if target.key else ()
+    tried = tried_values(target, wished, context.device.memory_bytes)
+    wanted, samples = _try(target, tried, context)
+    if samples is None and tried:
+        # An op may refuse some number of rows, or lack the memory for it: the target's equal arms can be measured all the same.
+        tried = {}
+        wanted, samples = _try(target, tried, context)
+    if samples is None:
+        return None
+    equal, *raised = wanted.pairs
+    trim = context.plan.trim
+    time_us = mean_us(samples, trim)[equal.old]
+    launches = next(sample.kernels for sample in samples if sample.arm == equal.old)
+    if target.planting is Injection.DELAY:
+        return Pilot(time_us=time_us, launches=launches, values=delays(target, wished, time_us))
+    logs = {tried[wanted.nominal[pair.name]]: pair_logs(samples, pair, trim) for pair in raised}
+    seen = {value: repeated_interval(taken, TRUTH_LEVEL_TAIL, looks=1) for value, taken in logs.items()}
+    values, missing = fitting_values(wished, seen)
+    for slowdown, reason in missing.items():
+        context.warn(f"{target.name}: {slowdown:.1%} slower is not injected by more {target.key}: {reason}")
+    return Pilot(time_us=time_us, launches=launches, values=values)
+
+
+def _try(target: CalibrationTarget, tried: Mapping[float, int], context: MeasuringContext) -> tuple[Comparing, list[Sample] | None]:
+    """One pair of equal arms and one of each value that is tried: the comparison, and its samples, or None where any failed."""
+    wanted = comparing(target, 1, dict.fromkeys(tried, 1), tried)
+    samples: list[Sample] = []
+    for part in wanted.batches(pairs_at_once(target, tried.values(), context.device.memory_bytes)):
+        reply = measure_pairs(target, part.arms, part.pairs, context.pool.native, context, replicates=PILOT_REPLICATES)
+        if reply is None:
+            return wanted, None
+        samples += reply.samples
+    return wanted, samples
 
 
 def tried_values(subject: CalibrationTarget, slowdowns: Sequence[float], memory_bytes: int | None) -> dict[float, int]:

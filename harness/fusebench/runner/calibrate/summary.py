@@ -9,7 +9,7 @@ from ...stats.calibration import Calibration, ClassSummary, summarise
 from ...stats.injection import as_trials, uncounted
 from ...store.calibrations import CalibrationRecord
 from ...timing.pairs import in_same_buffers
-from .session import Found
+from .strategy import Found
 from .visit import CalibrationOptions
 
 NOT_COUNTED = "not counted: "

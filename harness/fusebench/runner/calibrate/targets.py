@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+import random
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -11,9 +12,14 @@ import msgspec
 from ...registry import Collection
 from ...schema import Case, Role
 from ...stats.injection import Injection
+from ...stats.sequential import Plan
+from ...timing.coldness import require_emptied
 from ...timing.pairs import Pair
 from ..case_kernels import case_kernels, timeable
-from ..workers.protocol import ExtraArm
+from ..context import MeasuringContext
+from ..workers.interference import Worker
+from ..workers.protocol import ExtraArm, Failure, Measured, MeasureTask
+from ..workers.remarks import label_refused
 
 CALIBRATION_KERNELS = Path(__file__).parents[2] / "calibration_kernels"
 """A kernels folder of fusebench's own, with the op `planted`."""
@@ -160,3 +166,45 @@ def comparing(subject: CalibrationTarget, identical: int, counts: Mapping[float,
         pairs.append(Pair(name, new=f"{name}: new", old=f"{name}: old"))
         nominals[name] = nominal
     return Comparing(arms=tuple(arms), pairs=tuple(pairs), nominal=nominals)
+
+
+def measure_pairs(
+    target: CalibrationTarget,
+    arms: Sequence[ExtraArm],
+    pairs: Sequence[Pair],
+    worker: Worker,
+    context: MeasuringContext,
+    *,
+    replicates: int = 2,
+    looks: Plan | None = None,
+    lengths: dict[str, int] | None = None,
+) -> Measured | None:
+    """The measurement; None, with a warning, where the target failed or was not cold.
+
+    Raises:
+        DeviceUnfitError: the device was touched again and again, or its timer lost records.
+        NotColdError: emptying the cache had no effect.
+    """
+    task = MeasureTask(
+        case=target.case,
+        kernels=(target.kernel,),
+        baseline=target.kernel,
+        plan=msgspec.structs.replace(context.plan, replicates=replicates),
+        timer=context.pool.timer,
+        seed=random.SystemRandom().randrange(2**31),
+        extra_arms=tuple(arms),
+        extra_alone=True,
+        pairs=tuple(pairs),
+        looks=looks,
+        lengths=lengths,
+    )
+    reply = context.ask(task, worker)
+    if isinstance(reply, Failure):
+        context.warn(f"{target.name} is left out where it failed: {reply.reason}")
+        return None
+    require_emptied(reply.coldness)
+    if refused := label_refused(reply, context.plan.trim):
+        context.warn(f"{target.name} is left out where its times are labelled cold and are not: {refused}")
+        return None
+    context.note_timer(reply)
+    return reply

@@ -1,4 +1,4 @@
-"""Records of earlier runs: read again from their reports, and put beside a later run."""
+"""Stored runs of `fusebench ncu`: found by name, read again from their reports, and put beside a later run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import msgspec
 
+from ...config import Project
 from ...counters.capturing import read_report
+from ...counters.command import REPORT_SUFFIX
 from ...counters.metric_sets import missing
 from ...counters.records import Capture, CaptureStatus, CounterRun
-from ...errors import UsageError
+from ...device.nsight import probe_nsight, tool_problem
+from ...errors import DeviceUnfitError, UsageError
+from ...store.counter_folder import COUNTERS_FILE, read_counters
+from ...store.finding import find_run
 from ...verdict.comparability import fingerprint_differences
 
 BASE_SIDE = "base"
@@ -78,3 +83,55 @@ def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
         captures=(*run.captures, *taken),
         warnings=tuple(dict.fromkeys((*run.warnings, *warnings))),
     )
+
+
+def find_counters(text: str, project: Project) -> CounterRun:
+    """The stored run that `text` names: a path, an id or the start of one, or `latest`."""
+    return read_counters(find_run(text, project, records=(COUNTERS_FILE,), made_by="fusebench ncu"))
+
+
+def put_beside(record: CounterRun, against: str | None, project: Project) -> CounterRun:
+    """`record` with the stored run that `against` names as its base; as it is without one."""
+    return record if against is None else beside(record, find_counters(against, project))
+
+
+def stored_run(text: str, project: Project, what: tuple[str, tuple[str, ...]], *, anew: bool) -> CounterRun:
+    """The stored run that `text` names, or the one capture of it whose report it names.
+
+    Args:
+        what: a set's name and its metrics.
+        anew: read these again from the reports, instead of what the record has.
+
+    Raises:
+        RunRecordError, UnknownNameError: there is no such run.
+        CounterReportError: a report is missing, or is none.
+        DeviceUnfitError: reports are to be read, and Nsight Compute is not there.
+    """
+    path = Path(text).expanduser()
+    if path.suffix == REPORT_SUFFIX:
+        return _report_of_a_run(path, what)
+    folder = find_run(text, project, records=(COUNTERS_FILE,), made_by="fusebench ncu")
+    record = read_counters(folder)
+    if not anew:
+        return record
+    return reread(record, folder, _tool(), metric_set=what[0], metrics=what[1])
+
+
+def _report_of_a_run(path: Path, what: tuple[str, tuple[str, ...]]) -> CounterRun:
+    ncu_path = _tool()
+    read_report(ncu_path, path, what[1])  # a file that is no report is said to be none, whatever lies beside it
+    if not (path.parent / COUNTERS_FILE).is_file():
+        raise UsageError(
+            f"{path}: a report, but not of a `fusebench ncu`: no {COUNTERS_FILE} lies beside it that says which kernel and case it is of; "
+            "open it with Nsight Compute's own viewer"
+        )
+    return reread(read_counters(path.parent), path.parent, ncu_path, metric_set=what[0], metrics=what[1], only=path.name)
+
+
+def _tool() -> str:
+    """Path of Nsight Compute, to read reports with; no GPU and no permission is needed for that."""
+    probe = probe_nsight()
+    problem = tool_problem(probe)
+    if problem is not None:
+        raise DeviceUnfitError(f"reading .ncu-rep files: {'; '.join(problem)}")
+    return probe.path

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from ...config import Project
 from ...errors import UnknownNameError, UsageError
+from ...store.comparison_record import BaseRevision
 
 GIT_TIMEOUT_S = 120.0
 """An archive of a kernels folder takes a fraction of a second; a repository that fetches its objects when asked takes longer."""
@@ -36,6 +38,37 @@ class BaseFolders(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...]
     notes: tuple[str, ...] = ()
     """What a reader should know of them."""
+
+
+class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What head is compared with: a commit by its name, or a folder of kernels."""
+
+    ref: str | None = None
+    """Commit, branch or tag."""
+    exact: bool = False
+    """Whether `ref` itself is meant, and not its merge base with HEAD."""
+    folder: Path | None = None
+
+    def resolve(self, project: Project, roots: Sequence[Path], scratch: Path) -> tuple[BaseRevision, tuple[Path, ...]]:
+        """The base revision and its kernels folders; a commit's are unpacked below `scratch`.
+
+        Raises:
+            UsageError: the folder does not exist, there is no repository, or the commit has no kernels.
+            UnknownNameError: the repository has no such commit.
+        """
+        if self.folder is not None:
+            if not self.folder.is_dir():
+                raise UsageError(f"--base-kernels {self.folder}: no such folder; expected one like `kernels/`, with a folder per op")
+            return BaseRevision(asked=str(self.folder)), (self.folder.resolve(),)
+        commit = find_base(project.root, self.ref or "", exact=self.exact)
+        found = extract(project.root, commit, roots, scratch)
+        asked = self.ref or ""
+        return BaseRevision(asked=asked, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots
+
+
+def name_of(base: BaseRevision, other: str = "") -> str:
+    """The base revision in words: its commit, or what was asked for after `other`."""
+    return f"commit {base.commit[:12]}" if base.commit else f"{other}{base.asked}"
 
 
 def find_base(project: Path, ref: str, *, exact: bool = False) -> BaseCommit:

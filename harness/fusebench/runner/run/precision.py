@@ -15,7 +15,7 @@ import msgspec
 
 from ...schema import Estimate, Measurement, Result, Role, SamplingPlan
 from ...stats.paired import half_width
-from ..workers.pool import WorkerPool
+from ..context import MeasuringContext
 from ..workers.process import WorkerProcess
 from ..workers.protocol import Failure, Measured, MeasureTask
 
@@ -32,34 +32,27 @@ fused kernel, and in 95 % of those with three, all of which must be known before
 """
 
 
-def begin_ahead(pool: WorkerPool, plan: SamplingPlan, seconds: float | None) -> None:
+def begin_ahead(context: MeasuringContext, seconds: float | None) -> None:
     """Begin to start the processes that any case takes, beside its checks."""
-    pool.begin(_ahead(plan, seconds))
+    context.pool.begin(_ahead(context.plan, seconds))
 
 
 def measure_in_processes(
-    task: MeasureTask,
-    pool: WorkerPool,
-    *,
-    ask: Callable[[MeasureTask, WorkerProcess, str], Measured | Failure],
-    enough: Callable[[Sequence[Measured]], bool],
-    warn: Callable[[str], None],
+    task: MeasureTask, context: MeasuringContext, *, enough: Callable[[Sequence[Measured]], bool]
 ) -> list[Measured] | Failure:
-    """What each process says of the case, in order, with its number in its samples; or the first failure.
+    """The answer of each process, in order, with its number in its samples; or the first failure.
 
     One process measures, the native one, unless the task's plan asks for a precision.
 
     Args:
         task: its `seconds` are those of the case: no process is begun after them.
-        ask: puts a task to a worker, with what it does in words, and answers when nothing disturbed it.
         enough: whether the speedups are known as well as was asked for.
-        warn: told that time ended first.
     """
     most = LOOKS[-1] if task.plan.precision is not None else 1
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
     replies: list[Measured] = []
     if ahead := _ahead(task.plan, task.seconds):
-        pool.fresh(ahead)  # before the first one measures, those that were begun ahead stand still
+        context.fresh(ahead)  # before the first one measures, those that were begun ahead wait idle
 
     def time_is_up() -> bool:
         return bool(replies) and deadline is not None and time.monotonic() >= deadline
@@ -67,16 +60,31 @@ def measure_in_processes(
     for number in range(most):
         if number in LOOKS and enough(replies):
             break
-        worker = None if time_is_up() else _worker(pool, number)
+        worker = None if time_is_up() else _worker(context, number)
         if worker is None or time_is_up():  # starting the worker may have taken the rest of it
-            warn(f"case {task.case.key}: the budget ended after process {number} of {LOOKS[0]} to {most}")
+            context.warn(f"case {task.case.key}: the budget ended after process {number} of {LOOKS[0]} to {most}")
             break
         seconds = None if deadline is None else deadline - time.monotonic()
         doing = "measure" if most == 1 else f"measure in process {number + 1} of at most {most}"
-        reply = ask(task if number == 0 else again(task, replies[0].timer, seconds), worker, doing)
+        reply = context.ask(task if number == 0 else _again(task, replies[0].timer, seconds), worker, doing)
         if isinstance(reply, Failure):
             return msgspec.structs.replace(reply, reason=f"in process {number + 1}: {reply.reason}") if number else reply
         replies.append(reply.numbered(number) if number else reply)
+    return replies
+
+
+def measure_in_fresh(task: MeasureTask, context: MeasuringContext, processes: int) -> list[Measured] | Failure:
+    """The answer of each of so many fresh processes, in order, its samples numbered from 1 on; or the first failure.
+
+    Args:
+        task: the measurement that is repeated, with the timer that it was made with.
+    """
+    replies: list[Measured] = []
+    for number, worker in enumerate(context.fresh(processes), start=1):
+        reply = context.ask(_again(task, task.timer), worker, f"remeasure in fresh process {number} of {processes}")
+        if isinstance(reply, Failure):
+            return msgspec.structs.replace(reply, reason=f"in fresh process {number}: {reply.reason}")
+        replies.append(reply.numbered(number))
     return replies
 
 
@@ -85,15 +93,15 @@ def _ahead(plan: SamplingPlan, seconds: float | None) -> int:
     return LOOKS[0] - 1 if plan.precision is not None and seconds is None else 0
 
 
-def _worker(pool: WorkerPool, number: int) -> WorkerProcess:
-    """That of process `number`, from 0 and below the last of `LOOKS`."""
+def _worker(context: MeasuringContext, number: int) -> WorkerProcess:
+    """The worker of process `number`, from 0 and below the last of `LOOKS`."""
     if number == 0:
-        return pool.native
+        return context.pool.native
     wanted = next(look for look in LOOKS if look > number)
-    return pool.fresh(wanted - 1)[number - 1]
+    return context.fresh(wanted - 1)[number - 1]
 
 
-def again(task: MeasureTask, timer: str, seconds: float | None = None) -> MeasureTask:
+def _again(task: MeasureTask, timer: str, seconds: float | None = None) -> MeasureTask:
     """The same measurement for another process, on placements of its own.
 
     With the timer of the first one: times of two timers have no mean.  And without digests: the first one has said what code runs.

@@ -9,96 +9,26 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from ...device import Device
 from ...errors import DeviceUnfitError
 from ...registry import Kernel
 from ...schema import Accuracy, Result, Status
 from ..case_kernels import CaseKernels, interpreted, result_for, timeable
-from .process import WorkerProcess
-from .protocol import Checked, CheckTask, Failure, Progress, WorkerSetup
+from .pool import DEFAULT_SILENCE_S, WorkerPool
+from .protocol import Checked, CheckTask, Failure, Progress
 
 INTERPRETER_ROWS = 2
 """Tokens that a case is shrunk to in Triton's interpreter, which takes about five milliseconds per program: enough for a wrong token
 stride or position to show, and for the check of one program per head to take seconds."""
-DEFAULT_SILENCE_S = 300.0
-"""Seconds without a sign of life after which a kernel counts as hung.  A first torch.compile on two cores takes up to a minute."""
-
-
-class Workers:
-    """The worker processes of a run, started when first needed."""
-
-    def __init__(
-        self,
-        device: Device,
-        roots: Sequence[Path],
-        silence_s: float = DEFAULT_SILENCE_S,
-        *,
-        threads: int | None = None,
-        base_roots: Sequence[Path] = (),
-        ops: Collection[str] | None = None,
-        timer: str = "",
-    ) -> None:
-        """`threads`: how many torch may compute with in each process; None leaves it to torch.  `base_roots`: kernels folders of the other
-        side of a comparison.  `ops`: those whose kernels are loaded; None for all.  `timer`: with which fresh workers will measure."""
-        self.device = device
-
-        def worker(interpret: bool = False, timer: str = "") -> WorkerProcess:
-            setup = WorkerSetup(
-                roots=tuple(roots),
-                base_roots=tuple(base_roots),
-                ops=None if ops is None else frozenset(ops),
-                device=device.torch_name,
-                gpu_uuid=device.uuid,
-                interpret=interpret,
-                threads=threads,
-                timer=timer,
-            )
-            return WorkerProcess(setup, silence_s=silence_s)
-
-        self._worker, self._timer = worker, timer
-        self.native = worker()
-        self.interpreter = worker(interpret=True)
-
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[WorkerProcess]]:
-        """`count` native workers with processes of their own, which end with the context.
-
-        They have begun to start, together, since each takes seconds to import torch and the kernels and to start the profiler.  Whoever
-        measures waits until all stand still (`until_ready`): what one of them measures, no other one's start disturbs.
-        """
-        with ExitStack() as stack:
-            workers = [stack.enter_context(self._worker(timer=self._timer)) for _ in range(count)]
-            try:
-                for worker in workers:
-                    worker.start()
-                yield workers
-            finally:
-                for worker in workers:
-                    worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in (self.native, self.interpreter):
-            worker.dismiss()
-        for worker in (self.native, self.interpreter):
-            worker.stop()
-
-    def interrupt(self) -> None:
-        """End both workers at once and for good; those who wait for a reply get a failure."""
-        self.native.interrupt()
-        self.interpreter.interrupt()
 
 
 def check(
-    workers: Workers,
+    workers: WorkerPool,
     case_kernels: CaseKernels,
     kernel: Kernel,
     *,
@@ -142,7 +72,7 @@ def _interpreted_how(accuracy: Accuracy) -> str:
 
 
 def check_all(
-    workers: Workers,
+    workers: WorkerPool,
     case_kernels: CaseKernels,
     *,
     seed: int | None = None,
@@ -238,8 +168,8 @@ def check_cases(
         # One thread each: the processes would contend for the cores that the others' pools of threads hold.
         threads = 1 if jobs > 1 else None
         ops = {case.op.name for case in cases}
-        everyone = [stack.enter_context(Workers(device, roots, silence_s, threads=threads, ops=ops)) for _ in range(jobs)]
-        pool: queue.SimpleQueue[Workers] = queue.SimpleQueue()
+        everyone = [stack.enter_context(WorkerPool(device, roots, silence_s, threads=threads, ops=ops)) for _ in range(jobs)]
+        pool: queue.SimpleQueue[WorkerPool] = queue.SimpleQueue()
         for workers in everyone:
             pool.put(workers)
         executor = stack.enter_context(ThreadPoolExecutor(jobs))
@@ -256,7 +186,7 @@ def check_cases(
 
 
 @contextmanager
-def _borrowed(pool: queue.SimpleQueue[Workers]) -> Iterator[Workers]:
+def _borrowed(pool: queue.SimpleQueue[WorkerPool]) -> Iterator[WorkerPool]:
     workers = pool.get()
     try:
         yield workers

@@ -1,52 +1,105 @@
-"""The worker processes that measure: the native one, and fresh ones that are started when they are needed."""
+"""The worker processes of one measurement: the native one, the interpreter's, and fresh ones that are started when they are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from types import TracebackType
 
-from ..phases import START, PhaseTimer
-from .checking import Workers
+from ...device import Device
 from .process import WorkerProcess
+from .protocol import WorkerSetup
+
+DEFAULT_SILENCE_S = 300.0
+"""Seconds without a sign of life after which a kernel counts as hung.  A first torch.compile on two cores takes up to a minute."""
 
 
 class WorkerPool:
     """Processes that live until the context ends, since each takes seconds to import torch and the kernels and to start the profiler.
 
-    They stand still until they are asked, so that one measures at a time.  What they measure of one case does not make them less fresh to
-    the next: fresh is a process in which no finding was made that it is to confirm.
+    They wait idle until they are asked, so that one measures at a time.  A fresh worker can confirm any finding that it did not make:
+    measuring one case does not make it less fresh for the next.
     """
 
-    def __init__(self, workers: Workers, phases: PhaseTimer) -> None:
-        """`phases`: given the time that starting takes."""
-        self.workers = workers
-        self._ledger = phases
+    def __init__(
+        self,
+        device: Device,
+        roots: Sequence[Path],
+        silence_s: float = DEFAULT_SILENCE_S,
+        *,
+        threads: int | None = None,
+        base_roots: Sequence[Path] = (),
+        ops: Collection[str] | None = None,
+        timer: str = "",
+    ) -> None:
+        """
+        Args:
+            threads: threads of torch in each process; None leaves it to torch.
+            base_roots: kernels folders of the base revision.
+            ops: ops whose kernels are loaded; None for all.
+            timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty where nothing is timed.
+        """
+        self.device = device
+        self.timer = timer
+
+        def worker(*, interpret: bool = False, timer: str = "") -> WorkerProcess:
+            setup = WorkerSetup(
+                roots=tuple(roots),
+                base_roots=tuple(base_roots),
+                ops=None if ops is None else frozenset(ops),
+                device=device.torch_name,
+                gpu_uuid=device.uuid,
+                interpret=interpret,
+                threads=threads,
+                timer=timer,
+            )
+            return WorkerProcess(setup, silence_s=silence_s)
+
+        self._worker = worker
+        self.native = worker()
+        """The worker that checks, and measures first."""
+        self.interpreter = worker(interpret=True)
+        """The worker in which Triton kernels run in the interpreter."""
         self._fresh: list[WorkerProcess] = []
-        self._stack = ExitStack()
+
+    def begin(self, count: int) -> None:
+        """Begin to start the missing ones of `count` fresh workers, together, beside work that need not be undisturbed."""
+        missing = self._new(count - len(self._fresh))
+        self._fresh += missing  # known before they live: whatever interrupts their start, they end with the pool
+        for worker in missing:
+            worker.start()
+
+    def fresh(self, count: int) -> Sequence[WorkerProcess]:
+        """`count` fresh workers, handed out when every one that was begun waits idle: no start disturbs what another one measures."""
+        self.begin(count)
+        for worker in self._fresh:
+            worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
+        return self._fresh[:count]
+
+    def _new(self, count: int) -> list[WorkerProcess]:
+        """`count` more native workers, none of them started; none where `count` is negative."""
+        return [self._worker(timer=self.timer) for _ in range(count)]
+
+    def dismiss_fresh(self) -> None:
+        """End every fresh worker."""
+        _end(self._fresh)
+        self._fresh = []
 
     def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in self._fresh:
-            worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
-        self._stack.close()
+        _end([*self._fresh, self.native, self.interpreter])
+        self._fresh = []
 
-    @property
-    def native(self) -> WorkerProcess:
-        """The one that checks, and measures first."""
-        return self.workers.native
+    def interrupt(self) -> None:
+        """End the native worker and the interpreter at once and for good; whoever waits for a reply gets a failure."""
+        self.native.interrupt()
+        self.interpreter.interrupt()
 
-    def begin(self, count: int) -> None:
-        """Begin to start what is missing of `count` fresh ones, together, beside work that need not be undisturbed."""
-        if count > len(self._fresh):
-            self._fresh += self._stack.enter_context(self.workers.fresh(count - len(self._fresh)))
 
-    def fresh(self, count: int) -> Sequence[WorkerProcess]:
-        """`count` fresh ones, handed out when every one that was begun stands still."""
-        with self._ledger.timed(START):
-            self.begin(count)
-            for worker in self._fresh:
-                worker.until_ready()  # a failure shows again, with its reason, when the worker is asked
-        return self._fresh[:count]
+def _end(workers: Sequence[WorkerProcess]) -> None:
+    for worker in workers:
+        worker.dismiss()  # all of them before the first is waited for: each takes a second to leave
+    for worker in workers:
+        worker.stop()

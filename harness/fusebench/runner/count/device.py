@@ -8,13 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..device import Device, device_lock, idle_findings, require_idle, resolve_device
-from ..device import nvml as nvml_backend
-from ..device.nsight import NsightProbe, require_counters
-from ..device.readings import GpuUnavailableError
-from ..device.toolchain import require_torch_for
-from ..errors import DeviceUnfitError
-from .output import remark
+from ...device import Device, device_lock, idle_findings, require_idle, resolve_device
+from ...device import nvml as nvml_backend
+from ...device.nsight import NsightProbe, require_counters
+from ...device.readings import GpuUnavailableError
+from ...device.toolchain import require_torch_for
+from ...errors import DeviceUnfitError
+from ..context import Reporter
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def look_for_device(spec: str) -> Future[FitDevice]:
 
 
 @contextmanager
-def hold(fit: FitDevice, *, wait_s: float) -> Iterator[list[str]]:
-    """Hold the device for the body, idle; yields warnings.
+def hold_for_counters(fit: FitDevice, reporter: Reporter, *, wait_s: float) -> Iterator[list[str]]:
+    """Hold the device for the body, idle; yields warnings for the record.
 
     The look while the kernels loaded counts, unless the lock had to be waited for: then someone was there after it.
 
@@ -53,10 +53,11 @@ def hold(fit: FitDevice, *, wait_s: float) -> Iterator[list[str]]:
 
     def say(text: str) -> None:
         waited.append(text)
-        remark("note", text)
+        reporter.note(text)
 
     with device_lock(fit.device, wait_s=wait_s, on_wait=say):
-        yield [] if fit.seen_idle and not waited else require_idle(fit.device, wait_s=wait_s, on_wait=say)
+        seen = [] if fit.seen_idle and not waited else require_idle(fit.device, wait_s=wait_s, on_wait=say)
+        yield [*fit.device.warnings, *seen]
 
 
 def _look(spec: str) -> FitDevice:

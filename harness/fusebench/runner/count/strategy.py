@@ -1,4 +1,4 @@
-"""Hardware counters of chosen kernels and cases: one Nsight Compute process per kernel and case, into one record."""
+"""The strategy of `fusebench ncu`: hardware counters, one Nsight Compute process per kernel and case, into one record."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from ...counters.capturing import Outcome, Settings, capture
 from ...counters.records import Capture, CaptureStatus, CounterRun
-from ...device import Device, environment_of
 from ...registry import Collection, Kernel
 from ...schema import Case, ExitCode, Language, Role, Status
 from ...store.comparison_record import Standing
 from ..ab.revisions import Revisions
 from ..case_kernels import CaseKernels, case_kernels
-from ..reporter import Reporter
+from ..context import Context
+from ..engine import Strategy
 from .stored import BASE_SIDE
 
 FAILURES = frozenset({CaptureStatus.FAILED, CaptureStatus.NO_LAUNCH})
@@ -36,10 +35,10 @@ class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Glob of kernels; without one, `captured_by_default` decides."""
     command: str = ""
     base: str = ""
-    """What the other side is, in words; empty without one."""
+    """What the base is, in words; empty without one."""
 
 
-class _Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True):
     """One capture that is to be made."""
 
     entry: CaseKernels
@@ -55,37 +54,45 @@ def captured_by_default(kernel: Kernel) -> bool:
     return kernel.role in {Role.FUSED, Role.SPLIT} and kernel.language is not Language.TORCH
 
 
-class CountingSession:
-    """Collects captures; `record` may be taken at any time, also after an interruption."""
+class CaseCaptures:
+    """The captures of one case: each is kept when it is over."""
+
+    def __init__(self, entry: CaseKernels, strategy: CountingStrategy) -> None:
+        self._entry, self._strategy = entry, strategy
+
+    def measure(self, seconds: float | None) -> None:
+        """Capture every chosen kernel; one that fails leaves the others alone.
+
+        Raises:
+            PermissionDeniedError: counters may not be read.
+        """
+        for job in self._strategy.jobs(self._entry):
+            self._strategy.capture(job)
+
+
+class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
+    """Collects captures, in order."""
 
     def __init__(
         self,
+        context: Context,
         collection: Collection,
-        device: Device,
-        project_root: Path,
         options: CountingOptions,
-        reporter: Reporter,
         *,
         reports: Path,
         base: Collection | None = None,
     ) -> None:
-        """`reports`: folder for the `.ncu-rep` files; `base`: the other side's kernels."""
-        self.options = options
-        self.reporter = reporter
+        """`reports`: folder for the `.ncu-rep` files; `base`: the kernels of the base revision."""
+        self.context, self.options = context, options
         self._collection, self._base, self._reports = collection, base, reports
-        self._sides = Revisions(collection, base) if base is not None else None
-        self._environment = environment_of(device, project_root)
-        self._created = datetime.now(UTC)
+        self._revisions = Revisions(collection, base) if base is not None else None
         self._id = secrets.token_hex(4)
         self._cases: list[Case] = []
         self._captures: list[Capture] = []
-        self._warnings: list[str] = []
-        self._complete = False
         self._not_loaded = False
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to keep."""
         return bool(self._captures)
 
     @property
@@ -94,94 +101,75 @@ class CountingSession:
         failed = any(one.status in FAILURES and one.role is not Role.PEER for one in self._captures)
         return ExitCode.KERNEL_FAILED if failed or self._not_loaded else ExitCode.PASS
 
-    def run(self, cases: Sequence[Case]) -> None:
-        """Capture every chosen kernel of every case; one that fails leaves the others alone.
+    def prepare(self, items: Sequence[Case]) -> int:
+        self._not_loaded = self.context.note_unloaded(self._collection, {case.op for case in items})
+        return len(items)
 
-        Raises:
-            PermissionDeniedError: counters may not be read.
-        """
-        self._note_problems(cases)
-        self.reporter.begin(len(cases))
-        try:
-            for number, case in enumerate(cases):
-                self._cases.append(case)
-                entry, jobs = self._plan(case)
-                self.reporter.case(number + 1, len(cases), case, entry.shape)
-                for job in jobs:
-                    self._capture(job)
-            self._complete = True
-        finally:
-            self.reporter.end()
+    def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
+        return [case_kernels(self._collection, case, "cuda", self.options.kernel, with_baseline=False) for case in items]
 
-    def record(self) -> CounterRun:
-        """The run as it stands."""
+    def work_on(self, unit: CaseKernels, number: int) -> CaseCaptures:
+        self._cases.append(unit.case)
+        return CaseCaptures(unit, self)
+
+    def keep(self, unit: CaseKernels, work: CaseCaptures, *, finished: bool) -> None:
+        """Every capture was kept when it was over."""
+
+    def record(self, *, complete: bool) -> CounterRun:
         settings = self.options.settings
         return CounterRun(
             id=self._id,
-            created=self._created.isoformat(timespec="seconds"),
+            created=self.context.created_text,
             command=self.options.command,
             ncu_version=self.options.ncu_version,
             metric_set=settings.metric_set,
             metrics=settings.metrics,
             cache_control=settings.cache_control,
             clock_control="none",
-            environment=self._environment,
+            environment=self.context.environment(),
             base=self.options.base,
             cases=tuple(self._cases),
             captures=tuple(self._captures),
-            warnings=tuple(dict.fromkeys(self._warnings)),
-            complete=self._complete,
+            warnings=tuple(self.context.distinct_warnings),
+            complete=complete,
         )
 
-    def warn(self, text: str) -> None:
-        """Keep a warning for the record and say it now."""
-        self._warnings.append(text)
-        self.reporter.note(text)
-
-    def _note_problems(self, cases: Sequence[Case]) -> None:
-        ops = {case.op for case in cases}
-        for problem in self._collection.problems:
-            if problem.op in ops:
-                self._warnings.append(f"not loaded: {problem}")
-                self._not_loaded = True
-
-    def _plan(self, case: Case) -> tuple[CaseKernels, list[_Job]]:
-        """The captures of a case, in order; what is not captured is put on record with its reason."""
-        entry = case_kernels(self._collection, case, "cuda", self.options.kernel, with_baseline=False)
-        chosen = [kernel for kernel in entry.runnable if self._chosen(kernel)]
+    def jobs(self, entry: CaseKernels) -> list[Job]:
+        """The captures of a case, in order; a kernel that is not captured is put on record with its reason."""
+        case = entry.case
         for result in entry.declined:
             kernel = self._collection.kernel(result.kernel)
             if self._chosen(kernel):
-                self._add(_captured(_Job(entry, kernel), Outcome(status=_DECLINED[result.status], reason=result.reason)))
-        jobs = [_Job(entry, kernel) for kernel in chosen]
-        if self._sides is not None:
-            jobs = list(self._with_base(case, jobs))
+                self._add(_captured(Job(entry, kernel), Outcome(status=_DECLINED[result.status], reason=result.reason)))
+        jobs = [Job(entry, kernel) for kernel in entry.runnable if self._chosen(kernel)]
+        if self._revisions is not None:
+            jobs = list(self._with_base(self._revisions, case, jobs))
         if not jobs and not any(one.case == case.name and one.suite == case.suite for one in self._captures):
-            self.warn(f"case {case.key}: no kernel of {case.op} is captured by default; name some with --kernel")
-        return entry, jobs
+            self.context.warn(f"case {case.key}: no kernel of {case.op} is captured by default; name some with --kernel")
+        return jobs
 
-    def _with_base(self, case: Case, jobs: Sequence[_Job]) -> Iterator[_Job]:
-        """`jobs`, each followed by the other side's kernel of the same name where that is another."""
-        assert self._sides is not None
-        _, kernel_pairs = self._sides.kernel_pairs(case, "cuda", self.options.kernel)
-        by_name = {kernel_pair.kernel: kernel_pair for kernel_pair in kernel_pairs}
+    def _with_base(self, revisions: Revisions, case: Case, jobs: Sequence[Job]) -> Iterator[Job]:
+        """`jobs`, each followed by the base revision's kernel of the same name where that is another."""
+        _, pairs = revisions.kernel_pairs(case, "cuda", self.options.kernel)
+        by_name = {pair.kernel: pair for pair in pairs}
         for job in jobs:
             yield job
-            kernel_pair = by_name[str(job.kernel.id)]
-            if kernel_pair.same_source:
-                self.warn(f"{kernel_pair.kernel} is made of the same files on both sides, and is captured once")
-            elif kernel_pair.reason or kernel_pair.old is None:
-                self.warn(f"{kernel_pair.kernel} on {case.key} has nothing to be compared with: {kernel_pair.reason}")
+            pair = by_name[str(job.kernel.id)]
+            if pair.same_source:
+                self.context.warn(f"{pair.kernel} is made of the same files in both revisions, and is captured once")
+            elif pair.reason or pair.base is None:
+                self.context.warn(f"{pair.kernel} on {case.key} has nothing to be compared with: {pair.reason}")
             else:
-                yield _Job(job.entry, kernel_pair.old, BASE_SIDE)
-        for kernel_pair in kernel_pairs:
-            if kernel_pair.standing is Standing.REMOVED and self._chosen(kernel_pair.kernel_or_other):
-                self.warn(f"{kernel_pair.kernel} is only on the other side, and is not captured")
+                yield Job(job.entry, pair.base, BASE_SIDE)
+        for pair in pairs:
+            if pair.standing is Standing.REMOVED and self._chosen(pair.any_kernel):
+                self.context.warn(f"{pair.kernel} is only in the base revision, and is not captured")
 
     def _chosen(self, kernel: Kernel) -> bool:
         return self.options.kernel is not None or captured_by_default(kernel)
 
-    def _capture(self, job: _Job) -> None:
+    def capture(self, job: Job) -> None:
+        """Run one capture and keep it."""
         side = self._base if job.side == BASE_SIDE else self._collection
         assert side is not None
         label = f"{job.kernel.id}{f' ({job.side})' if job.side else ''}"
@@ -194,14 +182,14 @@ class CountingSession:
             kernel_roots=side.roots,
             settings=self.options.settings,
             report=report,
-            on_step=lambda what: self.reporter.step(f"{label}: {what}"),
+            on_step=lambda what: self.context.reporter.step(f"{label}: {what}"),
         )
-        self._warnings += outcome.warnings
+        self.context.warnings += outcome.warnings
         self._add(_captured(job, outcome, report=report, seconds=time.monotonic() - began))
 
     def _add(self, one: Capture) -> None:
         self._captures.append(one)
-        self.reporter.line(describe_capture(one), failed=one.status in FAILURES)
+        self.context.reporter.line(describe_capture(one), failed=one.status in FAILURES)
 
 
 def report_name(number: int, case: Case, kernel: Kernel, side: str) -> str:
@@ -225,7 +213,7 @@ def describe_capture(one: Capture) -> str:
     return "  ".join(words)
 
 
-def _captured(job: _Job, outcome: Outcome, *, report: Path | None = None, seconds: float = 0.0) -> Capture:
+def _captured(job: Job, outcome: Outcome, *, report: Path | None = None, seconds: float = 0.0) -> Capture:
     entry = job.entry
     return Capture(
         case=entry.case.name,

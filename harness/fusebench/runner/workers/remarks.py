@@ -1,12 +1,18 @@
-"""What a run and a comparison say alike of a measurement, and of one that failed."""
+"""Statements about one measurement that `run`, `ab` and `calibrate` share: its timer, late calls, failures, and whether it was cold.
+
+What follows from samples that are not cold differs: a run keeps the case without its label, a comparison does not judge it, a
+calibration leaves it out.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from ..schema import Case
-from .workers.protocol import Failure, Measured
+from ...schema import Case
+from ...stats.paired import spans_by_replicate, time_estimate
+from ...timing.coldness import contradiction
+from .protocol import Failure, Measured
 
 LATE_SHARE = 0.05
 """Share of an arm's calls that may have waited for the host without a word: a GPU's trimmed means leave out twice as many."""
@@ -45,3 +51,19 @@ def own_failure(failure: Failure) -> str:
 def common_failure(failure: Failure) -> str:
     """The reason in the record of every kernel of a case, where none of them is to blame."""
     return f"while {failure.kernel or 'no kernel'} was being timed: {failure.reason}"
+
+
+def label_refused(measured: Measured, trim: float) -> str:
+    """What contradicts the label `cold` of these samples, in words; empty where nothing does, and for what does not carry it.
+
+    Args:
+        trim: share of a replicate's samples cut from each end, as in the plan.
+    """
+    if measured.coldness is None:
+        return ""
+    moved = {
+        arm: (measured.minimum_bytes[arm], time_estimate(list(replicates.values()), trim).value / 1e3)
+        for arm, replicates in spans_by_replicate(measured.samples).items()
+        if arm in measured.minimum_bytes
+    }
+    return contradiction(moved, measured.coldness)

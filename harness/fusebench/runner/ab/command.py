@@ -1,0 +1,99 @@
+"""`fusebench ab` from its request to a stored record: the base revision is found, compared with, judged, explained and written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from ...config import Project
+from ...registry import Collection, load_collection
+from ...schema import Case, SamplingPlan
+from ...store.calibration_note import load_note
+from ...store.comparison_folder import write_comparison
+from ...store.comparison_record import Comparison
+from ...store.files import require_writable
+from ...store.finding import runs_folder
+from ..context import MeasuringContext, Reporter
+from ..engine import Engine
+from ..evidence.base_checkout import BaseChoice, name_of
+from ..evidence.providers import EvidenceTools, Measured, providers_between
+from ..evidence.regressions import compiled_kernels, explained_comparison
+from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
+from ..workers.pool import WorkerPool
+from .case_comparison import CaseComparison
+from .revisions import Revisions
+from .strategy import ComparisonOptions, ComparisonStrategy, PairedCase
+
+
+class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
+    """What to compare, and how."""
+
+    project: Project
+    collection: Collection
+    """Head's kernels."""
+    cases: Sequence[Case]
+    base: BaseChoice
+    options: ComparisonOptions
+    plan: SamplingPlan
+    out: Path | None = None
+    """Folder for the comparison's folder; results/runs of the project where None."""
+    evidence: EvidenceTools | None = None
+    """How evidence about regressions is shown; None leaves it out."""
+
+
+def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcome[Comparison]:
+    """Compare every case, judge, and write the comparison; an interrupted one as far as it came.
+
+    Raises:
+        UsageError: no base revision, or the folder takes no record.
+        RunRecordError: the stored calibration cannot be read.
+        DeviceUnfitError: the device is locked or busy.
+    """
+    project, device, collection = request.project, request.device, request.collection
+    parent = request.out if request.out is not None else runs_folder(project)
+    require_writable(parent, instead="name another with --out DIR")
+    note = load_note(project.results, device.name)  # one that cannot be read is found before anything is measured
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
+        base, roots = request.base.resolve(project, collection.roots, scratch)
+        for text in base.notes:
+            reporter.note(text)
+        # The device is held while it measures: compiling evidence needs none, and counters take it again.
+        with hold(device, reporter, wait_s=request.wait_s) as warnings:
+            revisions = Revisions(collection, load_collection(roots, entry_points=False))
+            with WorkerPool(
+                device, collection.roots, request.silence_s, base_roots=roots, ops=ops_of(request.cases), timer=request.timer
+            ) as pool:
+                context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan)
+                strategy = ComparisonStrategy(context, revisions, base, request.options)
+                engine = Engine(strategy, request.budget_s)
+                interruption = attempt(engine, request.cases, warnings)
+        record, interruption = _recorded(engine, strategy, interruption)
+        record = msgspec.structs.replace(record, calibration=note)
+        if interruption is None and request.evidence is not None:
+            measured = Measured(collection, device, request.plan.cache, request.silence_s)
+            providers = providers_between(measured, roots, name_of(base), request.evidence)
+            try:
+                record = explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)
+            except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept before it is raised again
+                interruption = error
+    if interruption is None:
+        return Outcome(record=record, folder=write_comparison(parent, record, strategy.samples))
+    record = ended_by(record, interruption)
+    folder = write_comparison(parent, record, strategy.samples) if strategy.begun else None
+    kept = f"what was compared is kept, {'without what was to follow' if record.complete else 'marked incomplete'}"
+    return Outcome(record=record, folder=folder, interruption=interruption, kept=kept)
+
+
+def _recorded(
+    engine: Engine[Case, PairedCase, CaseComparison, Comparison], strategy: ComparisonStrategy, interruption: Interruption | None
+) -> tuple[Comparison, Interruption | None]:
+    """The record and what ended the comparison early, which may be the judging itself: the record is then without verdicts."""
+    try:
+        return engine.record(), interruption
+    except Exception as error:  # noqa: BLE001  raised again when what was compared is kept
+        return strategy.record(complete=engine.complete, judge=False), interruption or error

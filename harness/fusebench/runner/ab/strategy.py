@@ -1,0 +1,175 @@
+"""The strategy of `fusebench ab`: the kernels of head against those of base, in the same rounds of one process, into one record.
+
+Head is this checkout with its uncommitted changes; base is the commit or folder that it is compared with.  Each case is checked, timed
+and confirmed by itself.  Verdicts come at the end, when the noise of all cases is known (`verdict.revisions`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Hashable, Sequence
+
+import msgspec
+
+from ...schema import AAPair, Case, ExitCode, Sample, Status
+from ...stats.confirmation import PROCESSES
+from ...stats.fdr import first_level
+from ...stats.sequential import Plan
+from ...store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison
+from ...verdict.revisions import exit_code, judged
+from ..case_kernels import CaseKernels, result_for, split_reference, work_of
+from ..context import MeasuringContext
+from ..engine import Strategy
+from .case_comparison import CaseComparison
+from .revisions import KernelPair, Revisions, unchecked
+
+SAMPLED_AA_PAIRS = 2
+"""Kernels of identical code that are timed in every case, where there are so many: they show the run's own noise.  Which ones changes from
+case to case, so that a suite of five cases times up to ten."""
+
+
+def default_looks(device_kind: str) -> Plan:
+    """When to look at a pair and which change does not matter, on `cpu` or `cuda`.
+
+    A CPU shares its cores and caches with whatever else runs: its margin is a tenth of the time, which tells a blunder from noise.
+    """
+    return Plan() if device_kind == "cuda" else Plan(looks=(12, 18, 28), margin=0.10, floor_us=1.0)
+
+
+class ComparisonOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    looks: Plan
+    kernel: str | None = None
+    """Glob of kernels."""
+    time_identical: bool = False
+    """Whether every kernel of identical code is timed, and not a sample."""
+    command: str = ""
+
+
+class PairedCase(msgspec.Struct, frozen=True):
+    """One case with the kernels of both revisions."""
+
+    entry: CaseKernels
+    pairs: list[KernelPair]
+
+    @property
+    def case(self) -> Case:
+        return self.entry.case
+
+    @property
+    def shape(self) -> str:
+        return self.entry.shape
+
+
+class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison]):
+    """Collects the findings of every case, in order."""
+
+    def __init__(self, context: MeasuringContext, revisions: Revisions, base: BaseRevision, options: ComparisonOptions) -> None:
+        self.context: MeasuringContext = context
+        self.revisions, self.base, self.options = revisions, base, options
+        self._looks = options.looks
+        self._samples: list[Sample] = []
+        self._cases: list[ComparedCase] = []
+        self._kernels: list[ComparedKernel] = []
+        self._aa_pairs: list[AAPair] = []
+        self._exit_code = ExitCode.PASS
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._kernels)
+
+    @property
+    def samples(self) -> list[Sample]:
+        return self._samples
+
+    def prepare(self, items: Sequence[Case]) -> int:
+        """A kernel file of head that does not load has failed; one of base is one kernel less to compare."""
+        ops = {case.op for case in items}
+        for problem in (one for one in self.revisions.head.problems if one.op in ops):
+            self.context.warn(f"not loaded: {problem}")
+            self._exit_code = ExitCode.KERNEL_FAILED
+        for problem in (one for one in self.revisions.base.problems if one.op in ops):
+            self.context.warn(f"not loaded in the base revision: {problem}")
+        return len(items)
+
+    def plan(self, items: Sequence[Case]) -> list[PairedCase]:
+        """The cases, and the sampling plan: its first stage as strict as the number of comparisons asks for (see `stats.fdr`)."""
+        units = [PairedCase(*self.revisions.kernel_pairs(case, self.context.device.kind, self.options.kernel)) for case in items]
+        for unit in units:
+            split_reference(self.revisions.head, unit.entry.op)
+        count = sum(not pair.reason for unit in units for pair in unit.pairs)
+        level = first_level(max(1, count), PROCESSES, most=self.options.looks.alarm_level)
+        self._looks = msgspec.structs.replace(self.options.looks, alarm_level=level)
+        return units
+
+    def same_work(self, unit: PairedCase) -> Hashable | None:
+        return work_of(unit.entry)
+
+    def repeat(self, unit: PairedCase, earlier: PairedCase) -> None:
+        self._cases.append(ComparedCase(case=unit.case, shape=unit.shape, same_as=earlier.case.key))
+
+    def skip(self, unit: PairedCase, reason: str) -> None:
+        self._cases.append(ComparedCase(case=unit.case, shape=unit.shape))
+        self._finish(unit, [unchecked(unit.entry, pair, f"not compared: {reason}" if pair.compared else "") for pair in unit.pairs])
+
+    def work_on(self, unit: PairedCase, number: int) -> CaseComparison:
+        sampled = self._sampled(unit.pairs, number)
+        return CaseComparison(
+            unit.entry, unit.pairs, sampled, looks=self._looks, time_identical=self.options.time_identical, context=self.context
+        )
+
+    def keep(self, unit: PairedCase, work: CaseComparison, *, finished: bool) -> None:
+        """Take over what was measured of a case, also before an interruption; its kernels follow when it is over."""
+        found = work.found
+        if found.measured is not None:
+            self.context.note_timer(found.measured)
+            self.context.warm_up[unit.case.key] = found.measured.warm_up
+        self._cases += [found.figures] if found.figures is not None else []
+        self._samples += found.samples
+        self._aa_pairs += found.aa_pairs
+        if finished:
+            self._finish(unit, list(found.kernels.values()))
+
+    def record(self, *, complete: bool, judge: bool = True) -> Comparison:
+        """The comparison, judged by what it has; without `judge` its verdicts are pending."""
+        context = self.context
+        kernels = judged(self._kernels, self._aa_pairs) if judge else list(self._kernels)
+        for case in self._cases:
+            if case.same_as:
+                same = [one for one in kernels if one.case_key == case.same_as]
+                kernels += [msgspec.structs.replace(one, case=case.case.name, suite=case.case.suite) for one in same]
+        return Comparison(
+            id=secrets.token_hex(4),
+            created=context.created_text,
+            command=self.options.command,
+            timer=context.timer,
+            timer_fallback=context.timer_fallback,
+            plan=context.plan,
+            looks=self._looks,
+            environment=context.environment(),
+            base=self.base,
+            cases=list(self._cases),
+            kernels=kernels,
+            twins=list(self._aa_pairs),
+            spending=context.phases.spending(),
+            warnings=context.distinct_warnings,
+            complete=complete,
+            exit_code=exit_code(kernels, self._exit_code),
+        )
+
+    def _finish(self, unit: PairedCase, found: Sequence[ComparedKernel]) -> None:
+        self._kernels += found
+        for one in found:
+            status = Status.MEASURED if one.finding is not None else one.new_status or Status.NOT_MEASURED
+            kernel = self.revisions.head.kernels.get(one.kernel) or self.revisions.base.kernels[one.kernel]
+            same = "identical machine code" if one.changed_files else "identical source files"
+            seen = one.finding.reason if one.finding is not None else one.reason or same
+            self.context.reporter.result(result_for(unit.case, unit.shape, kernel, status, seen))
+
+    def _sampled(self, pairs: Sequence[KernelPair], number: int) -> set[str]:
+        """Kernels of identical sources that are timed in case `number`."""
+        names = [pair.kernel for pair in pairs if pair.same_source and not pair.reason]
+        if self.options.time_identical:
+            return set(names)
+        return {names[(SAMPLED_AA_PAIRS * number + place) % len(names)] for place in range(min(SAMPLED_AA_PAIRS, len(names)))}

@@ -1,0 +1,94 @@
+"""`fusebench calibrate` from its request to the stored record: sessions are measured here, or joined from other checkouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...config import Project, find_project
+from ...errors import UsageError
+from ...store.calibration_note import calibration_file, decoded
+from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration
+from ...store.files import require_writable
+from ..context import MeasuringContext, Reporter
+from ..engine import Engine
+from ..session import MeasuringRequest, hold, ops_of
+from ..workers.pool import WorkerPool
+from .joining import joined, require_same_method
+from .strategy import CalibrationStrategy, Found
+from .summary import record_of
+from .targets import CALIBRATION_KERNELS, CalibrationTarget
+from .visit import CalibrationOptions
+
+WHAT_TO_NAME = "name the results/calibration/<device>.json of another checkout"
+
+
+class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
+    """What to measure, and how."""
+
+    project: Project
+    roots: tuple[Path, ...]
+    """Kernels folders of the targets, beside fusebench's own."""
+    targets: Sequence[CalibrationTarget]
+    options: CalibrationOptions
+    add: bool = False
+    """Whether the session joins those that are stored, instead of replacing them."""
+
+
+def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tuple[Found, CalibrationRecord, Path]:
+    """Measure one session and store it; what it found, the record of the device model, and its file.
+
+    Raises:
+        UsageError: the stored calibration was made another way, or its folder takes no file.
+        RunRecordError: the stored calibration cannot be read.
+        DeviceUnfitError: the device is locked or busy, or proved unfit before anything was measured.
+        KeyboardInterrupt: before the first visit was over.
+    """
+    project, device, options = request.project, request.device, request.options
+    # A calibration that cannot be read, and a folder that takes none, are found before anything is measured.
+    earlier = load_calibration(project.results, device.name)
+    require_writable(calibration_file(project.results, device.name).parent)
+    if request.add and earlier is not None:
+        require_same_method(earlier, options, earlier.timer if request.timer == "auto" else request.timer)
+    roots = (CALIBRATION_KERNELS, *request.roots)
+    ops = ops_of([target.case for target in request.targets])
+    with (
+        hold(device, reporter, wait_s=request.wait_s) as warnings,
+        WorkerPool(device, roots, request.silence_s, ops=ops, timer=request.timer) as pool,
+    ):
+        for warning in warnings:
+            reporter.note(warning)
+        context = MeasuringContext(device, project.root, reporter, pool=pool, plan=options.plan)
+        engine = Engine(CalibrationStrategy(context, options), request.budget_s)
+        engine.run(request.targets)
+        found = engine.record()
+    new = record_of(found, options, context.environment_at_start)
+    record, file = join_calibration(project.results, device.name, lambda stored: joined(stored if request.add else None, new))
+    return found, record, file
+
+
+def join_files(files: Sequence[Path]) -> tuple[CalibrationRecord, Path]:
+    """Put the sessions of each file into the stored calibration of its device model; all of them, or none.
+
+    Raises:
+        UsageError: a file that is not there, or whose sessions do not belong with those stored, or are stored already; or the folder takes
+            no calibration.
+        RunRecordError: a calibration that cannot be read.
+    """
+    project = find_project()
+    found: list[CalibrationRecord] = []
+    for file in files:
+        record = decoded(file, CalibrationRecord, instead=WHAT_TO_NAME)
+        if record is None:
+            raise UsageError(f"--join: there is no file {file}; {WHAT_TO_NAME}")
+        found.append(record)
+    device = found[0].environment.device_name
+    require_writable(calibration_file(project.results, device).parent)
+
+    def join(stored: CalibrationRecord | None) -> CalibrationRecord:
+        for record in found:
+            stored = joined(stored, record, "--join")
+        assert stored is not None, "at least one file is given"
+        return stored
+
+    return join_calibration(project.results, device, join)

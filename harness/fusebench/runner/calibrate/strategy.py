@@ -1,0 +1,185 @@
+"""The strategy of `fusebench calibrate`: comparisons whose answer is known, put through the whole pipeline that `ab` uses.
+
+A pilot finds what injected work does to each target's time.  Then every target is visited, once in each pass: many pairs with arms of
+their own are judged while they are being measured, and fresh processes confirm the findings, as they do for `ab`.  The same five serve
+all findings: each is fresh to every first finding, and no first finding is theirs.  In a target's first visit they also measure each
+injected slowdown with a fixed number of replicates: the ground truth, and the components of variance.
+
+A calibration that is cut short keeps its whole visits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ...errors import DeviceUnfitError
+from ...schema import Finding, VerdictKind
+from ...stats.calibration import call_class
+from ...stats.confirmation import combined_p, conclude, confirm
+from ...stats.fdr import DEFAULT_RATE, select
+from ...stats.injection import GroundTruth, PlantedTrial
+from ...store.calibrations import CaseComponents
+from ..context import MeasuringContext
+from ..engine import Budget, Strategy
+from ..workers.process import WorkerProcess
+from .ground_truth import GroundTruths
+from .pilots import Pilot, make_pilot
+from .targets import CalibrationTarget
+from .visit import CalibrationOptions, Pending, Visit, VisitWork
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
+
+    trials: tuple[PlantedTrial, ...]
+    truths: tuple[GroundTruth, ...]
+    components: tuple[CaseComponents, ...]
+    warnings: tuple[str, ...]
+    timer: str
+    created: str
+    seconds: float
+    complete: bool
+    """Whether every target was visited in every pass."""
+    unfit: str = ""
+    """Why the device proved unfit, which ended the calibration with what it has; empty where it did not."""
+
+
+class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
+    """Collects whole visits: the first one that is over makes a calibration of it."""
+
+    whole_units = True
+
+    def __init__(self, context: MeasuringContext, options: CalibrationOptions) -> None:
+        self.context: MeasuringContext = context
+        self.options = options
+        self._targets: Sequence[CalibrationTarget] = ()
+        self._pilots: dict[int, Pilot] = {}
+        self._fresh: Sequence[WorkerProcess] = ()
+        self._pending: list[Pending] = []
+        self._truths: dict[int, GroundTruths] = {}
+        self._unfit = ""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._pending)
+
+    def prepare(self, items: Sequence[CalibrationTarget]) -> int:
+        self._targets = items
+        return len(items) * self.options.passes
+
+    def plan(self, items: Sequence[CalibrationTarget]) -> list[Visit]:
+        """The visits to the targets that a pilot could measure; fresh workers are started for all of them."""
+        for place, target in enumerate(items):
+            self.context.reporter.step(f"pilot of {target.name}", place, len(items))
+            if (pilot := make_pilot(target, self.options.slowdowns, self.context)) is not None:
+                self._pilots[place] = pilot
+        options = self.options
+        counts = injected_counts(self._pilots, options.passes, options.planted, options.trials)
+        self._fresh = self.context.fresh(options.processes)
+        return [
+            Visit(number, place, items[place], pilot, counts[place])
+            for number in range(options.passes)
+            for place, pilot in self._pilots.items()
+        ]
+
+    def work_on(self, unit: Visit, number: int) -> VisitWork:
+        return VisitWork(unit, self.options, self.context, self._fresh, first=unit.place not in self._truths)
+
+    def keep(self, unit: Visit, work: VisitWork, *, finished: bool) -> None:
+        """Keep what the visit found when it is over, and nothing of it before."""
+        if not finished or not work.found:
+            return
+        self._pending += work.found
+        if work.truths is not None:
+            self._truths[unit.place] = work.truths
+
+    def stopped(self, done: int, units: int, budget: Budget) -> None:
+        self.context.warn(f"{budget} ended after {done} of {units} visits; raise --budget for more")
+
+    def settles_for(self, error: KeyboardInterrupt | DeviceUnfitError, done: int, units: int) -> bool:
+        """Once a visit is over, an interruption and an unfit device end the calibration, and what it has is kept."""
+        if not self._pending:
+            return False
+        visits = f"after {done} of {units} visits"
+        if isinstance(error, DeviceUnfitError):
+            self._unfit = f"{visits}, which are kept: {error}"
+            self.context.warn(f"the device proved unfit {self._unfit}")
+        else:
+            self.context.warn(f"interrupted {visits}")
+        return True
+
+    def record(self, *, complete: bool) -> Found:
+        """What the calibration found.
+
+        Raises:
+            DeviceUnfitError: no target was measured.
+        """
+        context = self.context
+        if not self._pending:
+            raise DeviceUnfitError(f"no target was measured on {context.device}: {'; '.join(context.warnings) or 'there is none'}")
+        return Found(
+            trials=tuple(self._concluded()),
+            truths=tuple(truth for one in self._truths.values() for truth in one.truths()),
+            components=tuple(one.scatter(self._targets[place], self._pilots[place]) for place, one in self._truths.items() if one.rounds),
+            warnings=tuple(context.distinct_warnings),
+            timer=context.timer,
+            created=context.created_text,
+            seconds=context.phases.spending().total_s,
+            complete=complete and len(self._pilots) == len(self._targets),
+            unfit=self._unfit,
+        )
+
+    def _concluded(self) -> list[PlantedTrial]:
+        """Verdicts as `ab` gives them; a pass over the targets is one suite."""
+        trials: list[PlantedTrial] = []
+        pending = self._pending
+        for number in range(max(one.pass_number for one in pending) + 1):
+            suite = [one for one in pending if one.pass_number == number]
+            confirmed = [
+                confirm(one.compared.finding, one.by_process) if len(one.by_process) == self.options.processes else None for one in suite
+            ]
+            findings = [one.compared.finding for one in suite]
+            adjusted: dict[VerdictKind, Sequence[float]] = {
+                direction: select([combined_p(*both, direction) for both in zip(findings, confirmed, strict=True)]).adjusted
+                for direction in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
+            }
+            for place, (one, confirmation) in enumerate(zip(suite, confirmed, strict=True)):
+                kind = conclude(one.compared.finding, confirmation).kind
+                if kind in adjusted and adjusted[kind][place] > DEFAULT_RATE:
+                    kind = VerdictKind.UNDECIDED
+                trials.append(_trial(one, one.compared.finding, kind))
+        return trials
+
+
+def _trial(one: Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
+    return PlantedTrial(
+        place=one.place,
+        time_us=one.compared.old_us,
+        first=finding.kind,
+        verdict=kind,
+        change=finding.change,
+        replicates=len(one.compared.logs),
+        launches=one.compared.launches,
+        device_seconds=one.seconds,
+    )
+
+
+def injected_counts(pilots: Mapping[int, Pilot], passes: int, fewest: int, trials: int) -> dict[int, dict[float, int]]:
+    """By target and slowdown, pairs in each pass: `fewest`, or as many as give the slowdown `trials` in the target's class of calls.
+
+    Targets of one class share the trials that it needs.  The two classes of calls of two launches on an H200 hold one target each: with
+    three pairs in each of two passes nothing could ever be claimed of them.
+    """
+    wanted: dict[tuple[bool, int, float], list[int]] = defaultdict(list)
+    for place, pilot in pilots.items():
+        for slowdown in pilot.values:
+            wanted[(*call_class(pilot.time_us, pilot.launches), slowdown)].append(place)
+    counts: dict[int, dict[float, int]] = {place: {} for place in pilots}
+    for (_, _, slowdown), places in wanted.items():
+        for place in places:
+            counts[place][slowdown] = max(fewest, math.ceil(trials / (passes * len(places))))
+    return counts

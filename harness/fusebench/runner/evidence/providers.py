@@ -1,0 +1,121 @@
+"""The providers of evidence about regressions: compiled code of both revisions, and hardware counters where they can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ...config import Project
+from ...counters.attachment import CountersEvidence, KernelFolders, OnCapture, Rows, Sentences
+from ...device import Device
+from ...errors import UsageError
+from ...evidence.attached import Provider
+from ...evidence.evidence_cache import EvidenceCache, cache_folder
+from ...evidence.messages import Progress
+from ...evidence.static_attachment import Side, StaticEvidence, Told, Wanted, compiled_side
+from ...evidence.targets import target_of
+from ...registry import Collection, Op
+from ...schema import CacheState, Run
+from .recorded_sources import Compile, baseline_kernels, baseline_side, run_side
+
+
+class EvidenceTools(NamedTuple):
+    """How evidence is put into words, and shown while it is made: reports and the command line own both."""
+
+    rows: Rows
+    """Rows of a table of counters that changed."""
+    sentences: Sentences
+    """What counters say, in words."""
+    progress: Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
+    """A line of progress under a label."""
+
+
+class Measured(NamedTuple):
+    """The kernels that were measured here, where and how."""
+
+    collection: Collection
+    device: Device
+    cache: CacheState
+    kernel_timeout: float
+    """Seconds without a sign of life after which a kernel counts as hung."""
+
+
+def providers_between(measured: Measured, base: Sequence[Path], name: str, tools: EvidenceTools) -> list[Provider]:
+    """For a comparison of this checkout's kernels with those in the folders `base`, which reports call `name`."""
+    collection, device = measured.collection, measured.device
+    compile_in = _compiler(collection.ops, tools)
+    static = StaticEvidence(
+        lambda: target_of(device.kind, device.name, device.compute_capability),
+        before=compile_in(base, name),
+        after=compile_in(collection.roots, "this checkout"),
+    )
+    return [static, *_counters(measured, lambda: nullcontext(KernelFolders(tuple(base), name)), tools)]
+
+
+def providers_of_run(project: Project, measured: Measured, baseline: Run, tools: EvidenceTools) -> list[Provider]:
+    """For the run that was just made of this checkout's kernels, and judged by `baseline`."""
+    collection, device = measured.collection, measured.device
+    project = msgspec.structs.replace(project, kernels=collection.roots)
+    compile_in = _compiler(collection.ops, tools)
+    static = StaticEvidence(
+        lambda: target_of(device.kind, device.name, device.compute_capability),
+        before=baseline_side(baseline.environment, project, compile_in),
+        after=compile_in(project.kernels, "this checkout"),
+    )
+    return [static, *_counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)]
+
+
+def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baseline: Run, tools: EvidenceTools) -> list[Provider]:
+    """For a stored run that is judged by `baseline`, perhaps on a machine without its device: nothing that needs one."""
+    compile_in = _compiler(ops, tools)
+    return [
+        StaticEvidence(
+            lambda: target_of(run.environment.device, run.environment.device_name),
+            before=baseline_side(baseline.environment, project, compile_in),
+            after=run_side(run.environment, project, compile_in),
+        )
+    ]
+
+
+def _counters(measured: Measured, base: Callable[[], AbstractContextManager[KernelFolders]], tools: EvidenceTools) -> list[Provider]:
+    """Hardware counters of head and base; none on a device that has none."""
+    if measured.device.kind != "cuda":
+        return []
+
+    @contextmanager
+    def captures_shown() -> Iterator[OnCapture]:
+        with tools.progress("evidence, hardware counters") as show:
+            yield lambda what, done, total: show(Progress(what, done, total))
+
+    return [
+        CountersEvidence(
+            measured.device,
+            measured.collection,
+            base,
+            cache=measured.cache,
+            silence_s=measured.kernel_timeout,
+            rows=tools.rows,
+            sentences=tools.sentences,
+            progress=captures_shown,
+        )
+    ]
+
+
+def _compiler(ops: Mapping[str, Op], tools: EvidenceTools) -> Compile:
+    def compile_in(roots: Sequence[Path], name: str) -> Side:
+        def tell(wanted: Wanted) -> Told:
+            unknown = sorted({case.op for case in wanted.cases} - ops.keys())
+            if unknown:
+                raise UsageError(f"the kernels' folders of this project hold no op {', '.join(unknown)}")
+            with tools.progress(f"evidence, {name}, {wanted.target.name}") as show:
+                jobs, cache = len(os.sched_getaffinity(0)), EvidenceCache(cache_folder())
+                return compiled_side(roots, name, ops=ops, jobs=jobs, cache=cache, on_progress=show)(wanted)
+
+        return tell
+
+    return compile_in

@@ -1,0 +1,93 @@
+"""`fusebench run` from its request to a stored record: the baseline is loaded once, before anything is measured, and judged by once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ...config import Project
+from ...registry import Collection
+from ...schema import Case, Run, SamplingPlan
+from ...store.calibration_note import load_note
+from ...store.files import require_writable
+from ...store.finding import find_run, runs_folder
+from ...store.run_folder import read_run, sample_values, write_run
+from ...verdict.compare_to_baseline import with_verdicts
+from ...verdict.margin_rule import MarginRule
+from ...verdict.record_validation import load_valid_baseline
+from ..context import MeasuringContext, Reporter
+from ..engine import Engine
+from ..evidence.providers import EvidenceTools, Measured, providers_of_run
+from ..evidence.regressions import any_regressed, explained_run
+from ..session import MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
+from ..workers.pool import WorkerPool
+from .resuming import Resumed
+from .strategy import RunOptions, RunStrategy
+
+
+class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
+    """What to run, and how."""
+
+    project: Project
+    collection: Collection
+    cases: Sequence[Case]
+    options: RunOptions
+    plan: SamplingPlan
+    rule: MarginRule
+    out: Path | None = None
+    """Folder for the run's folder; results/runs of the project where None."""
+    resume: str | None = None
+    """A stopped run to go on with: a folder, a run id or `latest`."""
+    confirm: bool = True
+    """Whether suspects are remeasured in fresh processes."""
+    evidence: EvidenceTools | None = None
+    """How evidence about regressions is shown; None leaves it out."""
+
+
+def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
+    """Check and measure every case, remeasure suspects, judge, and write the run; an interrupted one as far as it came.
+
+    Raises:
+        UsageError: the run to resume is complete or unknown, or the folder takes no run.
+        RunRecordError: the stored baseline or calibration cannot be read, or holds what no measurement gives.
+        DeviceUnfitError: the device is locked or busy.
+    """
+    project, device = request.project, request.device
+    options = request.options
+    if request.resume is not None:
+        stopped = find_run(request.resume, project)
+        options = msgspec.structs.replace(options, resumed=Resumed(read_run(stopped), sample_values(stopped)))
+    parent = request.out if request.out is not None else runs_folder(project)
+    require_writable(parent, instead="name another with --out DIR")
+    # What cannot be read is found before anything is measured: what was measured could not be judged, and so not kept.
+    note, baseline = load_note(project.results, device.name), load_valid_baseline(project.results, device.name)
+    roots = request.collection.roots
+    with (
+        hold(device, reporter, wait_s=request.wait_s) as warnings,
+        WorkerPool(device, roots, request.silence_s, ops=ops_of(request.cases), timer=request.timer) as pool,
+    ):
+        spent = options.resumed.run.spending if options.resumed is not None else None
+        context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
+        strategy = RunStrategy(context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm)
+        engine = Engine(strategy, request.budget_s)
+        interruption = attempt(engine, request.cases, warnings)
+    record = engine.record()
+    if interruption is None:
+        try:
+            judged = with_verdicts(msgspec.structs.replace(record, calibration=note), strategy.judge(record))
+            if request.evidence is not None and baseline is not None and any_regressed(judged):
+                measured = Measured(request.collection, device, request.plan.cache, request.silence_s)
+                judged = explained_run(judged, providers_of_run(project, measured, baseline, request.evidence))
+            return Outcome(record=judged, folder=write_run(parent, judged, strategy.samples))
+        except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept without verdicts before it is raised again
+            interruption = error
+    record = ended_by(record, interruption)
+    folder = write_run(parent, record, strategy.samples) if strategy.begun else None
+    return Outcome(
+        record=record,
+        folder=folder,
+        interruption=interruption,
+        kept=f"what was measured is kept, {'without verdicts' if record.complete else 'marked incomplete'}",
+    )

@@ -1,0 +1,279 @@
+"""The strategy of `fusebench run`: every case through the accuracy gate and the timer, then the suspects again, into one record."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ...registry import Collection, Kernel
+from ...schema import (
+    SCHEMA_VERSION,
+    CacheState,
+    Case,
+    CaseSummary,
+    ExitCode,
+    KernelInfo,
+    Result,
+    Run,
+    Sample,
+    SamplingPlan,
+    Status,
+)
+from ...stats.weighted import suite_summaries
+from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
+from ...verdict.margin_rule import MarginRule
+from ..case_kernels import CaseKernels, case_kernels, result_for, split_reference, work_of
+from ..context import MeasuringContext
+from ..engine import Budget, Strategy
+from ..workers.protocol import Measured
+from .measured_case import CaseMeasurement, Remeasurement
+from .precision import LOOKS
+from .resuming import Resumed
+from .summarise import untimed_summary
+
+PROCESSES = LOOKS[0]
+"""Fresh processes that remeasure a suspect: the fewest whose interval holds the truth as often as it says, as for a precision."""
+MOST_CASES = 16
+"""Suspects that are remeasured, at most: each takes an H200 some 12 s.  Where more cases are slower, no single process is the cause."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    kernel: str | None = None
+    """Glob of kernels."""
+    command: str = ""
+    selected: tuple[str, ...] | None = None
+    """Names of the suites."""
+    op: str | None = None
+    """The op, for the record: the cases that are run have been chosen by it."""
+    case: str | None = None
+    """Glob of the cases, likewise."""
+    resumed: Resumed | None = None
+    """A stopped run to go on with."""
+
+
+def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
+    """Replicates and rounds that a device gets unless told otherwise.
+
+    On a GPU the placement is the unit of replication: between placements the ratio of a kernel to itself scatters with a standard
+    deviation of 0.4 to 1 % on an H200, so twelve of them bring the interval to a few tenths of a percent.  A CPU has no such budget.
+    """
+    if device_kind == "cuda":
+        return SamplingPlan(replicates=12, rounds=20, cache=cache, trim=0.1)
+    return SamplingPlan(replicates=4, rounds=5, cache=cache, trim=0.2)
+
+
+class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
+    """Collects samples, results and case summaries in the order in which they come."""
+
+    def __init__(
+        self,
+        context: MeasuringContext,
+        collection: Collection,
+        options: RunOptions,
+        *,
+        rule: MarginRule,
+        baseline: Run | None = None,
+        confirm: bool = True,
+    ) -> None:
+        """
+        Args:
+            baseline: the stored baseline, which is valid; None where there is none.
+            confirm: whether suspects are remeasured.
+        """
+        self.context: MeasuringContext = context
+        self.collection, self.options = collection, options
+        self._rule, self._baseline, self._confirm = rule, baseline, confirm
+        self._judgement: RunJudgement | None = None
+        self._results: list[Result] = []
+        self._cases: list[CaseSummary] = []
+        self._samples: list[Sample] = []
+        self._entries: dict[str, CaseKernels] = {}
+        self._exit_code = ExitCode.PASS
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._results)
+
+    @property
+    def samples(self) -> list[Sample]:
+        return self._samples
+
+    def prepare(self, items: Sequence[Case]) -> int:
+        """A kernel file that cannot be loaded is a kernel that failed, where its op is being run.
+
+        Raises:
+            UsageError: the run to go on with was made elsewhere, of other sources, or in another way.
+        """
+        if self.context.note_unloaded(self.collection, {case.op for case in items}):
+            self._exit_code = ExitCode.KERNEL_FAILED
+        if self.options.resumed is not None:
+            self.options.resumed.require_same(self.context.environment_at_start, self.context.plan, self.context.timer)
+        return len(items)
+
+    def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
+        units = [case_kernels(self.collection, case, self.context.device.kind, self.options.kernel) for case in items]
+        for unit in units:
+            split_reference(self.collection, unit.op)
+        self._entries = {unit.case.key: unit for unit in units}
+        return units
+
+    def same_work(self, unit: CaseKernels) -> Hashable | None:
+        copied = any(summary.same_as for summary in self._cases if summary.case.key == unit.case.key)
+        return None if copied else work_of(unit)
+
+    def taken_over(self, unit: CaseKernels) -> bool:
+        resumed = self.options.resumed
+        kernels = [str(kernel.id) for kernel in unit.runnable] + [result.kernel for result in unit.declined]
+        found = resumed.finished(unit.case, kernels) if resumed is not None else None
+        if found is None or resumed is None:
+            return False
+        summary, results, samples = found
+        self.context.timer, self.context.timer_fallback = resumed.run.timer, resumed.run.timer_fallback
+        self._cases.append(summary)
+        self._samples += samples
+        self._add(results)
+        return True
+
+    def repeat(self, unit: CaseKernels, earlier: CaseKernels) -> None:
+        summary, results = self._known(earlier.case.key)
+        self._cases.append(_copied(summary, unit.case))
+        self._add([_renamed(result, unit.case) for result in results])
+
+    def skip(self, unit: CaseKernels, reason: str) -> None:
+        self._cases.append(untimed_summary(unit))
+        self._add(unit.declined)
+        self._add([result_for(unit.case, unit.shape, kernel, Status.NOT_MEASURED, reason) for kernel in unit.runnable])
+
+    def work_on(self, unit: CaseKernels, number: int) -> CaseMeasurement:
+        # Every case chooses its timer anew: where the default one fails on one case, it may do for the next.
+        return CaseMeasurement(unit, self.context)
+
+    def keep(self, unit: CaseKernels, work: CaseMeasurement, *, finished: bool) -> None:
+        """Take over what is final, also before an interruption; the reporter has heard of it."""
+        if work.replies:
+            self.context.note_timer(work.replies[0])
+        self._keep_samples(unit.case.key, work.replies)
+        self._cases += [work.summary] if work.summary is not None else []
+        self._results += work.results
+        assert work.summary is not None or not finished, "a case that is over has a summary"
+
+    def finish(self, budget: Budget) -> None:
+        """Remeasure the first suspects in fresh processes, as far as the budget reaches."""
+        suspects = self.suspects()
+        chosen = suspects[:MOST_CASES]
+        if len(suspects) > len(chosen):
+            self.context.warn(
+                f"{len(suspects)} cases are suspects, and {MOST_CASES} are remeasured: the others' figures are of one process"
+            )
+        done = 0
+        for place, suspect in budget.while_it_lasts(chosen):
+            unit = self._entries[suspect.case]
+            self.context.warn(
+                f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
+            )
+            self.context.reporter.case(place + 1, len(chosen), unit.case, unit.shape)
+            self._remeasure(unit, suspect)
+            done = place + 1
+        if left := ", ".join(one.case for one in chosen[done:]):
+            self.context.warn(f"{budget} ended before these suspects could be remeasured: {left}")
+
+    def judge(self, record: Run) -> RunJudgement:
+        """The judgement on the measured cases; made anew only where something was measured since the last one.
+
+        Args:
+            record: this run's own.
+        """
+        if self._judgement is None:
+            self._judgement = judge_run(record, self._baseline, self._rule)
+        return self._judgement
+
+    def suspects(self) -> Sequence[Suspect]:
+        """Cases to remeasure in fresh processes, the most urgent first."""
+        if self._baseline is None or not self._confirm:
+            return ()
+        return self.judge(self.record(complete=False)).suspects
+
+    def _remeasure(self, unit: CaseKernels, suspect: Suspect) -> None:
+        work = Remeasurement(unit, self.context, self._known(suspect.case)[1], suspect.reason)
+        work.measure(PROCESSES)
+        self._judgement = None
+        # Samples only together with the figures that are of them: an interruption keeps neither.
+        self._keep_samples(suspect.case, work.replies, first=1)
+        self._replace(suspect.case, work.summary, work.results)
+
+    def record(self, *, complete: bool) -> Run:
+        context, options = self.context, self.options
+        kernels = {result.kernel for result in self._results}
+        resumed = options.resumed
+        return Run(
+            schema_version=SCHEMA_VERSION,
+            id=secrets.token_hex(4),
+            created=context.created_text,
+            command=options.command,
+            timer=context.timer,
+            timer_fallback=context.timer_fallback,
+            plan=context.plan,
+            environment=context.environment(),
+            selected=options.selected,
+            selected_op=options.op,
+            selected_cases=options.case,
+            selected_kernels=options.kernel,
+            suites=suite_summaries(self._cases, self._results),
+            cases=list(self._cases),
+            kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
+            results=list(self._results),
+            spending=context.phases.spending(),
+            resumed_from=[*resumed.run.resumed_from, resumed.run.id] if resumed is not None else [],
+            warnings=context.distinct_warnings,
+            complete=complete,
+            exit_code=self._exit_code,
+        )
+
+    def _info(self, kernel: Kernel) -> KernelInfo:
+        """The kernel's declaration, its file named from the project's root: a record is read on other machines."""
+        file, root = Path(kernel.file), self.context.project_root
+        shown = file.relative_to(root) if file.is_relative_to(root) else file
+        return msgspec.structs.replace(kernel.info, file=shown.as_posix())
+
+    def _known(self, key: str) -> tuple[CaseSummary, list[Result]]:
+        """The summary and the results of a case, by its key."""
+        summary = next(one for one in self._cases if one.case.key == key)
+        return summary, [result for result in self._results if result.case_key == key]
+
+    def _keep_samples(self, key: str, replies: Sequence[Measured], first: int = 0) -> None:
+        """Keep what processes, numbered from `first` on, measured of a case."""
+        for number, reply in enumerate(replies, start=first):
+            self.context.warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
+            self._samples += reply.samples
+
+    def _replace(self, key: str, summary: CaseSummary | None, results: Sequence[Result]) -> None:
+        """Replace the results of a case and of those that repeat it, and its summary unless that is None."""
+        summary = summary or self._known(key)[0]
+        by_kernel = {result.kernel: result for result in results}
+        concerned = {one.case.key for one in self._cases if key in (one.case.key, one.same_as)}
+        for place, known in enumerate(self._cases):
+            if known.case.key in concerned:
+                self._cases[place] = summary if known.case.key == key else _copied(summary, known.case)
+        for place, result in enumerate(self._results):
+            if result.case_key in concerned:
+                self._results[place] = msgspec.structs.replace(by_kernel[result.kernel], case=result.case, suite=result.suite)
+
+    def _add(self, results: Sequence[Result]) -> None:
+        self._results += results
+        for result in results:
+            self.context.reporter.result(result)
+
+
+def _copied(summary: CaseSummary, case: Case) -> CaseSummary:
+    """The summary of `case`, which is the same work."""
+    return msgspec.structs.replace(summary, case=case, same_as=summary.case.key)
+
+
+def _renamed(result: Result, case: Case) -> Result:
+    """The result under the name and suite of `case`, which is the same work."""
+    return msgspec.structs.replace(result, case=case.name, suite=case.suite)

@@ -1,0 +1,82 @@
+"""One session on a device, from its lock to a stored record: what `run`, `ab`, `calibrate` and `ncu` do alike around the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ..device import Device, device_lock, require_idle
+from ..faults import what_ended
+from ..schema import Case
+from .context import Reporter
+from .engine import Engine
+
+Record = TypeVar("Record")
+R = TypeVar("R", bound=msgspec.Struct)
+Interruption = KeyboardInterrupt | Exception
+
+
+class MeasuringRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how long to measure."""
+
+    device: Device
+    timer: str = "auto"
+    budget_s: float | None = None
+    """Seconds for the whole; None for no limit."""
+    wait_s: float = 0.0
+    """Seconds to wait for a device that is busy or locked."""
+    silence_s: float = 300.0
+    """Seconds without a sign of life after which a kernel counts as hung."""
+
+
+class Outcome(msgspec.Struct, Generic[Record], frozen=True, kw_only=True):
+    """What a session leaves, whole or interrupted."""
+
+    record: Record
+    folder: Path | None = None
+    """Where the record was written; None where there was nothing to keep."""
+    interruption: Interruption | None = None
+    """What ended the session early; the caller raises it again when the views of the record are made."""
+    kept: str = ""
+    """Of an interrupted session: what of it is kept, in words."""
+
+
+@contextmanager
+def hold(device: Device, reporter: Reporter, *, wait_s: float) -> Iterator[list[str]]:
+    """Hold the device's lock for the body, and find it idle; yields warnings for the record.
+
+    Raises:
+        DeviceUnfitError: another run holds the device, or it is not idle, after `wait_s` seconds.
+    """
+    with device_lock(device, wait_s=wait_s, on_wait=reporter.note):
+        yield [*device.warnings, *require_idle(device, wait_s=wait_s, on_wait=reporter.note)]
+
+
+def attempt(engine: Engine[Any, Any, Any, Any], items: Sequence[Any], warnings: Sequence[str] = ()) -> Interruption | None:
+    """Run the engine; what ended it early, if anything.  `warnings`: about the device, for the record."""
+    for warning in warnings:
+        engine.strategy.context.warn(warning)
+    try:
+        engine.run(items)
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it is raised again
+        return error
+    return None
+
+
+def ended_by(record: R, interruption: Interruption) -> R:
+    """The record with the exit code and the warning of what ended it; as it is for Ctrl-C, which says nothing of the kernels."""
+    ended = what_ended(interruption)
+    if ended is None:
+        return record
+    code, reason = ended
+    known: Any = record
+    return msgspec.structs.replace(record, exit_code=code, warnings=[*known.warnings, reason])
+
+
+def ops_of(cases: Sequence[Case]) -> frozenset[str]:
+    """The ops of the cases: workers load their kernels only."""
+    return frozenset(case.op for case in cases)
