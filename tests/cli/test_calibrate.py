@@ -14,7 +14,7 @@ from fusebench.cli import calibrate_command
 from fusebench.device import resolve_device
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.calibrate import targets as subjects
-from fusebench.runner.calibrate.session import Calibrating
+from fusebench.runner.calibrate.visit import VisitWork
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.schema import ExitCode
 from fusebench.stats import confirmation
@@ -57,15 +57,15 @@ def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
     toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    make = Calibrating._make
+    measure = VisitWork.measure
 
-    def first_only(self: Calibrating, visit: Any, *workers: Any) -> None:
+    def first_only(self: VisitWork, seconds: float | None) -> None:
         if made:
             raise DeviceUnfitError("planted")
-        made.append(visit)
-        make(self, visit, *workers)
+        made.append(self)
+        measure(self, seconds)
 
-    monkeypatch.setattr(Calibrating, "_make", first_only)
+    monkeypatch.setattr(VisitWork, "measure", first_only)
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1")
     assert (result.exit_code, "after 1 of 2 visits, which are kept: planted" in " ".join(result.stderr.split())) == (3, True), result.output
     (file,) = (toy_project / "results" / "calibration").glob("*.json")

@@ -16,14 +16,16 @@ import msgspec
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.runner.ab.session import ComparingSession
-from fusebench.runner.run.session import Session
+from fusebench.runner.ab.strategy import ComparisonStrategy
+from fusebench.runner.engine import Engine
+from fusebench.runner.run.strategy import RunStrategy
 from fusebench.schema import ExitCode, Role, Run, Verdict, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.comparison_folder import read_comparison
 from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Standing
 from fusebench.store.record_files import encode_record
 from fusebench.store.run_folder import read_run, write_record, write_run
+from fusebench.verdict.record_validation import load_valid_baseline
 
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SPILLING = "unit_sum/spilling@1"
@@ -168,8 +170,10 @@ def test_run_keeps_it_in_the_record_and_in_the_reports(
 ) -> None:
     judged()
     slower = canned(run_id="made", slow=1.2, environment={"git_dirty": True}, created="2026-07-29T00:00:00Z")
-    monkeypatch.setattr(Session, "run", lambda *_: None)
-    monkeypatch.setattr(Session, "record", lambda self: slower)
+    stored = load_valid_baseline(project / "results", "NVIDIA H200")
+    monkeypatch.setattr("fusebench.runner.run.command.load_valid_baseline", lambda *_: stored)  # as if the H200's run were this CPU's
+    monkeypatch.setattr(Engine, "run", lambda *_: None)
+    monkeypatch.setattr(RunStrategy, "record", lambda self, **_: slower)
     result = fusebench("run", "--suite", "unit_sum", "--case", "rows", "--device", "cpu", "--json")
     assert result.exit_code == ExitCode.REGRESSION, result.output
     document = json.loads(result.stdout)
@@ -186,19 +190,19 @@ def test_run_keeps_it_in_the_record_and_in_the_reports(
 @pytest.fixture
 def slower_in_ab(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever `ab` would measure, it finds the spilling kernel slower and another one as fast as it was."""
-    record = ComparingSession.record
+    record = ComparisonStrategy.record
 
-    def found(self: ComparingSession) -> Any:
+    def found(self: ComparisonStrategy, **known: Any) -> Any:
         fields = {"suite": "unit_sum", "case": "rows", "op": "unit_sum", "role": Role.FUSED, "standing": Standing.BOTH}
         verdicts = {SPILLING: VerdictKind.REGRESSION, "unit_sum/longer@1": VerdictKind.PASS, "unit_sum/split@1": VerdictKind.REGRESSION}
         kernels = [
             ComparedKernel(**fields, kernel=kernel, verdict=Verdict(kind=kind, reason="planted")) for kernel, kind in verdicts.items()
         ]
         cases = [ComparedCase(case=case, shape="4096x1024") for case in self.planned]  # type: ignore[attr-defined]
-        return msgspec.structs.replace(record(self), cases=cases, kernels=kernels, exit_code=1)
+        return msgspec.structs.replace(record(self, **known), cases=cases, kernels=kernels, exit_code=1)
 
-    monkeypatch.setattr(ComparingSession, "run", lambda self, cases, workers: setattr(self, "planned", cases))
-    monkeypatch.setattr(ComparingSession, "record", found)
+    monkeypatch.setattr(Engine, "run", lambda self, cases: setattr(self.strategy, "planned", cases))
+    monkeypatch.setattr(ComparisonStrategy, "record", found)
 
 
 AB = ("ab", "--suite", "unit_sum", "--case", "rows", "--device", "cpu", "--base", "HEAD")
@@ -300,8 +304,8 @@ def test_on_a_gpu_run_attaches_counters_against_the_baselines_commit(
 ) -> None:
     judged(baseline={"git_dirty": dirty})
     slower = canned(run_id="made", slow=1.2, created="2026-07-29T00:00:00Z")
-    monkeypatch.setattr(Session, "run", lambda *_: None)
-    monkeypatch.setattr(Session, "record", lambda self: slower)
+    monkeypatch.setattr(Engine, "run", lambda *_: None)
+    monkeypatch.setattr(RunStrategy, "record", lambda self, **_: slower)
     result = fusebench("run", "--suite", "unit_sum", "--case", "rows", "--json")
     assert result.exit_code == ExitCode.REGRESSION, result.output
     (row,) = [row for row in json.loads(result.stdout)["results"] if "attachments" in row]

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fusebench.cli.exit_status import what_ended
-from fusebench.cli.missing_package import PACKAGES, missing_package
+from fusebench.faults import PACKAGES, missing_package, what_ended
 from fusebench.schema import ExitCode
 
 Run = Callable[..., Any]

@@ -12,7 +12,7 @@ from click.testing import Result as Outcome
 
 from fusebench.counters.capturing import PermissionDeniedError
 from fusebench.counters.records import CaptureStatus
-from fusebench.runner.count import session as counting
+from fusebench.runner.count import strategy as counting
 from fusebench.schema import ExitCode
 from helpers import ncu_bench
 from helpers.ncu_bench import SELECTION, add_kernel, only_run, record, statuses

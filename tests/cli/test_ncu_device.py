@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.cli import ncu_device
+from fusebench.cli.progress import PlainReporter
 from fusebench.device import device_lock, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.nsight import probe_nsight
 from fusebench.device.readings import GpuProcess, GpuUnavailableError
+from fusebench.runner.count import device as ncu_device
 from fusebench.schema import ExitCode
 from helpers import ncu_bench
 from helpers.ncu_bench import SELECTION
@@ -107,5 +108,5 @@ def test_a_device_that_was_waited_for_or_not_seen_idle_is_looked_at_under_the_lo
     monkeypatch.setattr(ncu_device, "device_lock", lock)
     for one, wait_s, expected in ((fit, 0.0, []), (fit, 5.0, [5.0]), (replace(fit, seen_idle=False), 0.0, [0.0])):
         again.clear()
-        with ncu_device.hold(one, wait_s=wait_s) as warnings:
+        with ncu_device.hold_for_counters(one, PlainReporter(), wait_s=wait_s) as warnings:
             assert (again, warnings) == (expected, ["a warning"] if expected else [])

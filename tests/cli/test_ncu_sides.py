@@ -1,4 +1,4 @@
-"""`fusebench ncu` with another side beside this checkout: an earlier run, a folder of kernels, a commit."""
+"""`fusebench ncu` with a base beside this checkout: an earlier run, a folder of kernels, a commit."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_an_earlier_run_is_put_beside(fusebench: Fusebench, project: Path, fake_
     assert (registers["before"], registers["after"]) == (72, 96)
     assert document["record"]["base"].startswith(f"run {read_counters(first).id} of ")
     stored = fusebench("ncu", "--from", Path(document["run"]).name)
-    assert "+33.3 %" in stored.stdout, "the other side is part of the record"
+    assert "+33.3 %" in stored.stdout, "the base is part of the record"
 
 
-def test_a_folder_of_kernels_is_the_other_side(fusebench: Fusebench, project: Path, fake_ncu: Any, tmp_path: Path) -> None:
+def test_a_folder_of_kernels_is_the_base(fusebench: Fusebench, project: Path, fake_ncu: Any, tmp_path: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(project / "kernels", old, ignore=shutil.ignore_patterns("__pycache__"))
     add_kernel(project, "twin", version=2, body="'changed'")
@@ -51,13 +51,13 @@ def test_a_folder_of_kernels_is_the_other_side(fusebench: Fusebench, project: Pa
         ("scale/twin@2", ""),
         ("scale/twin@2", "base"),
     ]
-    assert any("scale/twin@1 is made of the same files on both sides" in warning for warning in run.warnings)
+    assert any("scale/twin@1 is made of the same files in both revisions" in warning for warning in run.warnings)
     assert any("scale/fresh@1" in warning and "new" in warning for warning in run.warnings)
     assert run.base == f"folder {old}"
     assert "base: folder" in outcome.stdout
 
 
-def test_a_commit_is_the_other_side(fusebench: Fusebench, project: Path) -> None:
+def test_a_commit_is_the_base(fusebench: Fusebench, project: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)

@@ -107,7 +107,7 @@ def test_a_fault_in_judging_keeps_the_whole_run_without_verdicts(
     def faulty(*_: object) -> None:
         raise ZeroDivisionError("of our own making")
 
-    monkeypatch.setattr("fusebench.verdict.compare_to_baseline.judge_run", faulty)
+    monkeypatch.setattr("fusebench.runner.run.strategy.judge_run", faulty)
     outcome = fusebench(*QUICK)
     assert outcome.exit_code == ExitCode.FAULT
     assert f"kept, without verdicts, in {only_run(project)}" in outcome.stderr

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.naming import device_slug
-from fusebench.runner.run.remeasure import MOST_CASES, PROCESSES
+from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
 from fusebench.schema import ExitCode, Result, Run
 from fusebench.store.run_folder import read_run
 from helpers import run_bench
@@ -58,7 +58,7 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
     outcome, run = slow_at_first(fusebench, project, workers)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert len(workers.asked_again) == 2 * PROCESSES
-    assert outcome.stderr.count(f"in doubt after its first process, so measured again in {PROCESSES} fresh ones: scale/plain@1 +40.0%") == 2
+    assert outcome.stderr.count(f"suspect after its first process, so remeasured in {PROCESSES} fresh ones: scale/plain@1 +40.0%") == 2
     found = plain_on_even(run)
     assert found.measurement is not None
     assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))

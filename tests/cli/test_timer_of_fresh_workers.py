@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.errors import UsageError
-from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.pool import WorkerPool
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_the_timer_that_was_asked_for_reaches_the_workers(
 ) -> None:
     timers: list[str] = []
 
-    def planted(self: Workers, *_: object, timer: str, **options: Any) -> None:
+    def planted(self: WorkerPool, *_: object, timer: str, **options: Any) -> None:
         timers.append(timer)
         raise UsageError("planted: nothing is to be measured")
 
-    monkeypatch.setattr(Workers, "__init__", planted)
+    monkeypatch.setattr(WorkerPool, "__init__", planted)
     outcome = fusebench(*arguments, "--device", "cpu", "--timer", "host")
     assert "planted: nothing is to be measured" in outcome.stderr
     assert timers == ["host"]

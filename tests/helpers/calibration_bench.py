@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fusebench.device import Device
-from fusebench.runner.calibrate.session import Calibrating, Found
+from fusebench.runner.calibrate.strategy import CalibrationStrategy, Found
 from fusebench.runner.calibrate.targets import CalibrationTarget
 from fusebench.runner.calibrate.visit import CalibrationOptions
+from fusebench.runner.context import MeasuringContext
+from fusebench.runner.engine import Engine
+from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.stats.injection import Injection
@@ -97,7 +99,11 @@ class FakeWorker:
             coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
         )  # fmt: skip
 
+    def start(self) -> None: ...
+
     def until_ready(self) -> None: ...
+
+    def stop(self) -> None: ...
 
     def dismiss(self) -> None: ...
 
@@ -117,17 +123,18 @@ class FakeWorker:
         return samples
 
 
-class FakeWorkers:
+class FakePool(WorkerPool):
     """`native`, and as many fresh workers as are asked for, made with the same `fresh` and seeds of their own."""
 
     def __init__(self, native: FakeWorker, **fresh: Any) -> None:
-        self.native, self._fresh = native, fresh
+        super().__init__(Device(kind="cpu", name="Toy CPU"), [], timer="auto")
+        self.native, self._options = native, fresh  # type: ignore[assignment]
         self.started: list[FakeWorker] = []
 
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[FakeWorker]]:
-        self.started = [FakeWorker(seed=100 + number, **self._fresh) for number in range(count)]
-        yield self.started
+    def _new(self, count: int) -> list[Any]:
+        made = [FakeWorker(seed=100 + number, **self._options) for number in range(count)]
+        self.started += made
+        return made
 
 
 def subject(planting: Injection = Injection.ROWS) -> CalibrationTarget:
@@ -148,13 +155,33 @@ def options(**changes: Any) -> CalibrationOptions:
     return CalibrationOptions(**(fields | changes))
 
 
+def engine_of(
+    device: Device, options: CalibrationOptions, reporter: Any, pool: WorkerPool, budget_s: float | None = None
+) -> Engine[CalibrationTarget, Any, Any, Found]:
+    context = MeasuringContext(device, Path(), reporter, pool=pool, plan=options.plan)
+    return Engine(CalibrationStrategy(context, options), budget_s)
+
+
+def found_on(device: Device, options: CalibrationOptions, reporter: Any, subjects: Sequence[CalibrationTarget], pool: WorkerPool) -> Found:
+    engine = engine_of(device, options, reporter, pool)
+    engine.run(subjects)
+    return engine.record()
+
+
 def calibrate(
-    cpu: Device, reporter: Any, native: FakeWorker | None = None, *, fresh: dict[str, Any] | None = None, **changes: Any
+    cpu: Device,
+    reporter: Any,
+    native: FakeWorker | None = None,
+    *,
+    fresh: dict[str, Any] | None = None,
+    budget_s: float | None = None,
+    **changes: Any,
 ) -> Found:
-    workers = FakeWorkers(native or FakeWorker(), **(fresh or {}))
-    session = Calibrating(cpu, Path(), options(**changes), reporter)
-    found = session.run([subject(Injection.ROWS), subject(Injection.DELAY)], workers)  # type: ignore[arg-type]
-    assert len(workers.started) == 5, "five fresh processes serve all findings"
+    pool = FakePool(native or FakeWorker(), **(fresh or {}))
+    engine = engine_of(cpu, options(**changes), reporter, pool, budget_s)
+    engine.run([subject(Injection.ROWS), subject(Injection.DELAY)])
+    found = engine.record()
+    assert len(pool.started) == 5, "five fresh processes serve all findings"
     return found
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import load_collection
-from fusebench.runner.ab.compared_case import ComparingOptions
 from fusebench.runner.ab.revisions import Revisions
-from fusebench.runner.ab.session import ComparingSession
-from fusebench.runner.workers.checking import Workers
+from fusebench.runner.ab.strategy import ComparisonOptions, ComparisonStrategy
+from fusebench.runner.context import MeasuringContext
+from fusebench.runner.engine import Engine
+from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Accuracy, CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.stats.sequential import Plan
@@ -123,16 +123,16 @@ class FakeWorker:
     def interrupt(self) -> None: ...
 
 
-class FakeWorkers(Workers):
+class FakePool(WorkerPool):
     def __init__(self, device: Device, worker: FakeWorker) -> None:
-        super().__init__(device, [])
+        super().__init__(device, [], timer="auto")
         self.native = self.interpreter = worker  # type: ignore[assignment]
         self.processes = 0
 
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[Any]]:
+    def _new(self, count: int) -> list[Any]:
         worker = self.native
-        self.processes += count
+        numbers = range(self.processes, self.processes + count)
+        self.processes += len(numbers)
 
         class Fresh:
             def __init__(self, number: int) -> None:
@@ -141,11 +141,15 @@ class FakeWorkers(Workers):
             def ask(self, task: MeasureTask, on_progress: Any) -> Any:
                 return worker.ask_fresh(task, self.number)  # type: ignore[attr-defined]
 
+            def start(self) -> None: ...
+
             def until_ready(self) -> None: ...
 
             def dismiss(self) -> None: ...
 
-        yield [Fresh(number + 1) for number in range(count)]
+            def stop(self) -> None: ...
+
+        return [Fresh(number + 1) for number in numbers]
 
 
 class Bench:
@@ -168,17 +172,19 @@ class Bench:
         for name in names:
             self.write("new", name, "x.mul_(factor)  # changed")
 
-    def session(self) -> ComparingSession:
-        sides = Revisions(*(load_collection([self.folder / side], entry_points=False) for side in ("new", "old")))
-        options = ComparingOptions(plan=PLAN, looks=self.looks, project_root=self.folder, **self.options)
-        return ComparingSession(sides, BaseRevision(asked="main"), self.device, options, self.reporter)
+    def engine(self) -> Engine[Case, Any, Any, Comparison]:
+        revisions = Revisions(*(load_collection([self.folder / side], entry_points=False) for side in ("new", "old")))
+        self.pool = FakePool(self.device, self.worker)
+        context = MeasuringContext(self.device, self.folder, self.reporter, pool=self.pool, plan=PLAN)
+        options = {name: value for name, value in self.options.items() if name != "budget_s"}
+        strategy = ComparisonStrategy(context, revisions, BaseRevision(asked="main"), ComparisonOptions(looks=self.looks, **options))
+        return Engine(strategy, self.options.get("budget_s"))
 
     def run(self, *cases: Case) -> Comparison:
-        session = self.session()
-        self.workers = FakeWorkers(self.device, self.worker)
-        session.run(cases, self.workers)
-        self.kept = session.samples
-        return session.record()
+        engine = self.engine()
+        engine.run(cases)
+        self.kept = engine.samples
+        return engine.record()
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fusebench.runner.workers.checking import Workers
+from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Accuracy, Sample
@@ -62,9 +61,8 @@ class FakeWorkers:
         )  # fmt: skip
         return Checked(accuracy=accuracy)
 
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[FreshWorker]]:
-        yield [FreshWorker(self) for _ in range(count)]
+    def fresh(self, count: int) -> list[FreshWorker]:
+        return [FreshWorker(self) for _ in range(count)]
 
     @property
     def measurements(self) -> list[MeasureTask]:
@@ -81,9 +79,13 @@ class FreshWorker:
         self._workers.asked_again.append(task)
         return (self._workers.timed_again or self._workers.timed)(task)
 
+    def start(self) -> None: ...
+
     def until_ready(self) -> None: ...
 
     def dismiss(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 def measured(task: MeasureTask, plain_us: float) -> Measured:
@@ -104,7 +106,7 @@ def measured(task: MeasureTask, plain_us: float) -> Measured:
 def workers(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     fake = FakeWorkers()
     monkeypatch.setattr(WorkerProcess, "ask", lambda self, task, on_progress=None: fake.ask(task, on_progress))
-    monkeypatch.setattr(Workers, "fresh", lambda self, count: fake.fresh(count))
+    monkeypatch.setattr(WorkerPool, "_new", lambda self, count: fake.fresh(count))
     return fake
 
 

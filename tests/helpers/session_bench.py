@@ -1,9 +1,8 @@
-"""A session over fakes, for the tests of runs."""
+"""A run over fakes: its engine, strategy, worker pool and monitor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 
 from fusebench.device import Device
 from fusebench.registry import Collection
-from fusebench.runner.run.options import Options
-from fusebench.runner.run.session import Session
-from fusebench.runner.workers.checking import Workers
+from fusebench.runner.context import MeasuringContext
+from fusebench.runner.engine import Engine
+from fusebench.runner.run.strategy import RunOptions, RunStrategy
+from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
-from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan
+from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan, Spending
 from fusebench.store.calibration_note import with_calibration
-from fusebench.verdict.compare_to_baseline import judge_run, with_verdicts
+from fusebench.verdict.compare_to_baseline import Suspect, judge_run, with_verdicts
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
 
@@ -75,6 +75,8 @@ class FakeWorker:
             return self.replies.pop(0)(task) if self.replies else measured(task)
         return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
 
+    def start(self) -> None: ...
+
     def until_ready(self) -> None: ...
 
     def stop(self) -> None: ...
@@ -89,28 +91,28 @@ class FakeWorker:
         return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
 
 
-class FakeWorkers(Workers):
+class FakePool(WorkerPool):
     """One worker for checks and first measurements; `started` gets the fresh ones, `alive` says how many of them live."""
 
     def __init__(self, device: Device, roots: Sequence[Path], worker: FakeWorker) -> None:
-        super().__init__(device, roots)
+        super().__init__(device, roots, timer="auto")
         self.native = self.interpreter = worker  # type: ignore[assignment]
         self.started: list[FakeWorker] = []
         self.alive = 0
         self.prepare: Callable[[FakeWorker, int], None] = lambda worker, number: None
         """Called with each fresh worker and the number of its process."""
 
-    @contextmanager
-    def fresh(self, count: int) -> Iterator[list[Any]]:
+    def _new(self, count: int) -> list[Any]:
         made = [FakeWorker() for _ in range(count)]
         for number, worker in enumerate(made, start=len(self.started) + 1):
             self.prepare(worker, number)
         self.started += made
-        self.alive += count
-        try:
-            yield made
-        finally:
-            self.alive -= count
+        self.alive += len(made)
+        return made
+
+    def dismiss_fresh(self) -> None:
+        super().dismiss_fresh()
+        self.alive = 0
 
 
 class FakeMonitor:
@@ -131,23 +133,47 @@ class FakeMonitor:
         return {"samples": 0}
 
 
+class PlantedSuspects(RunStrategy):
+    """A run whose suspects the test names."""
+
+    planted: Callable[[Run], Sequence[Suspect]] = staticmethod(lambda run: ())
+
+    def suspects(self) -> Sequence[Suspect]:
+        return self.planted(self.record(complete=False))
+
+
 class Bench:
-    """A session over fakes."""
+    """A run over fakes."""
 
     def __init__(self, collection: Collection, device: Device, folder: Path, reporter: Any) -> None:
         self.collection, self.device, self.folder, self.reporter = collection, device, folder, reporter
         self.worker, self.monitor = FakeWorker(), FakeMonitor()
-        self.workers = FakeWorkers(device, collection.roots, self.worker)
+        self.pool = FakePool(device, collection.roots, self.worker)
 
-    def session(self, **options: Any) -> Session:
-        made = Session(self.collection, self.device, self.folder, Options(**({"plan": PLAN, "kernel": ANY} | options)), self.reporter)
-        made._monitor = self.monitor  # type: ignore[assignment]
+    def context(self, plan: SamplingPlan = PLAN, spent: Spending | None = None) -> MeasuringContext:
+        made = MeasuringContext(self.device, self.folder, self.reporter, pool=self.pool, plan=plan, spent=spent)
+        made.monitor = self.monitor  # type: ignore[assignment]
         return made
 
+    def engine(
+        self,
+        *,
+        plan: SamplingPlan = PLAN,
+        budget_s: float | None = None,
+        suspects: Callable[[Run], Sequence[Suspect]] = lambda run: (),
+        **options: Any,
+    ) -> Engine[Case, Any, Any, Run]:
+        """`suspects`: which cases of the measured run are remeasured."""
+        resumed = options.get("resumed")
+        context = self.context(plan, resumed.run.spending if resumed is not None else None)
+        strategy = PlantedSuspects(context, self.collection, RunOptions(**({"kernel": ANY} | options)), rule=MarginRule())
+        strategy.planted = suspects
+        return Engine(strategy, budget_s)
+
     def run(self, cases: Sequence[Case], **options: Any) -> Run:
-        session = self.session(**options)
-        session.run(cases, self.workers)
-        return session.record()
+        engine = self.engine(**options)
+        engine.run(cases)
+        return engine.record()
 
     def judge(self, run: Run) -> Run:
         folder = self.folder / "results"

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.device import Device
+from fusebench.device import Device, environment_of
 from fusebench.errors import DeviceUnfitError, UsageError
-from fusebench.runner.calibrate import session as calibrating
+from fusebench.runner import engine as engine_module
 from fusebench.runner.calibrate.joining import joined
-from fusebench.runner.calibrate.session import Calibrating, Found
+from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of, summary_of
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import CacheState, SamplingPlan, VerdictKind
@@ -24,7 +24,7 @@ from fusebench.stats.calibration import FEWEST_TRIALS
 from fusebench.stats.injection import Injection
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
-from helpers.calibration_bench import FakeWorker, FakeWorkers, calibrate, of, options, subject
+from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, subject
 
 
 def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) -> None:
@@ -39,7 +39,7 @@ def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) 
 def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter)
     assert {(one.place.case, one.launches) for one in found.trials} == {("calibration:rows_1001", 1), ("calibration:delay_1001", 2)}
-    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
+    record = record_of(found, options(), environment_of(cpu, Path()))
     assert [one.name for one in summary_of(record).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
     assert [(one.low_us, one.several_launches, one.comparisons) for one in record.note.effects] == [(10.0, False, 8), (10.0, True, 8)]
 
@@ -47,16 +47,16 @@ def test_calls_of_one_launch_and_of_two_are_claimed_apart(cpu: Device, reporter:
 def test_a_timer_that_sees_no_launches_tells_no_calls_apart(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter, FakeWorker(sees_launches=False))
     assert {one.launches for one in found.trials} == {0}
-    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
+    record = record_of(found, options(), environment_of(cpu, Path()))
     assert [(one.several_launches, one.comparisons) for one in record.note.effects] == [(False, 16)]
 
 
 def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
-    workers = FakeWorkers(FakeWorker())
-    found = Calibrating(cpu, Path(), options(identical=1, passes=1), reporter).run([subject()], workers)  # type: ignore[arg-type]
+    pool = FakePool(FakeWorker())
+    found = found_on(cpu, options(identical=1, passes=1), reporter, [subject()], pool)
     claimed = [one for one in found.trials if one.first is VerdictKind.REGRESSION]
     assert claimed
-    for worker in workers.started:
+    for worker in pool.started:
         (task,) = worker.tasks
         assert task.lengths is not None
         truths = 1 + len(options().slowdowns)
@@ -74,7 +74,7 @@ def test_a_process_that_deceives_the_first_stage_is_no_false_alarm(cpu: Device, 
 def test_a_pipeline_that_cries_wolf_is_found_out(cpu: Device, reporter: Any) -> None:
     """The planted defect of the figure itself: equal arms of which the new one is always slower, in every process."""
     found = calibrate(cpu, reporter, FakeWorker(shift=0.02), fresh={"shift": 0.02})
-    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
+    record = record_of(found, options(), environment_of(cpu, Path()))
     assert record.note.false_regressions == record.note.comparisons == 16
     assert record.note.false_regression_high == 1.0
 
@@ -107,9 +107,8 @@ def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Devic
 
 
 def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) -> None:
-    workers: Any = FakeWorkers(FakeWorker(failing="_"))
-    with pytest.raises(DeviceUnfitError, match=r"no subject was measured .* planted"):
-        Calibrating(cpu, Path(), options(), reporter).run([subject()], workers)
+    with pytest.raises(DeviceUnfitError, match=r"no target was measured .* planted"):
+        found_on(cpu, options(), reporter, [subject()], FakePool(FakeWorker(failing="_")))
 
 
 def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,7 @@ def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, mo
     def second(_: MeasureTask) -> None:
         now[0] = float(next(clock))
 
-    monkeypatch.setattr(calibrating, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     found = calibrate(cpu, reporter, FakeWorker(before_asked=second), fresh={"before_asked": second}, passes=50, budget_s=10.0)
     assert not found.complete
     assert {one.place.planting for one in found.trials} == {Injection.IDENTICAL, Injection.ROWS}, "the second subject was not reached"
@@ -176,7 +175,7 @@ def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter:
     small = msgspec.structs.replace(cpu, memory_bytes=1000)
     native = FakeWorker()
     large = msgspec.structs.replace(subject(), bytes=60)
-    found = Calibrating(small, Path(), options(passes=1, planted=2), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
+    found = found_on(small, options(passes=1, planted=2), reporter, [large], FakePool(native))
     sizes = [len(task.pairs) for task in native.tasks if task.looks is not None]
     assert sizes == [3, 3, 2], "40 % of 1000 bytes hold three pairs of two arms with 60 bytes each"
     assert [len(task.pairs) for task in native.tasks if task.looks is None] == [3, 3, 3], "the pilot likewise: equal arms and eight raised"
@@ -190,7 +189,7 @@ def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device
 
 
 def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: Any, tmp_path: Path) -> None:
-    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    environment = environment_of(cpu, Path())
     first = record_of(calibrate(cpu, reporter), options(), environment)
     assert join_calibration(tmp_path, environment.device_name, lambda _: first)[0] == first
     stored = load_calibration(tmp_path, environment.device_name)
@@ -215,7 +214,7 @@ def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: 
 
 
 def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any, tmp_path: Path) -> None:
-    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    environment = environment_of(cpu, Path())
     started = threading.Barrier(2)
 
     def join(found: Found) -> None:
@@ -234,7 +233,7 @@ def test_two_devices_calibrated_at_once_lose_neither(cpu: Device, reporter: Any,
 
 
 def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: Any) -> None:
-    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    environment = environment_of(cpu, Path())
     few = record_of(calibrate(cpu, reporter), options(), environment)
     (found,) = summary_of(few).classes[0].found.values()
     assert 0 < found.count == found.total < FEWEST_TRIALS

@@ -14,7 +14,8 @@ from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection, Kernel
 from fusebench.runner.case_kernels import case_kernels
 from fusebench.runner.workers import process as process_module
-from fusebench.runner.workers.checking import INTERPRETER_ROWS, Workers, check, check_all
+from fusebench.runner.workers.checking import INTERPRETER_ROWS, check, check_all
+from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, WorkerSetup
 from fusebench.schema import Accuracy, Case, Language, Status
@@ -57,7 +58,7 @@ def ask(collection: Collection, case: Case, monkeypatch: pytest.MonkeyPatch) -> 
     def run(answer: Checked | Failure, device: str = "cpu", language: Language = Language.TORCH, **options: Any) -> Any:
         kernel: Kernel = collection.kernels["scale/good@1"]
         monkeypatch.setattr(kernel, "language", language)
-        workers = Workers(Device(kind=device, name="toy"), collection.roots)  # type: ignore[arg-type]
+        workers = WorkerPool(Device(kind=device, name="toy"), collection.roots)  # type: ignore[arg-type]
         native, interpreter = Answering(answer), Answering(answer)
         workers.native, workers.interpreter = native, interpreter  # type: ignore[assignment]
         result = check(workers, case_kernels(collection, case, device), kernel, **options)
@@ -105,7 +106,7 @@ def test_a_worker_that_cannot_work_at_all_is_no_kernels_fault(ask: Any) -> None:
 
 
 def test_leaving_ends_both_workers(cpu: Device) -> None:
-    workers = Workers(cpu, ())
+    workers = WorkerPool(cpu, ())
     native, interpreter = Answering(Checked(accuracy=RIGHT)), Answering(Checked(accuracy=RIGHT))
     native.stop = lambda: waited.append(interpreter.dismissed)  # type: ignore[method-assign]
     waited: list[bool] = []
@@ -141,7 +142,7 @@ def both(collection: Collection, case: Case, cpu: Device, monkeypatch: pytest.Mo
 
     def run(native: Any, interpreter: Any) -> Any:
         monkeypatch.setattr(collection.kernels["scale/good@1"], "language", Language.TRITON)
-        workers = Workers(cpu, collection.roots)
+        workers = WorkerPool(cpu, collection.roots)
         workers.native, workers.interpreter = native, interpreter
         return check_all(workers, case_kernels(collection, case, "cpu", "[gw]*"))
 
@@ -183,7 +184,8 @@ def test_an_interrupted_worker_is_never_started_again(root: Path, case: Case) ->
 
 
 def test_fresh_workers_are_all_ready_before_the_first_is_asked_and_end_with_their_context(root: Path, cpu: Device, case: Case) -> None:
-    with Workers(cpu, [root]).fresh(2) as fresh:
+    with WorkerPool(cpu, [root]) as pool:
+        fresh = pool.fresh(2)
         pids = {worker.pid for worker in fresh}
         assert len(pids) == 2
         assert None not in pids
@@ -196,14 +198,14 @@ def test_fresh_workers_are_all_ready_before_the_first_is_asked_and_end_with_thei
 def test_fresh_workers_alone_make_a_timer_ready(root: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkerProcess, "start", lambda self: None)
     monkeypatch.setattr(WorkerProcess, "until_ready", lambda self: None)
-    workers = Workers(cpu, [root], timer="cupti")
-    with workers.fresh(2) as fresh:
-        assert [worker._setup.timer for worker in fresh] == ["cupti", "cupti"]
+    workers = WorkerPool(cpu, [root], timer="cupti")
+    assert [worker._setup.timer for worker in workers.fresh(2)] == ["cupti", "cupti"]
     assert [workers.native._setup.timer, workers.interpreter._setup.timer] == ["", ""], "a run may only check"
 
 
 def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: Device) -> None:
-    with Workers(cpu, [root]).fresh(2) as fresh:
+    with WorkerPool(cpu, [root]) as pool:
+        fresh = pool.fresh(2)
         for worker in fresh:
             worker.dismiss()
         for process in (worker._process for worker in fresh):
@@ -217,8 +219,9 @@ def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tm
     (tmp_path / "scale").mkdir()
     (tmp_path / "scale" / "op.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(process_module, "STOP_S", 1.0)
-    with Workers(cpu, [tmp_path]).fresh(4) as fresh:
-        processes = [worker._process for worker in fresh]
+    with WorkerPool(cpu, [tmp_path]) as pool:
+        pool.begin(4)
+        processes = [worker._process for worker in pool._fresh]
         began = time.monotonic()
     took = time.monotonic() - began
     assert 1.0 <= took < 3.0
@@ -242,21 +245,23 @@ def test_fresh_workers_that_were_started_end_when_the_next_one_is_not(root: Path
     monkeypatch.setattr(WorkerProcess, "start", interrupted)
     monkeypatch.setattr(WorkerProcess, "dismiss", lambda worker: (dismissed.append(worker), dismiss(worker)))
     monkeypatch.setattr(WorkerProcess, "stop", lambda worker: (seen.append(len(dismissed)), stop(worker)))
-    with pytest.raises(KeyboardInterrupt), Workers(cpu, [root]).fresh(3):
-        pass
+    pool = WorkerPool(cpu, [root])
+    with pytest.raises(KeyboardInterrupt):
+        pool.fresh(3)
+    pool.dismiss_fresh()
     assert seen[0] == 3, "asked to leave together, before the first is waited for"
     assert [worker.pid for worker in started] == [None, None]
 
 
 def test_a_fresh_worker_that_cannot_start_says_so_when_asked(cpu: Device, case: Case, tmp_path: Path) -> None:
-    with Workers(cpu, [tmp_path / "none"]).fresh(1) as (worker,):
-        reply = worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
+    with WorkerPool(cpu, [tmp_path / "none"]) as pool:
+        reply = pool.fresh(1)[0].ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
     assert isinstance(reply, Failure)
     assert reply.unfit
 
 
 def test_a_worker_loads_the_kernels_of_the_ops_that_it_is_for(root: Path, cpu: Device, case: Case) -> None:
-    with Workers(cpu, [root], ops={"another"}) as workers:
+    with WorkerPool(cpu, [root], ops={"another"}) as workers:
         reply = workers.native.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
     assert isinstance(reply, Failure)
     assert "unknown kernel 'scale/good@1'" in reply.reason

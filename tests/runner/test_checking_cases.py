@@ -22,10 +22,10 @@ PATIENCE_S = 20.0
 """Seconds that a check of these tests waits for what must happen beside it."""
 
 
-class FakeWorkers:
+class FakePool:
     """Processes that nobody started."""
 
-    made: list[FakeWorkers]
+    made: list[FakePool]
 
     def __init__(self, device: Device, roots: Any, silence_s: float, *, threads: int | None, ops: set[str]) -> None:
         self.threads, self.ops = threads, ops
@@ -33,7 +33,7 @@ class FakeWorkers:
         self.left = False
         self.made.append(self)
 
-    def __enter__(self) -> FakeWorkers:
+    def __enter__(self) -> FakePool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,11 +44,11 @@ class FakeWorkers:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorkers]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[FakePool]:
     """The workers of the test, none of them real."""
-    monkeypatch.setattr(FakeWorkers, "made", [], raising=False)
-    monkeypatch.setattr(checking, "Workers", FakeWorkers)
-    return FakeWorkers.made
+    monkeypatch.setattr(FakePool, "made", [], raising=False)
+    monkeypatch.setattr(checking, "WorkerPool", FakePool)
+    return FakePool.made
 
 
 @pytest.fixture

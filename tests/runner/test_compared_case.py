@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.phases import START
+from fusebench.runner.context import START
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import BASE, CheckTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
@@ -29,7 +29,7 @@ def test_a_kernel_that_is_one_and_a_half_percent_slower_is_a_regression_confirme
     assert found.changed_files == ("scale/a.py",)
     assert only(comparison, B).verdict.kind is VerdictKind.PASS
     assert comparison.exit_code == ExitCode.REGRESSION
-    assert bench.workers.processes == PROCESSES
+    assert bench.pool.processes == PROCESSES
     assert {task.kernels for task in bench.worker.fresh} == {(A,)}, "what looks unchanged is not measured again"
     assert len({task.seed for task in bench.worker.fresh}) == PROCESSES
 
@@ -39,7 +39,7 @@ def test_the_same_fresh_processes_confirm_the_findings_of_every_case(bench: Benc
     bench.worker.factors = {A: 1.015}
     comparison = bench.run(case, msgspec.structs.replace(case, name="odd", params={"size": 4097}))
     assert [one.verdict.kind for one in comparison.kernels if one.kernel == A] == [VerdictKind.REGRESSION] * 2
-    assert bench.workers.processes == PROCESSES, "started once"
+    assert bench.pool.processes == PROCESSES, "started once"
     assert [task.case.name for task in bench.worker.fresh] == ["even"] * PROCESSES + ["odd"] * PROCESSES
     assert START in comparison.spending.phases_s
 
@@ -98,7 +98,7 @@ def test_times_that_the_memory_contradicts_are_not_judged_and_say_nothing_of_the
     assert found.verdict.reason.startswith("its times are labelled cold, but ")
     assert "GB/s of a copy that no cache holds" in found.verdict.reason
     assert only(comparison, B).verdict.kind is VerdictKind.PASS, "identical files need no times"
-    assert (comparison.twins, bench.workers.processes) == ([], 0)
+    assert (comparison.twins, bench.pool.processes) == ([], 0)
     assert any("scale:even is not judged" in warning for warning in comparison.warnings)
 
 
@@ -156,7 +156,7 @@ def test_a_kernel_that_fails_on_the_other_side_only_is_incomparable_and_no_failu
     bench.worker.failing = {f"{BASE}{A}"}
     comparison = bench.run(case)
     assert only(comparison).verdict.kind is VerdictKind.INCOMPARABLE
-    assert only(comparison).verdict.reason == "fails on the other side (wrong): off by half"
+    assert only(comparison).verdict.reason == "fails in the base revision (wrong): off by half"
     assert comparison.exit_code == ExitCode.PASS
 
 
@@ -164,7 +164,7 @@ def test_a_kernel_that_fails_on_the_other_side_only_is_incomparable_and_no_failu
     ("arm", "kind", "said"),
     [
         (A, VerdictKind.ERROR, "while it was being timed: planted"),
-        (f"{BASE}{A}", VerdictKind.INCOMPARABLE, "fails on the other side (crashed): while it was being timed: planted"),
+        (f"{BASE}{A}", VerdictKind.INCOMPARABLE, "fails in the base revision (crashed): while it was being timed: planted"),
         ("control", VerdictKind.ERROR, "while it was being timed: planted"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_failure_that_no_compared_kernel_is_to_blame_for_fails_all_of_the_case
 def test_a_worker_that_was_given_no_other_side_says_so(worker: WorkerProcess, case: Case) -> None:
     reply = worker.ask(CheckTask(case=case, kernel=f"{BASE}{SPLIT}"))
     assert isinstance(reply, Failure)
-    assert f"kernel {BASE}{SPLIT}: this worker was given no folder of the other side" in reply.reason
+    assert f"kernel {BASE}{SPLIT}: this worker was given no folder of the base revision" in reply.reason
 
 
 def test_a_timer_that_lost_records_ends_the_comparison(bench: Bench, case: Case) -> None:

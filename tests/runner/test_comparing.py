@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fusebench.runner.ab.session import default_looks
+from fusebench.runner.ab.strategy import default_looks
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, ExitCode, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import Standing
 from helpers import comparison_bench
-from helpers.comparison_bench import SPLIT, A, B, Bench, FakeWorkers, only
+from helpers.comparison_bench import SPLIT, A, B, Bench, only
 
 bench = comparison_bench.bench
 
@@ -28,7 +28,7 @@ def test_kernels_of_identical_files_pass_whatever_their_times_and_two_of_them_sh
     found = only(comparison)
     assert (found.verdict.kind, comparison.exit_code) == (VerdictKind.PASS, ExitCode.PASS)
     assert "identical source files; the measured +5" in found.verdict.reason
-    assert bench.workers.processes == 0
+    assert bench.pool.processes == 0
     assert {twin.kernel for twin in comparison.twins} == {A, B, f"control ({A})"}
     assert sorted(task.kernel for task in bench.worker.checks) == [A, B], "one side's check says it for both"
 
@@ -76,7 +76,7 @@ def test_where_nothing_can_be_compared_the_answer_is_undecided(bench: Bench, cas
         ("float factor=2.0", "float factor=3.0", "the op's schema differs"),
         ("    size: int\n", "    size: int\n    more: int = 1\n", "the op's Params differ in more"),
         ("    size: int\n", "    size: float\n", "the op's Params differ in size"),
-        ("self.size <= 0", "self.size > 9", "the other side refuses the case's parameters"),
+        ("self.size <= 0", "self.size > 9", "the base revision refuses the case's parameters"),
     ],
 )
 def test_ops_that_take_other_arguments_are_incomparable(bench: Bench, case: Case, found: str, replaced: str, said: str) -> None:
@@ -94,7 +94,7 @@ def test_a_kernel_that_no_longer_takes_the_case_is_undecided_and_not_passed_over
         stream.write('\n\n@a.supports\ndef _(params):\n    return "planted"\n')
     comparison = bench.run(case)
     assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
-    assert only(comparison).verdict.reason == "does not run here and does on the other side: planted"
+    assert only(comparison).verdict.reason == "does not run here, but does in the base revision: planted"
     assert comparison.exit_code == ExitCode.UNDECIDED
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_does_not_load_here_fails_and_on_the_other_side_is_only_said
     (bench.folder / "old" / "scale" / "a.py").write_text("def f(:\n")
     comparison = bench.run(case)
     assert comparison.exit_code == ExitCode.PASS
-    assert any("not loaded on the other side" in warning for warning in comparison.warnings)
+    assert any("not loaded in the base revision" in warning for warning in comparison.warnings)
     (bench.folder / "new" / "scale" / "b.py").write_text("def f(:\n")
     assert bench.run(case).exit_code == ExitCode.KERNEL_FAILED
 
@@ -118,8 +118,15 @@ def test_a_case_of_the_same_work_takes_the_results_of_the_first(bench: Bench, ca
 
 
 def test_the_first_stage_is_stricter_where_more_is_compared(bench: Bench, case: Case) -> None:
-    assert bench.session()._looks_for([case]).alarm_level == bench.looks.alarm_level
-    assert bench.session()._looks_for([case] * 1000).alarm_level < bench.looks.alarm_level
+    assert planned(bench, [case]).alarm_level == bench.looks.alarm_level
+    assert planned(bench, [case] * 1000).alarm_level < bench.looks.alarm_level
+
+
+def planned(bench: Bench, cases: list[Case]) -> Plan:
+    """The sampling plan for so many cases."""
+    strategy = bench.engine().strategy
+    strategy.plan(cases)
+    return strategy.record(complete=False).looks
 
 
 def test_an_interruption_leaves_what_was_compared_marked_incomplete(bench: Bench, case: Case) -> None:
@@ -130,14 +137,14 @@ def test_an_interruption_leaves_what_was_compared_marked_incomplete(bench: Bench
             raise KeyboardInterrupt
 
     bench.worker.before_measuring = interrupt
-    session = bench.session()
+    engine = bench.engine()
     with pytest.raises(KeyboardInterrupt):
-        session.run([case, other], FakeWorkers(bench.device, bench.worker))
-    record = session.record()
+        engine.run([case, other])
+    record = engine.record()
     assert not record.complete
     assert {one.case for one in record.kernels} == {"even"}
-    assert session.begun
-    assert session.samples
+    assert engine.begun
+    assert engine.samples
     assert bench.reporter.said[-1] == ("end",)
 
 
@@ -150,15 +157,15 @@ def test_an_interruption_while_a_finding_is_confirmed_leaves_what_was_measured(b
             raise KeyboardInterrupt
 
     bench.worker.before_confirming = interrupt
-    session = bench.session()
+    engine = bench.engine()
     with pytest.raises(KeyboardInterrupt):
-        session.run([case], FakeWorkers(bench.device, bench.worker))
-    record = session.record()
+        engine.run([case])
+    record = engine.record()
     assert (record.kernels, record.complete, record.timer) == ([], False, "scripted")
     assert [one.case.key for one in record.cases] == [case.key]
     assert {twin.kernel for twin in record.twins} == {B, f"control ({A})"}
     assert record.environment.state["warm_up"] == {case.key: {"seconds": 2.0}}
-    assert {sample.process for sample in session.samples} == {0, 1}
+    assert {sample.process for sample in engine.samples} == {0, 1}
 
 
 def test_what_the_timer_did_is_kept_in_its_order(bench: Bench, case: Case) -> None:

@@ -1,4 +1,4 @@
-"""What a session captures, what it leaves, and which failures are this project's."""
+"""What `ncu` captures, what it leaves, and which failures are this project's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from fusebench.counters.records import Capture, CaptureStatus, Launch
 from fusebench.device import Device, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.registry import Collection, load_collection
-from fusebench.runner.count import session as counting
-from fusebench.runner.count.session import CountingOptions, CountingSession, captured_by_default, describe_capture, report_name
+from fusebench.runner.context import Context
+from fusebench.runner.count import strategy as counting
+from fusebench.runner.count.strategy import CountingOptions, CountingStrategy, captured_by_default, describe_capture, report_name
+from fusebench.runner.engine import Engine
 from fusebench.schema import Case, ExitCode, Role
 
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
+Counting = Engine[Case, Any, Any, Any]
 CASE = Case(suite="scale", name="even", op="scale", params={"size": 8})
 
 KERNELS = """
@@ -79,10 +82,10 @@ def device(fake_gpu: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Dev
 
 
 @pytest.fixture
-def session(collection: Collection, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CountingSession]:
-    """`session({"scale/fast@2": outcome}, kernel="*")`: captures end as told, and are made otherwise."""
+def engine(collection: Collection, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counting]:
+    """`engine({"scale/fast@2": outcome}, kernel="*")`: captures end as told, and are made otherwise."""
 
-    def make(outcomes: dict[str, Outcome] | None = None, *, kernel: str | None = None) -> CountingSession:
+    def make(outcomes: dict[str, Outcome] | None = None, *, kernel: str | None = None) -> Counting:
         made = Outcome(status=CaptureStatus.CAPTURED, launches=(Launch(name="f", grid=(1, 1, 1), block=(32, 1, 1), metrics={}),))
         monkeypatch.setattr(counting, "capture", lambda case, kernel, **_: (outcomes or {}).get(kernel, made))
         settings = Settings(
@@ -90,13 +93,14 @@ def session(collection: Collection, device: Device, tmp_path: Path, monkeypatch:
             visible_device="",
         )  # fmt: skip
         options = CountingOptions(settings=settings, ncu_version="2025.3.1.0", kernel=kernel)
-        return CountingSession(collection, device, tmp_path, options, Silent(), reports=tmp_path)
+        context = Context(device, tmp_path, Silent())
+        return Engine(CountingStrategy(context, collection, options, reports=tmp_path))
 
     return make
 
 
-def statuses(session: CountingSession) -> dict[str, CaptureStatus]:
-    return {capture.kernel: capture.status for capture in session.record().captures}
+def statuses(engine: Counting) -> dict[str, CaptureStatus]:
+    return {capture.kernel: capture.status for capture in engine.record().captures}
 
 
 def test_by_default_the_projects_own_device_code_is_captured(collection: Collection) -> None:
@@ -104,20 +108,20 @@ def test_by_default_the_projects_own_device_code_is_captured(collection: Collect
     assert chosen == {"scale/fast@2", "scale/chain@1", "scale/absent@1"}
 
 
-def test_a_library_that_is_missing_is_a_status_and_no_failure(session: Callable[..., CountingSession]) -> None:
-    one = session()
+def test_a_library_that_is_missing_is_a_status_and_no_failure(engine: Callable[..., Counting]) -> None:
+    one = engine()
     one.run([CASE])
     assert statuses(one) == {
         "scale/absent@1": CaptureStatus.NOT_RUNNABLE,
         "scale/chain@1": CaptureStatus.CAPTURED,
         "scale/fast@2": CaptureStatus.CAPTURED,
     }
-    assert one.exit_code is ExitCode.PASS
+    assert one.strategy.exit_code is ExitCode.PASS
     assert one.record().complete
 
 
-def test_what_is_named_is_captured_whatever_it_is(session: Callable[..., CountingSession]) -> None:
-    one = session(kernel="*")
+def test_what_is_named_is_captured_whatever_it_is(engine: Callable[..., Counting]) -> None:
+    one = engine(kernel="*")
     one.run([CASE])
     assert set(statuses(one)) == {f"scale/{name}" for name in ("absent@1", "chain@1", "compiled@1", "fast@2", "split@1", "theirs@1")}
 
@@ -125,22 +129,22 @@ def test_what_is_named_is_captured_whatever_it_is(session: Callable[..., Countin
 @pytest.mark.parametrize(("kernel", "code"), [("scale/fast@2", ExitCode.KERNEL_FAILED), ("scale/theirs@1", ExitCode.PASS)])
 @pytest.mark.parametrize("status", [CaptureStatus.FAILED, CaptureStatus.NO_LAUNCH])
 def test_another_librarys_failure_is_not_this_projects(
-    session: Callable[..., CountingSession], kernel: str, code: ExitCode, status: CaptureStatus
+    engine: Callable[..., Counting], kernel: str, code: ExitCode, status: CaptureStatus
 ) -> None:
-    one = session({kernel: Outcome(status=status, reason="planted")}, kernel="*")
+    one = engine({kernel: Outcome(status=status, reason="planted")}, kernel="*")
     one.run([CASE])
-    assert one.exit_code is code
-    reporter = one.reporter
+    assert one.strategy.exit_code is code
+    reporter = one.strategy.context.reporter
     assert isinstance(reporter, Silent)
     assert [text for text, failed in reporter.lines if failed] == [f"{kernel}  {status.value}  (planted)"]
 
 
-def test_a_case_without_anything_to_capture_is_noted(session: Callable[..., CountingSession]) -> None:
-    one = session(kernel="split@1")
+def test_a_case_without_anything_to_capture_is_noted(engine: Callable[..., Counting]) -> None:
+    one = engine(kernel="split@1")
     one.run([CASE])
     assert one.record().warnings == ()
-    one = session()
-    one._chosen = lambda kernel: False  # type: ignore[method-assign]
+    one = engine()
+    one.strategy._chosen = lambda kernel: False  # type: ignore[method-assign]
     one.run([CASE])
     assert one.record().warnings == ("case scale:even: no kernel of scale is captured by default; name some with --kernel",)
     assert not one.begun

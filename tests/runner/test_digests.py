@@ -10,16 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.device import Device, EnvironmentMonitor
+from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.case_kernels import case_kernels, result_for
-from fusebench.runner.phases import PhaseTimer
-from fusebench.runner.repeats import Outcome
+from fusebench.runner.context import MeasuringContext
 from fusebench.runner.run.measured_case import CaseMeasurement
-from fusebench.runner.run.options import default_plan
 from fusebench.runner.run.resuming import Resumed
+from fusebench.runner.run.strategy import default_plan, renamed
 from fusebench.runner.run.summarise import CaseFigures
-from fusebench.runner.workers.checking import Workers
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Measured, MeasureTask, WorkerSetup
@@ -91,13 +89,13 @@ def test_what_a_kernel_launched_is_kept_with_its_result_and_with_copies_of_it(co
     assert result.measurement == found.measurement(GOOD)
     assert figures(collection, case).measured(checked).code is None
     other = msgspec.structs.replace(case, suite="other")
-    (copy,) = Outcome(found.summary(), (result,)).under(other).results
+    copy = renamed(result, other)
     assert (copy.suite, copy.code) == ("other", "c0de")
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("cuda", (GOOD, SPLIT)), ("cpu", ())])
 def test_a_run_asks_for_code_on_a_gpu_alone(
-    *, collection: Collection, case: Case, reporter: Any, monkeypatch: pytest.MonkeyPatch, kind: str, asked: tuple[str, ...]
+    *, collection: Collection, case: Case, cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch, kind: str, asked: tuple[str, ...]
 ) -> None:
     tasks: list[MeasureTask] = []
 
@@ -107,17 +105,11 @@ def test_a_run_asks_for_code_on_a_gpu_alone(
 
     ready = [result_for(case, "4096", collection.kernel(kernel), Status.CHECKED) for kernel in (GOOD, SPLIT)]
     monkeypatch.setattr("fusebench.runner.run.measured_case.check_all", lambda *_, **__: ready)
-    monkeypatch.setattr("fusebench.runner.run.measured_case.measure_with_retry", answer)
-    device, phases = Device(kind=kind, name="Toy"), PhaseTimer()  # type: ignore[arg-type]
-    work = CaseMeasurement(
-        case_kernels(collection, case, "cpu"),
-        WorkerPool(Workers(device, []), phases),
-        plan=default_plan(kind),
-        timer="auto",
-        monitor=EnvironmentMonitor(Device(kind="cpu", name="Toy")),
-        phases=phases,
-        reporter=reporter,
-    )
+    device = Device(kind=kind, name="Toy")  # type: ignore[arg-type]
+    context = MeasuringContext(cpu, Path(), reporter, pool=WorkerPool(device, []), plan=default_plan(kind))
+    context.device = device
+    monkeypatch.setattr(context, "ask", answer)
+    work = CaseMeasurement(case_kernels(collection, case, "cpu"), context)
     with pytest.raises(KeyboardInterrupt):
         work.measure(seconds=None)
     assert [task.digested for task in tasks] == [asked]

@@ -85,11 +85,11 @@ def test_without_a_baseline_for_the_device_nothing_is_timed(
 
 def test_a_measurement_that_was_disturbed_is_repeated(bench: Bench, case: Case) -> None:
     bench.monitor.touched = [["foreign process train.py (pid 7)"]]
-    session = bench.session(kernel="good")
-    session.run([case], bench.workers)
-    run = session.record()
+    engine = bench.engine(kernel="good")
+    engine.run([case])
+    run = engine.record()
     assert len(bench.worker.timed) == 2
-    assert len(session.samples) == 2 * 2 * 5, "the samples of the disturbed measurement are dropped"
+    assert len(engine.samples) == 2 * 2 * 5, "the samples of the disturbed measurement are dropped"
     (warning,) = run.warnings
     assert "measured again, because the device was touched: foreign process train.py (pid 7)" in warning
     assert ("note", warning) in bench.reporter.said
@@ -131,11 +131,10 @@ def test_what_was_unusual_about_the_timing_is_recorded(bench: Bench, case: Case)
 def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dropped_and_the_others_measured(
     bench: Bench, case: Case, worker: WorkerProcess
 ) -> None:
-    workers = bench.workers
-    workers.native = worker
-    session = bench.session(kernel="[dgr]*")
-    session.run([case], workers)
-    found = {kernel.removeprefix("scale/"): result for kernel, result in by_kernel(session.record()).items()}
+    bench.pool.native = worker
+    engine = bench.engine(kernel="[dgr]*")
+    engine.run([case])
+    found = {kernel.removeprefix("scale/"): result for kernel, result in by_kernel(engine.record()).items()}
     assert {name: result.status for name, result in found.items()} == {
         "split@1": Status.MEASURED,
         "good@1": Status.MEASURED,
@@ -146,4 +145,4 @@ def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dro
     }
     assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
     assert "exit status 9" in found["dies_when_timed@1"].reason
-    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT, GOOD}
+    assert {sample.arm for sample in engine.samples} == {"copy", "stream", "control", SPLIT, GOOD}

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from fusebench.cli.calibrate_command import CPU_SLOWDOWNS, GPU_SLOWDOWNS
-from fusebench.device import Device
+from fusebench.device import Device, environment_of
 from fusebench.runner.calibrate.pilots import FIT
-from fusebench.runner.calibrate.session import Calibrating, Found
+from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of
 from fusebench.stats.injection import Injection
-from helpers.calibration_bench import ELEMENTS, FakeWorker, FakeWorkers, calibrate, in_waves, of, options, subject
+from helpers.calibration_bench import ELEMENTS, FakePool, FakeWorker, calibrate, found_on, in_waves, of, options, subject
 
 
 def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_wave_that_leaps_over_slowdowns_leaves_them_out_and_says_so(cpu: Devic
     assert [truth.place.nominal for truth in found.truths if truth.place.planting is Injection.ROWS] == [0.05]
     assert len(found.warnings) == 3
     for warning, wanted in zip(found.warnings, ("0.5%", "1.0%", "2.0%"), strict=True):
-        assert f"on calibration:rows_1001 (rows): {wanted} slower is not planted by more elements: of 10 values from 1006" in warning
+        assert f"on calibration:rows_1001 (rows): {wanted} slower is not injected by more elements: of 10 values from 1006" in warning
 
 
 def test_rows_in_proportion_to_time_plant_exactly_what_is_meant(cpu: Device, reporter: Any) -> None:
@@ -76,11 +76,11 @@ def test_the_slowdowns_of_a_cpu_are_reached(cpu: Device, reporter: Any) -> None:
 
 def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Device, reporter: Any) -> None:
     native = FakeWorker(growth=lambda elements: 1.0)
-    found = Calibrating(cpu, Path(), options(), reporter).run([subject()], FakeWorkers(native))  # type: ignore[arg-type]
+    found = found_on(cpu, options(), reporter, [subject()], FakePool(native))
     assert {one.place.nominal for one in found.trials} == {0.0}
     assert (len(found.trials), found.truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
-    assert [warning.partition(": ")[2].partition(" is not planted")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
-    record = record_of(found, options(), Calibrating(cpu, Path(), options(), reporter).environment)
+    assert [warning.partition(": ")[2].partition(" is not injected")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
+    record = record_of(found, options(), environment_of(cpu, Path()))
     assert [(one.comparisons, one.smallest, one.largest_planted) for one in record.note.effects] == [(8, None, None)]
     assert set(found.warnings) <= set(record.warnings)
 
@@ -89,11 +89,11 @@ def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_planted(cpu: D
     small = msgspec.structs.replace(cpu, memory_bytes=1000)
     native = FakeWorker()
     large = msgspec.structs.replace(subject(), bytes=198)
-    found = Calibrating(small, Path(), options(passes=1), reporter).run([large], FakeWorkers(native))  # type: ignore[arg-type]
+    found = found_on(small, options(passes=1), reporter, [large], FakePool(native))
     most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.extra_arms)
     assert 1001 < most <= 1001 * (400 - 198) / 198
     assert not of(found, 0.02)
-    assert any("2.0% slower is not planted" in warning for warning in found.warnings)
+    assert any("2.0% slower is not injected" in warning for warning in found.warnings)
 
 
 def test_a_subject_that_refuses_more_rows_keeps_its_equal_arms(cpu: Device, reporter: Any) -> None:
@@ -102,4 +102,4 @@ def test_a_subject_that_refuses_more_rows_keeps_its_equal_arms(cpu: Device, repo
     assert {trial.place.nominal for trial in rows} == {0.0}
     assert len(rows) == 2 * 4
     assert any("frames must divide tokens" in warning for warning in found.warnings)
-    assert any("is not planted by more elements: nothing larger could be measured" in warning for warning in found.warnings)
+    assert any("is not injected by more elements: nothing larger could be measured" in warning for warning in found.warnings)

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.phases import START, PhaseTimer
+from fusebench.runner.context import START
 from fusebench.runner.run import precision as precision_module
 from fusebench.runner.run.precision import LOOKS, imprecise, measure_in_processes
-from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, MeasureTask
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
 from helpers import session_bench
@@ -42,7 +41,7 @@ def shifted(shift: float) -> Callable[[MeasureTask], Measured]:
 def alternating(bench: Bench, shift: float) -> None:
     """Every other process is a slow one."""
     bench.worker.replies = [shifted(0.0)] * 9
-    bench.workers.prepare = lambda worker, number: worker.replies.extend([shifted(shift * (number % 2))] * 9)
+    bench.pool.prepare = lambda worker, number: worker.replies.extend([shifted(shift * (number % 2))] * 9)
 
 
 def run(bench: Bench, *cases: Case, **options: Any) -> Run:
@@ -56,7 +55,7 @@ def test_processes_are_added_until_the_speedup_is_known(bench: Bench, case: Case
     timing = by_kernel(run(bench, case))[GOOD].measurement
     assert timing is not None
     assert (timing.processes, timing.replicates) == (processes, 2 * processes)
-    assert 1 + sum(bool(worker.timed) for worker in bench.workers.started) == processes
+    assert 1 + sum(bool(worker.timed) for worker in bench.pool.started) == processes
 
 
 def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> None:
@@ -64,7 +63,7 @@ def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> N
     timing = by_kernel(run(bench, case, plan=PLAN))[GOOD].measurement
     assert timing is not None
     assert timing.processes == 1
-    assert bench.workers.started == []
+    assert bench.pool.started == []
 
 
 def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
@@ -75,21 +74,21 @@ def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
 
 
 def test_samples_carry_their_process_whose_replicates_are_numbered_from_0(bench: Bench, case: Case) -> None:
-    session = bench.session(plan=PRECISE, kernel="good")
-    session.run([case], bench.workers)
-    found = {(sample.process, sample.replicate) for sample in session.samples}
+    engine = bench.engine(plan=PRECISE, kernel="good")
+    engine.run([case])
+    found = {(sample.process, sample.replicate) for sample in engine.samples}
     assert found == {(process, replicate) for process in range(LOOKS[0]) for replicate in range(2)}
 
 
 def test_each_process_is_asked_for_the_same_with_a_seed_of_its_own_and_the_first_ones_timer(bench: Bench, case: Case) -> None:
     run(bench, case)
-    first, *others = [task for worker in (bench.worker, *bench.workers.started) for task in worker.tasks if isinstance(task, MeasureTask)]
+    first, *others = [task for worker in (bench.worker, *bench.pool.started) for task in worker.tasks if isinstance(task, MeasureTask)]
     assert len({task.seed for task in (first, *others)}) == LOOKS[0]
     assert (first.timer, {task.timer for task in others}) == ("auto", {"host"})
     assert [msgspec.structs.replace(task, seed=first.seed, timer="auto") for task in others] == [first] * (LOOKS[0] - 1)
 
 
-def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -> None:
+def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     task = MeasureTask(case=case, kernels=(GOOD, SPLIT), baseline=SPLIT, plan=PRECISE, timer="auto", seed=1, digested=(GOOD, SPLIT))
 
@@ -98,8 +97,11 @@ def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case) -
         reply: Measured = measured(task)
         return reply
 
-    with WorkerPool(bench.workers, PhaseTimer()) as pool:
-        measure_in_processes(task, pool, ask=ask, enough=lambda replies: True, warn=pytest.fail)
+    context = bench.context(PRECISE)
+    monkeypatch.setattr(context, "ask", ask)
+    monkeypatch.setattr(context, "warn", pytest.fail)
+    with context:
+        measure_in_processes(task, context, enough=lambda replies: True)
     assert asked == [(GOOD, SPLIT)] + [()] * (LOOKS[0] - 1)
 
 
@@ -107,17 +109,17 @@ def test_processes_start_together_when_first_needed_stay_for_the_next_cases_and_
     alive: list[tuple[str, int]] = []
 
     def note(worker: FakeWorker, number: int) -> None:
-        worker.before_each = lambda: alive.append((worker.tasks[-1].case.name, bench.workers.alive))
+        worker.before_each = lambda: alive.append((worker.tasks[-1].case.name, bench.pool.alive))
         worker.replies = [shifted(0.0), shifted(0.005 * (number % 2)), shifted(0.0)]
 
     bench.worker.replies = [shifted(0.0)] * 3
-    bench.workers.prepare = note
+    bench.pool.prepare = note
     spending = run(bench, *cases).spending
     assert [how_many for case, how_many in alive if case == "first"] == [7] * 7
     assert [how_many for case, how_many in alive if case == "second"] == [7] * 7 + [11] * 4
     assert [how_many for case, how_many in alive if case == "third"] == [11] * 7, "no more than are needed are asked"
-    assert bench.workers.alive == 0
-    assert [worker.dismissed for worker in bench.workers.started] == [True] * 11
+    assert bench.pool.alive == 0
+    assert [worker.dismissed for worker in bench.pool.started] == [True] * 11
     assert spending is not None
     assert START in spending.phases_s
     assert spending.phases_s["timed rounds"] == 3.0 * (8 + 12 + 8)
@@ -126,8 +128,8 @@ def test_processes_start_together_when_first_needed_stay_for_the_next_cases_and_
 def test_processes_begin_to_start_beside_the_checks_and_stand_still_before_the_first_measures(bench: Bench, case: Case) -> None:
     seen: list[tuple[bool, int, int]] = []
     ready: list[int] = []
-    bench.workers.prepare = lambda worker, number: setattr(worker, "until_ready", lambda: ready.append(number))
-    bench.worker.before_each = lambda: seen.append((isinstance(bench.worker.tasks[-1], CheckTask), bench.workers.alive, len(ready)))
+    bench.pool.prepare = lambda worker, number: setattr(worker, "until_ready", lambda: ready.append(number))
+    bench.worker.before_each = lambda: seen.append((isinstance(bench.worker.tasks[-1], CheckTask), bench.pool.alive, len(ready)))
     run(bench, case)
     assert seen == [(True, 7, 0), (True, 7, 0), (False, 7, 7)]
 
@@ -137,39 +139,39 @@ def test_a_kernel_that_fails_in_a_later_process_is_out_and_the_others_are_measur
         if number == 2:
             worker.replies = [lambda task: Failure(status=Status.CRASHED, reason="planted", kernel=GOOD)]
 
-    bench.workers.prepare = fail_third
-    session = bench.session(plan=PRECISE, kernel="good")
-    session.run([case], bench.workers)
-    found = by_kernel(session.record())
+    bench.pool.prepare = fail_third
+    engine = bench.engine(plan=PRECISE, kernel="good")
+    engine.run([case])
+    found = by_kernel(engine.record())
     assert (found[GOOD].status, found[GOOD].reason) == (Status.CRASHED, "while it was being timed: in process 3: planted")
     assert found[SPLIT].status is Status.MEASURED
     assert bench.worker.timed == [(GOOD, SPLIT), (SPLIT,)]
-    assert {sample.arm for sample in session.samples} == {"copy", "stream", "control", SPLIT}, "what was measured beside it is dropped"
+    assert {sample.arm for sample in engine.samples} == {"copy", "stream", "control", SPLIT}, "what was measured beside it is dropped"
 
 
 def test_a_device_that_proves_unfit_in_a_later_process_ends_the_run(bench: Bench, cases: list[Case]) -> None:
     lost = Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)
-    bench.workers.prepare = lambda worker, number: worker.replies.extend([measured, lambda task: lost])
-    session = bench.session(plan=PRECISE, kernel="good")
+    bench.pool.prepare = lambda worker, number: worker.replies.extend([measured, lambda task: lost])
+    engine = bench.engine(plan=PRECISE, kernel="good")
     with pytest.raises(DeviceUnfitError, match="case scale:second: records were dropped"):
-        session.run(cases, bench.workers)
-    record = session.record()
+        engine.run(cases)
+    record = engine.record()
     assert {result.case for result in record.results} == {"first"}
     assert not record.complete
-    assert bench.workers.alive == 0
+    assert bench.pool.alive == 0
 
 
 def test_an_interruption_in_a_later_process_keeps_whole_cases_and_ends_every_process(bench: Bench, cases: list[Case]) -> None:
     def interrupt(task: MeasureTask) -> Measured:
         raise KeyboardInterrupt
 
-    bench.workers.prepare = lambda worker, number: worker.replies.extend([measured, interrupt])
-    session = bench.session(plan=PRECISE, kernel="good")
+    bench.pool.prepare = lambda worker, number: worker.replies.extend([measured, interrupt])
+    engine = bench.engine(plan=PRECISE, kernel="good")
     with pytest.raises(KeyboardInterrupt):
-        session.run(cases, bench.workers)
-    assert {sample.case for sample in session.samples} == {"scale:first"}
-    assert not session.record().complete
-    assert bench.workers.alive == 0
+        engine.run(cases)
+    assert {sample.case for sample in engine.samples} == {"scale:first"}
+    assert not engine.record().complete
+    assert bench.pool.alive == 0
 
 
 def test_a_disturbed_process_measures_again_and_not_the_others(bench: Bench, case: Case) -> None:
@@ -177,7 +179,7 @@ def test_a_disturbed_process_measures_again_and_not_the_others(bench: Bench, cas
     timing = by_kernel(run(bench, case))[GOOD].measurement
     assert timing is not None
     assert timing.processes == 8
-    assert [len(worker.timed) for worker in (bench.worker, *bench.workers.started)] == [1, 2, 1, 1, 1, 1, 1, 1]
+    assert [len(worker.timed) for worker in (bench.worker, *bench.pool.started)] == [1, 2, 1, 1, 1, 1, 1, 1]
 
 
 @pytest.fixture
@@ -194,7 +196,7 @@ def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         clock.now += clock.start
         worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
 
-    bench.worker.before_each, bench.workers.prepare = pass_by, prepare
+    bench.worker.before_each, bench.pool.prepare = pass_by, prepare
     return clock
 
 
@@ -206,7 +208,7 @@ def test_no_process_is_begun_after_the_budget(bench: Bench, case: Case, clock: S
     assert timing.processes == 3
     (warning,) = record.warnings
     assert warning == "case scale:even: the budget ended after process 3 of 8 to 20"
-    seconds = [task.seconds for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    seconds = [task.seconds for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)]
     assert seconds == pytest.approx([16.5, 6.5], abs=0.1), "each is given what is left"
 
 
@@ -227,12 +229,12 @@ def test_a_budget_that_ends_while_processes_start_leaves_the_first_and_what_it_l
 
 def test_a_budget_that_the_first_process_used_up_starts_no_others(bench: Bench, case: Case, clock: SimpleNamespace) -> None:
     run(bench, case, budget_s=9.0)
-    assert bench.workers.started == []
+    assert bench.pool.started == []
 
 
 def test_what_the_processes_cut_short_and_repeated_is_said(bench: Bench, case: Case) -> None:
     bench.worker.replies = [lambda task: measured(task, timer_retries=1)]
-    bench.workers.prepare = lambda worker, number: worker.replies.append(
+    bench.pool.prepare = lambda worker, number: worker.replies.append(
         lambda task: measured(task, timer_retries=1, cut_short=number == 3, warm_up={"seconds": number})
     )
     record = run(bench, case)

@@ -16,10 +16,8 @@ import pytest
 
 from fusebench.registry import Collection
 from fusebench.runner.case_kernels import case_kernels, result_for
-from fusebench.runner.phases import PhaseTimer
 from fusebench.runner.run.precision import imprecise, measure_in_processes
 from fusebench.runner.run.summarise import CaseFigures
-from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Estimate, Sample, SamplingPlan, Status
 from fusebench.stats.paired import half_width
@@ -62,6 +60,9 @@ class Simulation:
     def __init__(self, bench: Bench, collection: Collection, case: Case, seed: int) -> None:
         self.bench, self.collection, self.case = bench, collection, case
         self.rng = random.Random(seed)
+        self.context = bench.context(PRECISE)
+        self.context.ask = lambda task, *_: timings(task, self.rng)  # type: ignore[method-assign, assignment, misc]
+        self.context.warn = pytest.fail  # type: ignore[method-assign, assignment]
 
     def speedups(self, plan: SamplingPlan, fused: Sequence[str]) -> list[Estimate]:
         """Those of one run."""
@@ -73,8 +74,8 @@ class Simulation:
             figures = CaseFigures(entry, replies, plan)
             return not imprecise([figures.measured(result) for result in ready], plan)
 
-        with WorkerPool(self.bench.workers, PhaseTimer()) as pool:
-            replies = measure_in_processes(task, pool, ask=lambda task, *_: timings(task, self.rng), enough=enough, warn=pytest.fail)
+        with self.context:
+            replies = measure_in_processes(task, self.context, enough=enough)
         assert isinstance(replies, list)
         found = [CaseFigures(entry, replies, plan).measurement(kernel).speedup for kernel in fused]
         return [one for one in found if one is not None]

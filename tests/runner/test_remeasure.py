@@ -1,4 +1,4 @@
-"""Cases in doubt measured again: whose figures count, what is kept of the first process, and what ends it early."""
+"""Suspects remeasured: whose figures count, what is kept of the first process, and what ends it early."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
-from fusebench.runner.run import session as session_module
-from fusebench.runner.run.remeasure import MOST_CASES, PROCESSES
+from fusebench.runner import engine as engine_module
 from fusebench.runner.run.resuming import Resumed
+from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
 from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
@@ -38,14 +38,14 @@ def answering(answer: Callable[[MeasureTask], Measured | Failure], times: int = 
     return lambda worker, number: worker.replies.extend([answer] * times)
 
 
-def look_again(
+def remeasured(
     bench: Bench, cases: Sequence[Case], keys: Sequence[str], answer: Callable[[MeasureTask], Measured | Failure] = faster, **options: Any
 ) -> tuple[Run, list[Sample]]:
-    """A run in which the cases of `keys` are in doubt, and its samples."""
-    bench.workers.prepare = answering(answer)
-    session = bench.session(**options)
-    session.run(cases, bench.workers, lambda run: [Suspect(case=key, reason="planted") for key in keys])
-    return session.record(), session.samples
+    """A run in which the cases of `keys` are suspects, and its samples."""
+    bench.pool.prepare = answering(answer)
+    engine = bench.engine(suspects=lambda run: [Suspect(case=key, reason="planted") for key in keys], **options)
+    engine.run(cases)
+    return engine.record(), engine.samples
 
 
 def time_us(run: Run, case: str) -> float:
@@ -56,7 +56,7 @@ def time_us(run: Run, case: str) -> float:
 
 
 def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_kept(bench: Bench, cases: list[Case]) -> None:
-    run, samples = look_again(bench, cases, ["scale:second"])
+    run, samples = remeasured(bench, cases, ["scale:second"])
     assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US, AGAIN_US, FIRST_US])
     assert [summary.in_doubt for summary in run.cases] == ["", "planted", ""]
     timing = by_kernel(run, "second")[GOOD].measurement
@@ -69,23 +69,23 @@ def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_k
     assert f"scale:second in process {PROCESSES + 1}" in run.environment.state["warm_up"]
 
 
-def test_nothing_in_doubt_starts_no_process(bench: Bench, cases: list[Case]) -> None:
-    look_again(bench, cases, [])
-    assert bench.workers.started == []
+def test_without_a_suspect_no_process_is_started(bench: Bench, cases: list[Case]) -> None:
+    remeasured(bench, cases, [])
+    assert bench.pool.started == []
 
 
 def test_what_was_timed_is_timed_with_the_timer_of_the_first_process_and_on_seeds_of_its_own(bench: Bench, case: Case) -> None:
-    run, _ = look_again(bench, [case], [case.key])
-    tasks = [task for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    run, _ = remeasured(bench, [case], [case.key])
+    tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)]
     assert len(tasks) == PROCESSES
     assert {(task.timer, frozenset(task.kernels), task.baseline) for task in tasks} == {("host", frozenset({SPLIT, GOOD}), SPLIT)}
     assert len({task.seed for task in tasks}) == PROCESSES
     assert by_kernel(run)["scale/wrong@1"].status is Status.WRONG, "what is wrong stays so, untimed"
 
 
-def test_a_case_that_takes_the_results_of_one_in_doubt_takes_the_new_ones(bench: Bench, case: Case) -> None:
+def test_a_case_that_takes_the_results_of_a_suspect_takes_the_new_ones(bench: Bench, case: Case) -> None:
     again = msgspec.structs.replace(case, suite="model", name="again", weight=7.0)
-    run, _ = look_again(bench, [case, again], [case.key])
+    run, _ = remeasured(bench, [case, again], [case.key])
     assert (time_us(run, "even"), time_us(run, "again")) == pytest.approx((AGAIN_US, AGAIN_US))
     first, second = run.cases
     assert (second.case, second.same_as, second.in_doubt) == (again, case.key, "planted")
@@ -95,7 +95,7 @@ def test_a_case_that_takes_the_results_of_one_in_doubt_takes_the_new_ones(bench:
 
 def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_their_figures(bench: Bench, cases: list[Case]) -> None:
     crash = Failure(kernel=GOOD, status=Status.CRASHED, reason="planted crash")
-    run, _ = look_again(bench, cases, ["scale:first"], lambda task: crash)
+    run, _ = remeasured(bench, cases, ["scale:first"], lambda task: crash)
     failed = by_kernel(run, "first")[GOOD]
     assert (failed.status, failed.measurement) == (Status.CRASHED, None)
     assert "planted crash" in failed.reason
@@ -104,11 +104,11 @@ def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_t
     assert kept is not None
     assert kept.processes == 1
     assert run.cases[0].in_doubt == "", "its figures are those of the first process"
-    assert any("could not be measured again" in text for text in run.warnings)
+    assert any("could not be remeasured" in text for text in run.warnings)
 
 
 def test_a_baseline_that_fails_as_its_own_second_copy_has_failed(bench: Bench, cases: list[Case]) -> None:
-    run, _ = look_again(bench, cases, ["scale:first"], lambda task: Failure(kernel=CONTROL, status=Status.HUNG, reason="planted"))
+    run, _ = remeasured(bench, cases, ["scale:first"], lambda task: Failure(kernel=CONTROL, status=Status.HUNG, reason="planted"))
     assert {kernel: result.status for kernel, result in by_kernel(run, "first").items() if kernel in (SPLIT, GOOD)} == {
         SPLIT: Status.HUNG,
         GOOD: Status.MEASURED,
@@ -123,34 +123,34 @@ def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(
         slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1)
         return msgspec.structs.replace(reply, minimum_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
 
-    run, samples = look_again(bench, cases, ["scale:first"], warm)
+    run, samples = remeasured(bench, cases, ["scale:first"], warm)
     assert time_us(run, "first") == pytest.approx(FIRST_US)
     assert (run.cases[0].in_doubt, run.cases[0].not_cold) == ("", "")
     assert {one.process for one in samples} == {0}
-    assert any("scale:first" in text and "could not be measured again" in text and "not cold" in text for text in run.warnings)
+    assert any("scale:first" in text and "could not be remeasured" in text and "not cold" in text for text in run.warnings)
 
 
 def test_a_device_that_becomes_unfit_keeps_what_was_measured_first(bench: Bench, cases: list[Case]) -> None:
-    bench.workers.prepare = answering(lambda task: Failure(status=Status.HUNG, reason="planted", unfit=True))
-    session = bench.session()
+    bench.pool.prepare = answering(lambda task: Failure(status=Status.HUNG, reason="planted", unfit=True))
+    engine = bench.engine(suspects=lambda run: [Suspect(case="scale:first", reason="planted")])
     with pytest.raises(DeviceUnfitError):
-        session.run(cases, bench.workers, lambda run: [Suspect(case="scale:first", reason="planted")])
-    run = session.record()
+        engine.run(cases)
+    run = engine.record()
     assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US] * 3)
     assert not run.complete
 
 
 def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:
     many = [msgspec.structs.replace(case, name=f"case{number}", params={"size": 1024 + number}) for number in range(MOST_CASES + 2)]
-    run, _ = look_again(bench, many, [one.key for one in many])
+    run, _ = remeasured(bench, many, [one.key for one in many])
     assert sum(summary.in_doubt != "" for summary in run.cases) == MOST_CASES
-    assert any(f"{MOST_CASES + 2} cases are in doubt" in text for text in run.warnings)
+    assert any(f"{MOST_CASES + 2} cases are suspects" in text for text in run.warnings)
 
 
-def test_a_budget_that_is_over_leaves_doubts_and_says_so(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10_000, 30))
-    monkeypatch.setattr(session_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
-    run, _ = look_again(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
+    monkeypatch.setattr(engine_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
+    run, _ = remeasured(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
     assert [summary.in_doubt != "" for summary in run.cases] == [True, False, False]
     (left,) = [text for text in run.warnings if "the budget" in text]
     assert left.endswith("scale:second")
@@ -163,42 +163,42 @@ def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomp
             raise KeyboardInterrupt
         return faster(task)
 
-    bench.workers.prepare = answering(interrupt)
-    session = bench.session()
+    bench.pool.prepare = answering(interrupt)
+    engine = bench.engine(suspects=lambda run: [Suspect(case=f"scale:{name}", reason="planted") for name in ("first", "second")])
     with pytest.raises(KeyboardInterrupt):
-        session.run(cases, bench.workers, lambda run: [Suspect(case=f"scale:{name}", reason="planted") for name in ("first", "second")])
-    run = session.record()
+        engine.run(cases)
+    run = engine.record()
     assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US, FIRST_US, FIRST_US])
     assert not run.complete
-    assert bench.workers.alive == 0
+    assert bench.pool.alive == 0
 
 
 def test_an_interruption_between_figures_leaves_no_samples_beside_those_of_the_first_process(
     bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that goes on with it measures the case again, and would hold them twice."""
-    session = bench.session()
 
-    def in_doubt(run: Run) -> list[Suspect]:
+    def suspects(run: Run) -> list[Suspect]:
         monkeypatch.setattr(bench.reporter, "result", interrupted)
         return [Suspect(case=case.key, reason="planted")]
 
     def interrupted(result: Result) -> None:
         raise KeyboardInterrupt
 
-    bench.workers.prepare = answering(faster)
+    bench.pool.prepare = answering(faster)
+    engine = bench.engine(suspects=suspects)
     with pytest.raises(KeyboardInterrupt):
-        session.run([case], bench.workers, in_doubt)
-    assert (time_us(session.record(), "even"), {one.process for one in session.samples}) == (pytest.approx(FIRST_US), {0})
+        engine.run([case])
+    assert (time_us(engine.record(), "even"), {one.process for one in engine.samples}) == (pytest.approx(FIRST_US), {0})
 
 
-def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
+def test_a_run_that_was_interrupted_while_it_remeasured_goes_on_with_it(
     bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What failed there stays as it is, and what was measured there is not measured a third time."""
     monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
 
-    def in_doubt(run: Run) -> list[Suspect]:
+    def suspects(run: Run) -> Sequence[Suspect]:
         """Against a baseline in which the kernel `good` took half as long."""
         return judge_run(run, halved(run), MarginRule()).suspects
 
@@ -207,16 +207,16 @@ def test_a_run_that_was_interrupted_in_its_second_look_goes_on_with_it(
             raise KeyboardInterrupt
         return faster(task) if task.case.name == "second" else Failure(kernel=SPLIT, status=Status.CRASHED, reason="planted crash")
 
-    bench.workers.prepare = answering(failing)
-    stopped = bench.session()
+    bench.pool.prepare = answering(failing)
+    stopped = bench.engine(suspects=suspects)
     with pytest.raises(KeyboardInterrupt):
-        stopped.run(cases, bench.workers, in_doubt)
-    bench.workers.started.clear()
-    bench.workers.prepare = answering(faster)
-    session = bench.session(resumed=Resumed(stopped.record(), stopped.samples))
-    session.run(cases, bench.workers, in_doubt)
-    run = session.record()
-    assert {task.case.name for worker in bench.workers.started for task in worker.tasks if isinstance(task, MeasureTask)} == {"third"}
+        stopped.run(cases)
+    bench.pool.started.clear()
+    bench.pool.prepare = answering(faster)
+    engine = bench.engine(suspects=suspects, resumed=Resumed(stopped.record(), stopped.samples))
+    engine.run(cases)
+    run = engine.record()
+    assert {task.case.name for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)} == {"third"}
     assert by_kernel(run, "first")[SPLIT].status is Status.CRASHED
     assert [summary.in_doubt != "" for summary in run.cases] == [False, True, True]
     assert run.complete

@@ -1,4 +1,4 @@
-"""What a second look promises, on processes that no device ran: one that is in a mode of its own accuses nobody, and what every process
+"""What a remeasurement promises, on processes that no device ran: one that is in a mode of its own accuses nobody, and what every process
 finds slower stays found.
 
 Each process runs a kernel in one of two modes, one in ten of them 4 % slower, as was seen on an H200; replicates scatter around that.
@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from fusebench.runner.run.remeasure import PROCESSES
+from fusebench.runner.run.strategy import PROCESSES
 from fusebench.schema import Estimate, VerdictKind
 from fusebench.stats.paired import quotient, time_estimate
 from fusebench.verdict.margin_rule import MarginRule

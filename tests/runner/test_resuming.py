@@ -18,7 +18,7 @@ bench, cases = session_bench.bench, session_bench.cases
 
 def stopped_after(bench: Bench, cases: list[Case], count: int) -> tuple[Run, list[Sample]]:
     """A run that was interrupted when `count` of the cases were measured."""
-    session = bench.session(kernel="[fg]*")
+    engine = bench.engine(kernel="[fg]*")
 
     def interrupt() -> None:
         if len(bench.worker.timed) == count + 1:
@@ -26,10 +26,10 @@ def stopped_after(bench: Bench, cases: list[Case], count: int) -> tuple[Run, lis
 
     bench.worker.before_each = interrupt
     with pytest.raises(KeyboardInterrupt):
-        session.run(cases, bench.workers)
+        engine.run(cases)
     bench.worker.before_each = lambda: None
     bench.worker.tasks.clear()
-    return session.record(), session.samples
+    return engine.record(), engine.samples
 
 
 @pytest.fixture
@@ -51,34 +51,34 @@ def test_a_stopped_run_goes_on_with_the_cases_that_it_lacks(bench: Bench, cases:
 @pytest.mark.usefixtures("committed")
 def test_the_samples_of_taken_over_cases_are_part_of_the_run(bench: Bench, cases: list[Case]) -> None:
     stopped, samples = stopped_after(bench, cases, 2)
-    session = bench.session(kernel="[fg]*", resumed=Resumed(stopped, samples))
-    session.run(cases, bench.workers)
-    assert {sample.case for sample in session.samples} == {case.key for case in cases}
+    engine = bench.engine(kernel="[fg]*", resumed=Resumed(stopped, samples))
+    engine.run(cases)
+    assert {sample.case for sample in engine.samples} == {case.key for case in cases}
 
 
 @pytest.mark.usefixtures("committed")
 def test_a_run_with_a_precision_goes_on_with_the_case_that_it_was_stopped_in(bench: Bench, cases: list[Case]) -> None:
     plan = msgspec.structs.replace(PLAN, precision=0.002)
-    stopped = bench.session(kernel="good", plan=plan)
+    stopped = bench.engine(kernel="good", plan=plan)
 
     def interrupt(worker: FakeWorker) -> None:
         if worker.timed[1:]:
             raise KeyboardInterrupt
 
-    bench.workers.prepare = lambda worker, number: setattr(worker, "before_each", lambda: interrupt(worker))
+    bench.pool.prepare = lambda worker, number: setattr(worker, "before_each", lambda: interrupt(worker))
     with pytest.raises(KeyboardInterrupt):
-        stopped.run(cases, bench.workers)
-    bench.workers.prepare = lambda worker, number: None
-    session = bench.session(kernel="good", plan=plan, resumed=Resumed(stopped.record(), stopped.samples))
-    session.run(cases, bench.workers)
-    run = session.record()
+        stopped.run(cases)
+    bench.pool.prepare = lambda worker, number: None
+    engine = bench.engine(kernel="good", plan=plan, resumed=Resumed(stopped.record(), stopped.samples))
+    engine.run(cases)
+    run = engine.record()
     assert run.complete
     assert by_kernel(run, "first") == by_kernel(stopped.record(), "first")
     assert {result.measurement.processes for result in run.results if result.measurement is not None} == {LOOKS[0]}
-    assert {(sample.case, sample.process) for sample in session.samples} == {
+    assert {(sample.case, sample.process) for sample in engine.samples} == {
         (case.key, number) for case in cases for number in range(LOOKS[0])
     }
-    assert [task.case.name for task in bench.workers.started[-1].tasks] == ["second", "third"]
+    assert [task.case.name for task in bench.pool.started[-1].tasks] == ["second", "third"]
     with pytest.raises(UsageError, match="sampling plan"):
         bench.run(cases, kernel="good", resumed=Resumed(stopped.record(), stopped.samples))
 

@@ -11,9 +11,9 @@ import pytest
 from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.registry import Collection
 from fusebench.registry.collection import Problem
+from fusebench.runner import engine as engine_module
 from fusebench.runner.run import measured_case as measured_case_module
-from fusebench.runner.run import session as session_module
-from fusebench.runner.run.options import default_plan
+from fusebench.runner.run.strategy import default_plan
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 from helpers import session_bench
@@ -44,7 +44,7 @@ def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which every check and every measurement takes 10 s."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    for module in (session_module, measured_case_module):
+    for module in (engine_module, measured_case_module):
         monkeypatch.setattr(module, "time", clock)
     bench.worker.before_each = lambda: setattr(clock, "now", clock.now + 10.0)
 
@@ -76,10 +76,10 @@ def test_cases_beyond_the_budget_are_not_measured_and_the_run_is_undecided(bench
 
 def test_a_device_that_is_touched_every_time_ends_the_run_and_what_was_measured_stays(bench: Bench, cases: list[Case]) -> None:
     bench.monitor.touched = [[], ["somebody"], ["somebody"], ["somebody"]]
-    session = bench.session(kernel="good")
+    engine = bench.engine(kernel="good")
     with pytest.raises(DeviceUnfitError, match=r"case scale:second: .* touched during each of 3 measurements \(somebody\)"):
-        session.run(cases, bench.workers)
-    run = session.record()
+        engine.run(cases)
+    run = engine.record()
     assert by_kernel(run, "first")[GOOD].status is Status.MEASURED
     assert by_kernel(run, "second") == by_kernel(run, "third") == {}
     assert not run.complete
@@ -92,13 +92,13 @@ def test_an_interruption_leaves_an_incomplete_record(bench: Bench, cases: list[C
             raise KeyboardInterrupt
 
     bench.worker.before_each = interrupt
-    session = bench.session(kernel="good")
+    engine = bench.engine(kernel="good")
     with pytest.raises(KeyboardInterrupt):
-        session.run(cases, bench.workers)
-    run = session.record()
+        engine.run(cases)
+    run = engine.record()
     assert not run.complete
     assert {result.case for result in run.results} == {"first"}
-    assert len(session.samples) == 2 * 2 * 5
+    assert len(engine.samples) == 2 * 2 * 5
     assert bench.reporter.said[-1] == ("end",)
 
 
@@ -108,12 +108,12 @@ def test_an_interruption_while_a_case_is_timed_leaves_what_was_final_of_it(bench
             raise KeyboardInterrupt
 
     bench.worker.before_each, bench.monitor.touched = interrupt, [["somebody"]]
-    session = bench.session(kernel="[fgw]*")
+    engine = bench.engine(kernel="[fgw]*")
     with pytest.raises(KeyboardInterrupt):
-        session.run([case], bench.workers)
-    run = session.record()
+        engine.run([case])
+    run = engine.record()
     assert {kernel: result.status for kernel, result in by_kernel(run).items()} == {FAST: Status.NOT_RUNNABLE, WRONG: Status.WRONG}
-    assert (run.cases, session.samples, run.complete) == ([], [], False)
+    assert (run.cases, engine.samples, run.complete) == ([], [], False)
     assert run.warnings == ["case scale:even: measured again, because the device was touched: somebody"]
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from fusebench.device import Device
+from fusebench.device import Device, environment_of
 from fusebench.runner.calibrate.pilots import Pilot
-from fusebench.runner.calibrate.session import Calibrating
+from fusebench.runner.calibrate.strategy import injected_counts
 from fusebench.runner.calibrate.summary import record_of, summary_of
-from fusebench.runner.calibrate.trial_counts import injected_counts
 from fusebench.stats.calibration import FEWEST_TRIALS
 from helpers.calibration_bench import calibrate, of, options
 
@@ -48,7 +47,7 @@ def test_no_subject_has_fewer_than_asked_for() -> None:
 
 def test_a_calibration_of_one_subject_per_class_can_claim_what_it_planted(cpu: Device, reporter: Any) -> None:
     """Planted pairs alone, three in a pass, are too few to be claimed."""
-    environment = Calibrating(cpu, Path(), options(), reporter).environment
+    environment = environment_of(cpu, Path())
     claims = {}
     for trials in (0, FEWEST_TRIALS):
         found = calibrate(cpu, reporter, planted=3, trials=trials)

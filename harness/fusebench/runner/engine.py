@@ -181,6 +181,16 @@ class Engine(Generic[Item, U, W, Record]):
         """The record as it stands."""
         return self.strategy.record(complete=self.complete)
 
+    @property
+    def samples(self) -> list[Sample]:
+        """Every timed call that is kept, in order."""
+        return self.strategy.samples
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to record."""
+        return self.strategy.begun
+
     def _within_budget(self, units: Sequence[U]) -> Iterator[tuple[int, U]]:
         if not self.strategy.whole_units:
             yield from enumerate(units)

@@ -82,9 +82,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept before it is raised again
                 interruption = error
     if interruption is None:
-        return Outcome(record=record, folder=write_comparison(parent, record, strategy.samples))
+        return Outcome(record=record, folder=write_comparison(parent, record, engine.samples))
     record = ended_by(record, interruption)
-    folder = write_comparison(parent, record, strategy.samples) if strategy.begun else None
+    folder = write_comparison(parent, record, engine.samples) if engine.begun else None
     kept = f"what was compared is kept, {'without what was to follow' if record.complete else 'marked incomplete'}"
     return Outcome(record=record, folder=folder, interruption=interruption, kept=kept)
 

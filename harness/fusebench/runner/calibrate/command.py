@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ...config import Project, find_project
 from ...errors import UsageError
-from ...store.calibration_note import calibration_file, decoded
-from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration
+from ...store.calibration_note import calibration_file
+from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration, read_calibration
 from ...store.files import require_writable
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
@@ -78,7 +78,7 @@ def join_files(files: Sequence[Path]) -> tuple[CalibrationRecord, Path]:
     project = find_project()
     found: list[CalibrationRecord] = []
     for file in files:
-        record = decoded(file, CalibrationRecord, instead=WHAT_TO_NAME)
+        record = read_calibration(file, instead=WHAT_TO_NAME)
         if record is None:
             raise UsageError(f"--join: there is no file {file}; {WHAT_TO_NAME}")
         found.append(record)

@@ -13,7 +13,6 @@ from ...stats.sequential import repeated_interval
 from ...stats.variance import components
 from ...store.calibrations import CaseComponents
 from ...timing.pairs import Pair, pair_logs, replicate_logs
-from .pilots import Pilot
 from .targets import CalibrationTarget
 
 TRUTH_LEVEL_TAIL = 0.025
@@ -42,11 +41,9 @@ class GroundTruths:
         """Of every planting; equal arms have none."""
         return [_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
 
-    def scatter(self, subject: CalibrationTarget, pilot: Pilot) -> CaseComponents:
-        """The components of variance of the subject's kernel compared with itself."""
-        return CaseComponents(
-            session=0, case=subject.case.key, kernel=subject.kernel, time_us=pilot.time_us, components=components(self.rounds)
-        )
+    def scatter(self, target: CalibrationTarget, time_us: float) -> CaseComponents:
+        """The components of variance of the target's kernel, which takes `time_us`, compared with itself."""
+        return CaseComponents(session=0, case=target.case.key, kernel=target.kernel, time_us=time_us, components=components(self.rounds))
 
 
 def _truth(where: Place, logs: Sequence[float], times: Sequence[float]) -> GroundTruth:

@@ -124,7 +124,9 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         return Found(
             trials=tuple(self._concluded()),
             truths=tuple(truth for one in self._truths.values() for truth in one.truths()),
-            components=tuple(one.scatter(self._targets[place], self._pilots[place]) for place, one in self._truths.items() if one.rounds),
+            components=tuple(
+                one.scatter(self._targets[place], self._pilots[place].time_us) for place, one in self._truths.items() if one.rounds
+            ),
             warnings=tuple(context.distinct_warnings),
             timer=context.timer,
             created=context.created_text,

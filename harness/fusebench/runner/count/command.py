@@ -86,7 +86,7 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
         record = engine.record() if request.earlier is None else beside(engine.record(), request.earlier)
         if interruption is not None and (ended := what_ended(interruption)):
             record = msgspec.structs.replace(record, warnings=(*record.warnings, ended[1]))
-        folder = write_counters(parent, record, scratch) if interruption is None or strategy.begun else None
+        folder = write_counters(parent, record, scratch) if interruption is None or engine.begun else None
     return CountOutcome(
         record=record,
         folder=folder,

@@ -80,11 +80,11 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
             if request.evidence is not None and baseline is not None and any_regressed(judged):
                 measured = Measured(request.collection, device, request.plan.cache, request.silence_s)
                 judged = explained_run(judged, providers_of_run(project, measured, baseline, request.evidence))
-            return Outcome(record=judged, folder=write_run(parent, judged, strategy.samples))
+            return Outcome(record=judged, folder=write_run(parent, judged, engine.samples))
         except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept without verdicts before it is raised again
             interruption = error
     record = ended_by(record, interruption)
-    folder = write_run(parent, record, strategy.samples) if strategy.begun else None
+    folder = write_run(parent, record, engine.samples) if engine.begun else None
     return Outcome(
         record=record,
         folder=folder,

@@ -142,7 +142,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
     def repeat(self, unit: CaseKernels, earlier: CaseKernels) -> None:
         summary, results = self._known(earlier.case.key)
         self._cases.append(_copied(summary, unit.case))
-        self._add([_renamed(result, unit.case) for result in results])
+        self._add([renamed(result, unit.case) for result in results])
 
     def skip(self, unit: CaseKernels, reason: str) -> None:
         self._cases.append(untimed_summary(unit))
@@ -274,6 +274,6 @@ def _copied(summary: CaseSummary, case: Case) -> CaseSummary:
     return msgspec.structs.replace(summary, case=case, same_as=summary.case.key)
 
 
-def _renamed(result: Result, case: Case) -> Result:
+def renamed(result: Result, case: Case) -> Result:
     """The result under the name and suite of `case`, which is the same work."""
     return msgspec.structs.replace(result, case=case.name, suite=case.suite)

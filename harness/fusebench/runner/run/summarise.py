@@ -12,8 +12,8 @@ from ...schema import CaseSummary, Estimate, Measurement, Result, Sample, Sampli
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
-from ..cold_label import label_refused
 from ..workers.protocol import Measured
+from ..workers.remarks import label_refused
 
 
 class CaseFigures:

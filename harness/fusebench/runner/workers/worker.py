@@ -242,7 +242,7 @@ class _Worker:
         side = self.collection
         if name.startswith(BASE):
             if self.base is None:
-                raise UsageError(f"kernel {name}: this worker was given no folder of the other side")
+                raise UsageError(f"kernel {name}: this worker was given no folder of the base revision")
             side = self.base
         return side.prepared(name.removeprefix(BASE)), side
 
