@@ -113,5 +113,6 @@ def test_intervals_over_processes_hold_the_truth_where_those_of_one_process_do_n
     assert mean(spreads(alone)) > 0.0065
 
 
+@pytest.mark.exhaustive
 def test_where_three_kernels_have_to_be_known_intervals_hold_what_they_say(simulation: Simulation) -> None:
     assert 0.93 < covered(simulation.runs(400, PRECISE, FUSED)) < 0.97

@@ -35,8 +35,9 @@ REGISTERS = 65536
 
 @pytest.fixture(scope="module")
 def compiled(compile_launches: Any) -> Any:
-    wanted = [{"kernel": kernel, "case": "z_image", "params": Z_IMAGE[kernel.partition("/")[0]]} for kernel in LAUNCHES]
-    wanted += [{"kernel": f"{TWO}/fused_triton@2", "case": name, "params": Z_IMAGE[TWO] | changes} for name, changes in EDGES.items()]
+    kernels = [f"{op}/{kernel}" for op in Z_IMAGE for kernel in TUNED] + [f"{ONE}/fused_triton@1"]
+    wanted = [{"kernel": kernel, "case": "z_image", "params": Z_IMAGE[kernel.partition("/")[0]]} for kernel in kernels]
+    wanted += [edge("one value")]
     wanted += [
         {"kernel": f"{op}/{kernel}", "case": "odd rows", "params": params | {"tokens": 1025}}
         for op, params in Z_IMAGE.items()
@@ -47,8 +48,29 @@ def compiled(compile_launches: Any) -> Any:
     return compile_launches(wanted)
 
 
+def edge(name: str) -> dict[str, Any]:
+    return {"kernel": f"{TWO}/fused_triton@2", "case": name, "params": Z_IMAGE[TWO] | EDGES[name]}
+
+
+@pytest.fixture(scope="module")
+def all_compiled(compile_launches: Any) -> Any:
+    wanted = [{"kernel": kernel, "case": "z_image", "params": Z_IMAGE[kernel.partition("/")[0]]} for kernel in LAUNCHES]
+    return compile_launches(wanted + [edge(name) for name in EDGES])
+
+
+@pytest.mark.parametrize("kernel", TUNED)
+@pytest.mark.parametrize("op", [ONE, TWO])
+def test_the_tuned_launches_compile_and_spill_no_more_than_is_known(compiled: Any, op: str, kernel: str) -> None:
+    spill_no_more_than_is_known(compiled, f"{op}/{kernel}")
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", LAUNCHES)
-def test_every_launch_compiles_and_spills_no_more_than_is_known(compiled: Any, kernel: str) -> None:
+def test_every_launch_compiles_and_spills_no_more_than_is_known(all_compiled: Any, kernel: str) -> None:
+    spill_no_more_than_is_known(all_compiled, kernel)
+
+
+def spill_no_more_than_is_known(compiled: Any, kernel: str) -> None:
     launches = compiled.of(kernel, "z_image")
     assert len(launches) == LAUNCHES[kernel]
     for launch in launches:
@@ -57,9 +79,10 @@ def test_every_launch_compiles_and_spills_no_more_than_is_known(compiled: Any, k
         assert launch["LOCAL"] == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", EDGES)
-def test_edge_cases_compile(compiled: Any, case: str) -> None:
-    launch = compiled.one(f"{TWO}/fused_triton@2", case)
+def test_edge_cases_compile(all_compiled: Any, case: str) -> None:
+    launch = all_compiled.one(f"{TWO}/fused_triton@2", case)
     assert launch["stores"]
 
 

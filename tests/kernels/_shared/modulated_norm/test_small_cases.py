@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusebench.accuracy import check_kernel
+from helpers.matrices import few
 
 TRITON = ("fused_triton@1", "fused_triton@2", "split_triton@1")
 FUSED = ("fused_triton@1", "fused_triton@2")
@@ -40,13 +41,17 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("kernel", "name"),
-    [
-        ("fused_triton@2", "two tiles"),
+    few(
+        [
+            ("fused_triton@2", "two tiles"),
+            ("fused_triton@2", "frames of three short rows"),
+            ("fused_triton@2", "float32 modulation"),
+            ("split_triton@1", "float32 modulation"),
+            ("split_triton@1", "frames of three short rows"),
+        ],
         ("fused_triton@2", "frames of three short rows"),
-        ("fused_triton@2", "float32 modulation"),
         ("split_triton@1", "float32 modulation"),
-        ("split_triton@1", "frames of three short rows"),
-    ],
+    ),
 )
 def test_a_kernel_passes_the_gate(bench: Any, parse: Any, kernel: str, name: str) -> None:
     accuracy = check_kernel(
@@ -81,23 +86,28 @@ def test_more_than_one_rounding_is_seen(bench: Any, parse: Any, one_rounding: An
         assert one_rounding(bench.run(kernel, params, buffers)["y"], reference) > 1
 
 
+SIZES = {"short rows": (64, 2, 2), "one sample of short rows": (64, 1, 3), "two tiles": (96, 2, 2), "one sample of two tiles": (96, 1, 3)}
+"""Hidden size, batch, tokens: several short rows or one of two tiles to a program."""
+
+
 @pytest.mark.parametrize("kernel", TRITON)
-def test_broadcast_forms_of_the_same_values_agree_bit_for_bit(bench: Any, parse: Any, modulations: Any, kernel: str) -> None:
-    """One row of values, given in every form that can carry it, with several short rows or one of two tiles to a program."""
-    for hidden, (batch, tokens) in itertools.product((64, 96), ((2, 2), (1, 3))):
-        params = parse("channel", batch=batch, tokens=tokens, hidden=hidden)
-        arguments = dict(bench.op.arguments(params, bench.buffers(params)))
-        outputs = []
-        shapes = (
-            (hidden,), (1, hidden), (batch, hidden), (1, 1, hidden), (batch, 1, hidden), (1, tokens, hidden), (batch, tokens, hidden),
-            (1, tokens, 1, hidden), (batch, 1, 1, hidden), (batch, tokens, 1, hidden),
-        )  # fmt: skip
-        for shape in shapes:
-            for spread in (torch.Tensor.contiguous, lambda values: values):
-                changed = {name: spread(arguments[name].expand(shape)) for name in modulations}
-                outputs.append(bench.kernel(kernel)(**(arguments | changed)))
-        for output in outputs[1:]:
-            torch.testing.assert_close(output, outputs[0], rtol=0, atol=0)
+@pytest.mark.parametrize("size", few(SIZES, "short rows", "one sample of two tiles"))
+def test_broadcast_forms_of_the_same_values_agree_bit_for_bit(bench: Any, parse: Any, modulations: Any, kernel: str, size: str) -> None:
+    """One row of values, given in every form that can carry it."""
+    hidden, batch, tokens = SIZES[size]
+    params = parse("channel", batch=batch, tokens=tokens, hidden=hidden)
+    arguments = dict(bench.op.arguments(params, bench.buffers(params)))
+    outputs = []
+    shapes = (
+        (hidden,), (1, hidden), (batch, hidden), (1, 1, hidden), (batch, 1, hidden), (1, tokens, hidden), (batch, tokens, hidden),
+        (1, tokens, 1, hidden), (batch, 1, 1, hidden), (batch, tokens, 1, hidden),
+    )  # fmt: skip
+    for shape in shapes:
+        for spread in (torch.Tensor.contiguous, lambda values: values):
+            changed = {name: spread(arguments[name].expand(shape)) for name in modulations}
+            outputs.append(bench.kernel(kernel)(**(arguments | changed)))
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kernel", TRITON)

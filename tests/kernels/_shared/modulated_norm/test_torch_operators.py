@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fusebench.registry.op import positional_names
+from helpers.matrices import few
 
 FUSED_TRITON = ("fused_triton@1", "fused_triton@2")
 FUSED = [*FUSED_TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
@@ -28,7 +29,7 @@ def fresh_dynamo() -> None:
     torch._dynamo.reset()
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=few(CASES, "affine, float32 modulation", "frames, strided"))
 def params(request: pytest.FixtureRequest, parse: Any, gated: bool) -> Any:
     if "gate" in CASES[request.param] and not gated:
         pytest.skip("the op has no gate")
