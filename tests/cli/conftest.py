@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fusebench.device import idle_findings
 from fusebench.device import nvml as nvml_backend
-from fusebench.device.packages import TorchBuild
+from fusebench.device.toolchain import TorchBuild
 
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
 

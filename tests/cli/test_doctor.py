@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from fusebench.cli.doctor_command import doctor
 from fusebench.device import GpuProcess, device_lock, doctor_software, idle_findings, resolve_device
 from fusebench.device import nvml as nvml_backend
-from fusebench.device.packages import TorchBuild
 from fusebench.device.readings import GpuUnavailableError
-from fusebench.device.toolchain import Requirement
+from fusebench.device.toolchain import Requirement, TorchBuild
 
 APP = typer.Typer()
 APP.command()(doctor)

@@ -125,7 +125,7 @@ def test_a_run_of_a_commit_is_shown_by_that_commits_kernels(project: Path, fuseb
     """Not by those that lie here now."""
     judged(run={"git_dirty": False})
     attachment = evidence_of(json.loads(fusebench("gate", "new", "--evidence", "--json").stdout)["judgements"])
-    assert (attachment["rows"], attachment["notes"]) == ([], ["compiled to the same code on both sides and launched alike"])
+    assert (attachment["rows"], attachment["notes"]) == ([], ["compiled to the same code in both revisions and launched alike"])
 
 
 def test_without_the_commit_stored_evidence_is_what_was_before(project: Path, fusebench: Fusebench, judged: Callable[..., None]) -> None:

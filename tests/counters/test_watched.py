@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fusebench.counters.watched import run_watched
+from fusebench.counters.command import run_watched
 
 LEAVES_A_CHILD = (
     "import subprocess, sys, time, pathlib; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from fusebench.device import packages, resolve_device, toolchain
-from fusebench.device.packages import TorchBuild, torch_build
-from fusebench.device.toolchain import require_torch_for, requirements
+from fusebench.device import resolve_device, toolchain
+from fusebench.device.toolchain import TorchBuild, require_torch_for, requirements, torch_build
 from fusebench.errors import DeviceUnfitError
 
 
@@ -36,8 +35,8 @@ def torch_folder(tmp_path, monkeypatch):
         (folder / "__init__.py").write_text("raise AssertionError('torch was executed')")
         if text is not None:
             (folder / "version.py").write_text(text)
-        monkeypatch.setattr(packages, "distribution_version", lambda _: version)
-        monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: type("Spec", (), {"origin": str(folder / "__init__.py")}))
+        monkeypatch.setattr(toolchain, "distribution_version", lambda _: version)
+        monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda _: type("Spec", (), {"origin": str(folder / "__init__.py")}))
 
     return install
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from fusebench.evidence.compiling import CompileError, assembler_figures
-from fusebench.evidence.cubin import code_of
+from fusebench.evidence.disassembly import code_of
 from fusebench.registry.elf import CubinError, sections
 
 

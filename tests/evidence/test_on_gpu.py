@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.evidence.cubin import code_of
+from fusebench.evidence.disassembly import code_of
 from fusebench.evidence.records import Code, StaticReport
 from fusebench.evidence.targets import TARGETS
 

@@ -10,9 +10,9 @@ import pytest
 from fusebench.config import find_project
 from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.evidence.evidence_cache import EvidenceCache
-from fusebench.evidence.messages import Progress
 from fusebench.evidence.records import KernelEvidence, StaticReport, StaticStatus
 from fusebench.evidence.static_attachment import NEITHER, Side, StaticEvidence, Told, Wanted, compiled_side
+from fusebench.evidence.static_process import Progress
 from fusebench.evidence.targets import TARGETS, NoTargetError, Target, target_of
 from fusebench.registry import load_collection
 from fusebench.schema import Attachment, Case
@@ -69,7 +69,7 @@ def test_the_other_way_round_it_became_better(sound: StaticReport, spoiled: Stat
 def test_that_nothing_changed_in_the_code_is_said_too(sound: StaticReport, spoiled: StaticReport) -> None:
     for name in ("unchanged", "in_cuda"):
         attachment = explained(sound, spoiled, name)
-        assert (attachment.rows, attachment.notes) == ((), ("compiled to the same code on both sides and launched alike",))
+        assert (attachment.rows, attachment.notes) == ((), ("compiled to the same code in both revisions and launched alike",))
 
 
 def test_the_same_code_in_another_grid_is_told_from_other_code(sound: StaticReport) -> None:
@@ -77,7 +77,7 @@ def test_the_same_code_in_another_grid_is_told_from_other_code(sound: StaticRepo
     wider = tuple(msgspec.structs.replace(launch, grid=(8192, 1, 1)) for launch in one.launches)
     attachment = explained(sound, changed(sound, "unchanged", launches=wider), "unchanged")
     assert attachment.rows == (("1", "blocks", "4096", "8192", ""),)
-    assert attachment.notes == ("compiled to the same code on both sides and launched otherwise",)
+    assert attachment.notes == ("compiled to the same code in both revisions and launched differently",)
 
 
 def test_what_cannot_be_held_against_each_other_says_why(sound: StaticReport) -> None:

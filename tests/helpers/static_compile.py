@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from fusebench.evidence.cubin import code_of
+from fusebench.evidence.disassembly import code_of
 from fusebench.registry import Kernel, load_collection
 from helpers.cubin_dump import resources
 

@@ -11,7 +11,7 @@ from .options import DeviceOption, JsonOption
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
-    from ..device.doctor_finding import DoctorFinding
+    from ..device.doctor_software import DoctorFinding
     from ..device.select import Device
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..evidence.messages import Progress
+    from ..evidence.static_process import Progress
     from ..runner.evidence.providers import EvidenceTools
 
 

@@ -136,7 +136,7 @@ def _wanted(
     Raises:
         UnknownNameError: nothing in `runs` answers to an option.
     """
-    from ..evidence.selecting import matches_id
+    from ..evidence.records import matches_id
 
     cases = {found.key: found for one in runs for found in one.cases.values()}.values()
     kernels = {name for one in runs for _, name in one.readings}

@@ -15,9 +15,9 @@ from ..schema import ExitCode
 from .output import print_table, remark
 
 if TYPE_CHECKING:
-    from ..evidence.messages import Progress
     from ..evidence.records import StaticReport
     from ..evidence.static_gate import StaticJudgement
+    from ..evidence.static_process import Progress
     from ..evidence.targets import Target
     from .selection import Selection
 

@@ -1,4 +1,4 @@
-"""What two sides of a kernel do on the GPU, held against each other: the provider of hardware counters as evidence for verdicts."""
+"""Hardware counters as evidence for verdicts: a kernel of head beside the same kernel of base."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ from .metric_sets import EVIDENCE, FULL
 from .records import Capture, CaptureStatus
 
 MOST = 4
-"""Kernels and cases that are counted after one comparison, on both sides each.  A capture took 10 to 11 s on an H200 with other work going
-on, most of it the process's start; a regression should not cost more than a minute or so on top."""
+"""Kernels and cases to capture after one comparison, in base and head each.  A capture took 10 to 11 s on an H200 beside other work, most
+of it the start of the process; a regression should not cost more than about a minute on top."""
 
 SETTLE_S = 10.0
-"""How long the device may take to look idle after the measurement: the driver averages utilisation over up to a second, and may list
-processes that have just ended."""
+"""Seconds for the device to become idle after the measurement: the driver averages utilisation over up to a second, and may list processes
+that have just ended."""
 
 COLUMNS = ("figure", "before", "after", "change")
 LEFT_OUT = (
-    f"left out: after a measurement counters are read of {MOST} kernels and cases, each kernel's first before any kernel's second; "
-    "`fusebench ncu` reads others"
+    f"left out: after a measurement fusebench captures {MOST} kernels and cases, each kernel's first before any kernel's second; "
+    "`fusebench ncu` captures others"
 )
-UNCHANGED = "no figure that both sides have changed by 1 % or more"
+UNCHANGED = "no figure of both captures changed by 1 % or more"
 
 
 class KernelFolders(msgspec.Struct, frozen=True):
-    """Kernels folders as one side of a comparison."""
+    """The kernels folders of one revision."""
 
     roots: tuple[Path, ...]
     name: str
     """`this checkout`, `commit 1a2b3c`."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of where they come from."""
+    """Remarks on the origin of the folders."""
 
 
 Rows = Callable[[Capture, Capture], Sequence[tuple[str, ...]]]
-"""Of `COLUMNS`: the figures that changed from one capture to the other."""
+"""Returns rows of `COLUMNS`: the figures that changed from one capture to the other."""
 
 Sentences = Callable[[Capture], Sequence[str]]
-"""What a capture's figures mean, in words."""
+"""Returns the meaning of a capture's figures, in words."""
 
 OnCapture = Callable[[str, int, int], None]
-"""Hears what is captured now, the number of captures before it, and of all."""
+"""Called with the name of the next capture, the number of captures before it, and the number of all."""
 
 
 class CountersEvidence:
-    """Captures a few suspects on both sides and compares their figures.
+    """Captures a few suspects in base and head and compares their figures.
 
-    What keeps counters from being read here (no Nsight Compute, no permission, a device that is busy or held) is one note, at the first
-    suspect.  The device is locked, and seen idle, while captures are made.
+    Where counters cannot be read (no Nsight Compute, no permission, a busy or locked device), the first suspect gets one note.  The device
+    is locked and found idle before the captures.
     """
 
     kind = "counters"
@@ -79,16 +79,16 @@ class CountersEvidence:
         progress: Callable[[], AbstractContextManager[OnCapture]],
     ) -> None:
         """Args:
-        collection: this checkout's kernels, whose ops give both sides their inputs.
-        before: the other side's, for as long as they are needed; raises FusebenchError where they are not to be had.
-        cache: as the times were taken; `silence_s`: seconds without a sign of life after which a capture is given up.
+        collection: this checkout's kernels, whose ops make the inputs of both revisions.
+        before: opens the base's kernels folders; raises FusebenchError where they are not available.
+        cache: cache state of the timed run; `silence_s`: seconds without a sign of life after which a capture is ended.
         """
         self._device, self._collection, self._before = device, collection, before
         self._cache, self._silence_s, self._progress = cache, silence_s, progress
         self._rows, self._sentences = rows, sentences
 
     def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
-        """An attachment for every suspect that is slower: a table, a reason, or that it was left out."""
+        """An attachment for every suspect that is slower: a table, a reason for its absence, or a note that it was left out."""
         slower = [suspect for suspect in suspects if suspect.slower]
         works = self._works(slower)
         chosen = first_of_each(works)
@@ -109,7 +109,7 @@ class CountersEvidence:
         return found | {one.key: self._note(reason if one.key in due else LEFT_OUT) for one in slower if one.key not in found}
 
     def _works(self, suspects: Iterable[EvidenceTarget]) -> list[list[EvidenceTarget]]:
-        """Suspects by kernel and work: cases of one op with equal parameters are the same work under several names."""
+        """Suspects grouped by kernel and work: cases of one op with equal parameters are the same work under several names."""
         works: dict[tuple[str, bytes], list[EvidenceTarget]] = {}
         for suspect in suspects:
             params = self._collection.op(suspect.case.op).parse_params(suspect.case.params)
@@ -117,10 +117,10 @@ class CountersEvidence:
         return list(works.values())
 
     def _compared(self, works: Sequence[Sequence[EvidenceTarget]]) -> Iterator[tuple[Sequence[EvidenceTarget], Attachment]]:
-        """Each with its evidence, as soon as it is there.
+        """Yield each group with its evidence as soon as that is complete.
 
         Raises:
-            FusebenchError: counters cannot be read here, the device is not to be had, or the other side is not.
+            FusebenchError: counters cannot be read here, the device is busy or locked, or the base is not available.
         """
         with (
             self._ready() as settings,
@@ -134,7 +134,7 @@ class CountersEvidence:
                 for side in (before, after):
                     suspect, done = work[0], 2 * number + len(captures)
                     said(f"{suspect.kernel} on {suspect.case.key}, {side.name}", done, 2 * len(works))
-                    # A name of its own: a capture that fails must not find another's report.
+                    # A new file name: a failed capture must not find the report of another.
                     captures.append(self._capture(suspect, side, settings, Path(scratch) / f"{done}{REPORT_SUFFIX}"))
                 yield work, self._attachment((before, after), captures)
 

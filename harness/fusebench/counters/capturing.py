@@ -1,4 +1,4 @@
-"""One kernel on one case under Nsight Compute: a process of its own, a report file, and the values in it."""
+"""Captures one kernel on one case under Nsight Compute: a process, a report file, and the values in it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from ..device.nsight import NsightProbe, denies_permission, permission_remedy
 from ..device.triton_programs import assembler_environment
 from ..errors import DeviceUnfitError, FusebenchError, UsageError
 from ..schema import CacheState, Case, ExitCode
-from .command import capture_command, import_command, query_command
+from .command import Ended, capture_command, import_command, query_command, run_watched
 from .metric_sets import missing, wanted
 from .raw_csv import CounterTableError, parse_raw_page
 from .records import CaptureStatus, Launch
 from .task import Called, CaptureTask, Doing, Message, Raised, read_messages
-from .watched import Ended, run_watched
 
 IMPORT_SILENCE_S = 120.0
 """Reading a report takes a second or two; a cold network disk takes longer."""
 
 
 class CounterReportError(UsageError):
-    """A file that is no Nsight Compute report, or one that this version cannot read."""
+    """The file is no Nsight Compute report, or this version cannot read it."""
 
 
 class NcuError(FusebenchError):
-    """Nsight Compute ended without what it was asked for."""
+    """Nsight Compute ended without the requested result."""
 
     exit_code = ExitCode.KERNEL_FAILED
 
@@ -43,24 +42,24 @@ class PermissionDeniedError(DeviceUnfitError):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of every kernel, and with what."""
+    """The metrics to read of every kernel, and the conditions."""
 
     ncu: str
     metric_set: str
     metrics: tuple[str, ...]
     cache_control: str
     silence_s: float
-    """Seconds without a sign of life after which a capture is given up."""
+    """Seconds without a sign of life after which a capture is ended."""
     permission_remedy: str
     visible_device: str
-    """What CUDA_VISIBLE_DEVICES is set to, so that the process sees one GPU; empty leaves it as it is."""
+    """Value of CUDA_VISIBLE_DEVICES, so that the process sees one GPU; empty leaves the variable as it is."""
     device: str = "cuda:0"
 
 
 def settings_for(
     device: Device, probe: NsightProbe, *, metric_set: str, metrics: tuple[str, ...], cache: CacheState, silence_s: float
 ) -> Settings:
-    """Settings for captures on `device` with what the probe found; with a cold cache Nsight Compute flushes it before every pass."""
+    """Settings for captures on `device` with the probe's program; with a cold cache Nsight Compute flushes it before every pass."""
     return Settings(
         ncu=probe.path,
         metric_set=metric_set,
@@ -73,7 +72,7 @@ def settings_for(
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one capture."""
+    """The result of one capture."""
 
     status: CaptureStatus
     reason: str = ""
@@ -91,16 +90,16 @@ def capture(
     report: Path,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Outcome:
-    """Profile one call of `kernel` on `case`, and read what was counted.
+    """Profile one call of `kernel` on `case`, and read its counters.
 
     Args:
         roots: kernels folders that define the op.
         kernel_roots: kernels folders that hold the kernel.
-        report: the `.ncu-rep` file to write; it is left there whenever Nsight Compute wrote one.
-        on_step: hears what is being done, whenever that changes.
+        report: the `.ncu-rep` file to write; it stays whenever Nsight Compute wrote one.
+        on_step: called with the name of each step when it begins.
 
     Raises:
-        PermissionDeniedError: counters may not be read; with the remedy.
+        PermissionDeniedError: the driver refuses to read counters; the message has the remedy.
     """
     with tempfile.TemporaryDirectory(prefix="fusebench_ncu_") as scratch:
         diary, file = Path(scratch) / "diary", Path(scratch) / "task.json"
@@ -142,11 +141,11 @@ def capture(
 
 
 def read_report(ncu: str, report: Path, metrics: Sequence[str]) -> tuple[Launch, ...]:
-    """The launches in a report, with those of `metrics` that it holds.
+    """The launches in a report, with the available ones of `metrics`.
 
     Raises:
         CounterReportError: the file is missing, or is no report that this `ncu` reads.
-        CounterTableError: the report was read and printed in a form that is not known.
+        CounterTableError: Nsight Compute printed the report in an unknown form.
     """
     if not report.is_file():
         raise CounterReportError(f"{report}: no such file; expected a .ncu-rep file that `fusebench ncu` or `ncu --export` wrote")
@@ -160,11 +159,11 @@ def read_report(ncu: str, report: Path, metrics: Sequence[str]) -> tuple[Launch,
 
 
 def listed_metrics(settings: Settings) -> frozenset[str]:
-    """Names of the counters that the GPU has, without suffixes.
+    """Names of the GPU's counters, without suffixes.
 
     Raises:
         NcuError: Nsight Compute does not list them.
-        PermissionDeniedError: it may not.
+        PermissionDeniedError: the driver refuses to read counters.
     """
     ended = run_watched(query_command(settings.ncu), _environment(settings), silence_s=settings.silence_s)
     if denies_permission(ended.said):
@@ -192,7 +191,7 @@ def _read(report: Path, settings: Settings, kernel: str, case: Case) -> Outcome:
 
 
 def _failure(ended: Ended, messages: Sequence[Message], settings: Settings) -> str:
-    """Why the profiled process, or Nsight Compute, did not come to its end; empty where both did."""
+    """The reason why the profiled process or Nsight Compute failed; empty where both ended well."""
     if ended.code is None:
         started = "Nsight Compute gave no result" if messages else "Nsight Compute did not start the process"
         lock = "" if messages else " (another Nsight Compute may hold the lock file in TMPDIR)"
@@ -219,7 +218,7 @@ def _doing(messages: Sequence[Message]) -> str:
 
 
 def _complaints(said: str) -> str:
-    """Nsight Compute's own errors, in one line."""
+    """Nsight Compute's own errors, on one line."""
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
     return " ".join(errors)
 

@@ -1,8 +1,7 @@
 """The process that Nsight Compute profiles: one kernel, one case, one profiled call.
 
-`python -m fusebench.counters.child TASK.json`.  Everything that is not the call itself (loading, inputs, compilation, tuning, restoring
-what an in-place op overwrites) happens before the profiler is switched on.  One process per kernel and case: a kernel that takes its
-process down takes nothing else along.
+`python -m fusebench.counters.child TASK.json`.  All other work (loading, inputs, compilation, tuning, restoring the inputs of an in-place
+op) happens before the profiler is switched on.  Each kernel and case has its own process, so a crash stops no other capture.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the task in the file that the one argument names; 0 when its call was made, 1 when something raised."""
+    """Run the task in the file that the one argument names.  Returns 0 when its call was made, 1 when an exception ended it."""
     (file,) = arguments
     task = msgspec.json.decode(Path(file).read_bytes(), type=CaptureTask)
     diary = Path(task.diary)
     try:
         perform(task, lambda what: write_message(diary, Doing(what)))
-    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is what became of its capture
+    except Exception as error:  # noqa: BLE001 - any error of a kernel is the result of its capture
         write_message(diary, Raised(describe_exception(error, [Path(root) for root in (*task.roots, *task.kernel_roots)])))
         return 1
     write_message(diary, Called())
@@ -43,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def perform(task: CaptureTask, say: Callable[[str], None]) -> None:
-    """Make the task's one profiled call; `say(what)` hears of every step before it is taken."""
+    """Make the task's one profiled call; `say(what)` is called before every step."""
     say("loading the kernels")
     import torch
 
@@ -67,7 +66,7 @@ def perform(task: CaptureTask, say: Callable[[str], None]) -> None:
 
 
 def _placed(task: CaptureTask, device: torch.device) -> Arm:
-    """The kernel with inputs of its own, placed as timed ones are."""
+    """The kernel with inputs of its own, placed like timed ones."""
     import torch
 
     same, wanted = task.kernel_roots == task.roots, KernelId.parse(task.kernel)
@@ -82,7 +81,7 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
 
 @contextmanager
 def profiled(device: torch.device) -> Iterator[None]:
-    """The range that Nsight Compute profiles when it is told not to start by itself; nothing on a CPU."""
+    """The range that Nsight Compute profiles when it does not start by itself; no effect on a CPU."""
     if device.type != "cuda":
         yield
         return

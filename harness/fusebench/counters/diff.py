@@ -1,4 +1,4 @@
-"""Two captures side by side: every figure before and after, what changed in percent, and which captures belong together."""
+"""Two captures side by side: every figure before and after, its change in percent, and the choice of pairs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     unit: Unit
     launch: int | None = None
-    """Which launch of several, from 0; None for the whole call."""
+    """Index of the launch among several, from 0; None for the whole call."""
     before: float | None
     after: float | None
     """None where it was not collected."""
     better: Better
     scatter: float
-    """Percent that counts as no change."""
+    """Percent below which a change counts as none."""
 
     @property
     def percent(self) -> float | None:
@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def improved(self) -> bool | None:
-        """Whether the change is for the better; None where there is none beyond scatter, or its direction has no such meaning."""
+        """Whether the change is for the better; None within the scatter, and for figures without a better direction."""
         if self.before is None or self.after is None or self.before == self.after or self.better is Better.NEITHER:
             return None
         if self.percent is not None and abs(self.percent) < self.scatter:
@@ -43,17 +43,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two captures of one case that belong side by side."""
+    """Two captures of one case to put side by side."""
 
     before: Capture
     after: Capture
 
 
 def changes(before: Capture, after: Capture) -> list[Change]:
-    """A row per figure that either has, in the order of `FIGURES`.
+    """One row per figure of either capture, in the order of `FIGURES`.
 
-    Calls of one launch each are compared figure by figure.  Otherwise what adds up is compared call by call, then, if both make the same
-    number of launches, everything launch by launch in order.
+    Calls of one launch each are compared figure by figure.  Otherwise additive figures are compared call by call.  If both calls make the
+    same number of launches, all figures follow launch by launch, in order.
     """
     old, new = call_figures(before), call_figures(after)
     rows = list(_rows([(figure, total(figure, old), total(figure, new)) for figure in FIGURES]))
@@ -64,7 +64,7 @@ def changes(before: Capture, after: Capture) -> list[Change]:
 
 
 def version_pairs(captures: Sequence[Capture]) -> list[Pair]:
-    """Versions of one kernel on one case and of one side, each beside the next higher one that was captured."""
+    """Versions of one kernel on one case in one revision, each beside the next higher captured version."""
     groups: dict[tuple[str, str, str], list[Capture]] = {}
     for capture in _captured(captures):
         groups.setdefault((capture.case_key, _unversioned(capture), capture.side), []).append(capture)
@@ -77,7 +77,7 @@ def version_pairs(captures: Sequence[Capture]) -> list[Pair]:
 
 
 def side_pairs(before: Sequence[Capture], after: Sequence[Capture]) -> list[Pair]:
-    """The same kernel on the same case in two lists of captures, such as the two sides of a run or two runs; in the order of `after`."""
+    """The same kernel on the same case in two lists of captures (base and head, or two runs), in the order of `after`."""
     known = {(capture.case_key, capture.kernel): capture for capture in _captured(before)}
     found = ((known.get((capture.case_key, capture.kernel)), capture) for capture in _captured(after))
     return [Pair(before=old, after=new) for old, new in found if old is not None]

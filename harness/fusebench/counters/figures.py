@@ -1,4 +1,4 @@
-"""The figures that people read, taken from Nsight Compute's metrics; one that a set did not collect is None, never zero."""
+"""The figures for readers, made from Nsight Compute's metrics; a figure that a set did not collect is None, never zero."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .metric_table import METRICS, SECTOR_BYTES
 from .records import Capture, Launch
 
 ISSUING = ("selected", "not_selected")
-"""Warp states that are no wait: the warp issues, or could have."""
+"""Warp states that are no wait: the warp issues, or could issue."""
 
 WARP_STATES = frozenset(STALLS) - {"gmma"}
-"""Every state in which a resident warp can be, but for the one that only Hopper has: together they are the whole of its time."""
+"""Every state of a resident warp except the one that only Hopper has; together they are all of its time."""
 
 
 class Unit(StrEnum):
-    """What a figure is counted in; how it is written is the report's business."""
+    """The unit of a figure; reports choose how to write it."""
 
     NANOSECONDS = "ns"
     COUNT = "count"
@@ -31,31 +31,31 @@ class Unit(StrEnum):
 
 
 class Better(StrEnum):
-    """Which way a change of a figure is good."""
+    """The good direction of a change."""
 
     LOWER = "lower"
     HIGHER = "higher"
     NEITHER = ""
-    """It describes the kernel, or is good only together with another figure."""
+    """The figure describes the kernel, or is good only together with another figure."""
 
 
 class LaunchFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one launch, by the keys of `METRICS`."""
+    """The known figures of one launch, by the keys of `METRICS`."""
 
     name: str
     blocks: int
     threads: int
-    """Per block."""
+    """Threads per block."""
     values: Mapping[str, float]
-    """Only what was collected."""
+    """Collected metrics only, in base units."""
     stalls: Mapping[str, float]
-    """Average cycles that a warp spends in each state between two of its instructions: warps in the state per issue, by Little's law."""
+    """Average cycles that a warp spends in each state between two of its instructions: warps in the state per issue (Little's law)."""
 
     def get(self, key: str) -> float | None:
         """The figure `key` of `METRICS`, or None if it was not collected.
 
         Raises:
-            KeyError: no figure has this key; a misspelt one would otherwise read as not collected.
+            KeyError: no figure has this key; a misspelt key would otherwise look like an uncollected figure.
         """
         METRICS[key]
         return self.values.get(key)
@@ -76,7 +76,7 @@ class LaunchFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def l2_written(self) -> float | None:
-        """Bytes that multiprocessors store into the L2: what DRAM receives now or later."""
+        """Bytes that multiprocessors store into the L2; DRAM receives them now or later."""
         return _times(self.get("l2_write_sectors"), SECTOR_BYTES)
 
     @property
@@ -85,16 +85,16 @@ class LaunchFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> float | None:
-        """DRAM bytes that the launch causes: those read, and those stored, whether or not they had left the L2 when it ended.
+        """DRAM bytes caused by the launch: bytes read, and bytes stored, also those still in the L2 when it ended.
 
-        None without `l2_write_sectors`: what DRAM had received by then is no substitute (see traffic.py).
+        None without `l2_write_sectors`: the bytes in DRAM by then are no substitute (see traffic.py).
         """
         written, stored = self.get("dram_written"), self.l2_written
         return _sum(self.get("dram_read"), max(written, stored) if written is not None and stored is not None else None)
 
     @property
     def moved_share(self) -> float | None:
-        """`moved` in percent of what DRAM could move in the time: its throughput, scaled up by the stores that it had yet to receive."""
+        """`moved` in percent of DRAM's peak in that time: DRAM's throughput, scaled up by the stores that it had not received yet."""
         throughput, scale = self.get("dram_throughput"), _ratio(self.moved, self.dram_bytes)
         return throughput * scale if throughput is not None and scale is not None else None
 
@@ -108,23 +108,23 @@ class LaunchFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local_bytes(self) -> float | None:
-        """Bytes of local memory that the L1 is asked for: spilled registers, and arrays indexed at run time."""
+        """Bytes of local memory requested from the L1: spilled registers, and arrays indexed at run time."""
         return _times(_sum(self.get("local_load_sectors"), self.get("local_store_sectors")), SECTOR_BYTES)
 
     @property
     def busy_share(self) -> float | None:
-        """How long the average multiprocessor had work, in percent of the busiest one's time."""
+        """Time with work of the average multiprocessor, in percent of the busiest one's."""
         return _times(_ratio(self.get("sm_active"), self.get("sm_active_most")), 100)
 
     @property
     def limits(self) -> dict[str, float]:
-        """Blocks per multiprocessor that each resource allows, of those collected."""
+        """Blocks per multiprocessor that each collected resource allows."""
         found = {name: self.get(f"limit_{name}") for name in ("registers", "shared", "warps", "blocks", "barriers")}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """The resources that stop at the fewest blocks; empty without all limits."""
+        """The resources that allow the fewest blocks; empty unless all limits were collected."""
         limits = self.limits
         if not {"registers", "shared", "warps", "blocks"} <= limits.keys():
             return ()
@@ -133,12 +133,12 @@ class LaunchFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warp_latency(self) -> float | None:
-        """Average cycles between two instructions of a warp; None unless every state of it was collected."""
+        """Average cycles between two instructions of a warp; None unless all its states were collected."""
         return sum(self.stalls.values()) if self.stalls.keys() >= WARP_STATES else None
 
     @property
     def waits(self) -> tuple[tuple[str, float], ...]:
-        """What warps wait for, the longest first, each in percent of their time between two instructions."""
+        """The waits of warps, longest first, each in percent of their time between two instructions."""
         latency = self.warp_latency
         if not latency:
             return ()
@@ -154,20 +154,20 @@ class Figure(msgspec.Struct, frozen=True):
     value: Callable[[LaunchFigures], float | None]
     better: Better = Better.NEITHER
     additive: bool = False
-    """A chain's figure is the sum over its launches; otherwise it has one for each launch only."""
+    """Whether a chain's figure is the sum over its launches; otherwise each launch has its own."""
     scatter: float = 1.0
-    """Percent that two captures of the same code may differ by: no smaller change is called better or worse.  DRAM reads of the same bytes
-    differed by up to 0.4 % over the launches profiled."""
+    """Percent by which two captures of the same code may differ; a smaller change is neither better nor worse.  DRAM reads of the same
+    bytes differed by up to 0.4 % over the profiled launches."""
     shown_from: float = -math.inf
-    """Rows in which every value is less are left out."""
+    """Rows are left out where every value is below this."""
 
 
 CLOCK_SCATTER = 5.0
-"""Percent by which times of one capture each may differ: the clocks are left alone, and over five launches profiled within half a minute on
-an H200 the multiprocessors' clock varied from 1.90 to 1.99 GHz.  Whether a kernel became faster is for `fusebench ab` to say."""
+"""Percent by which the times of two captures may differ.  The clocks are left alone: over five launches profiled within half a minute on an
+H200 the multiprocessors' clock varied from 1.90 to 1.99 GHz.  `fusebench ab` decides whether a kernel became faster."""
 
 WAIT_SHOWN_FROM = 2.0
-"""Percent of a warp's time: the kinds of wait below it, two in three of the 17, are not worth a row."""
+"""Percent of a warp's time: kinds of wait below it, two in three of the 17, get no row."""
 
 
 def _of(key: str) -> Callable[[LaunchFigures], float | None]:
@@ -217,11 +217,11 @@ FIGURES = (
     Figure("cycles between a warp's instructions", Unit.NUMBER, lambda launch: launch.warp_latency),
     *(_waiting(reason) for reason in STALLS if reason not in ISSUING),
 )
-"""In the order in which they are shown."""
+"""In display order."""
 
 
 def launch_figures(launch: Launch) -> LaunchFigures:
-    """The figures of one launch; a metric that is no number counts as not collected."""
+    """The figures of one launch; a metric without a number counts as not collected."""
     values = {key: launch.metrics.get(metric.name, math.nan) for key, metric in METRICS.items()}
     stalls = {reason: launch.metrics.get(stall_metric(reason), math.nan) for reason in STALLS}
     return LaunchFigures(
@@ -241,7 +241,7 @@ def call_figures(capture: Capture) -> tuple[LaunchFigures, ...]:
 def total(figure: Figure, launches: tuple[LaunchFigures, ...]) -> float | None:
     """`figure` of the whole call: the sum over the launches, or the one launch's own.
 
-    None where a launch lacks it, where there is no launch, and for a chain's figure that does not add up.
+    None where a launch lacks it, where there is no launch, and for a chain's figure that is not additive.
     """
     if len(launches) == 1:
         return figure.value(launches[0])
@@ -249,7 +249,7 @@ def total(figure: Figure, launches: tuple[LaunchFigures, ...]) -> float | None:
 
 
 def worth_showing(figure: Figure, values: Iterable[float | None]) -> bool:
-    """Whether a row of `figure` says anything: one of its values is known and not too small to matter."""
+    """Whether to show a row of `figure`: one of its values is known and large enough to matter."""
     return any(value is not None and value >= figure.shown_from for value in values)
 
 

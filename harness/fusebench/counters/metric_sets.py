@@ -1,4 +1,4 @@
-"""Which counters are read: the three sets, what every capture yields beside them, and names that a user gives.
+"""The counters to read: the three sets, the metrics that every capture yields, and names from the user.
 
 Names are Nsight Compute's.  The sets hold plain hardware counters, one name per figure, and no `.min`/`.max` companions: every extra
 counter may cost a replay pass.  Each name was seen with a value on an H200 (ncu 2025.3.1).
@@ -13,7 +13,7 @@ from ..errors import UnknownNameError, UsageError
 
 
 class MetricSet(StrEnum):
-    """How much is read."""
+    """How many counters are read."""
 
     QUICK = "quick"
     MEMORY = "memory"
@@ -21,10 +21,10 @@ class MetricSet(StrEnum):
 
 
 EVIDENCE = "evidence"
-"""What a regression brings along: the metrics of `full` alone, since nobody opens its report in the viewer that wants the rest."""
+"""The set for a regression's evidence: the metrics of `full`, without Nsight Compute's own set for its viewer."""
 
 NAMED = "named"
-"""What a record calls its set where the user named the metrics."""
+"""The set's name in a record where the user named the metrics."""
 
 QUICK = (
     "gpu__time_duration.sum",
@@ -42,7 +42,7 @@ QUICK = (
     "lts__t_sectors_srcunit_tex_op_read.sum",
     "lts__t_sectors_srcunit_tex_op_write.sum",
 )
-"""Time, achieved occupancy, instructions, traffic to memory with what waits in the L2 to be written, and shares of the peaks."""
+"""Time, achieved occupancy, instructions, memory traffic with the stores still in the L2, and shares of the peaks."""
 
 MEMORY = (
     *QUICK,
@@ -62,7 +62,7 @@ MEMORY = (
     "lts__t_sectors.sum.per_second",
     "lts__t_sectors_srcunit_tex.sum",
 )
-"""`quick`, and what passes through the caches: sectors per request, hit rates, local memory (spills), throughput."""
+"""`quick`, and the traffic through the caches: sectors per request, hit rates, local memory (spills), throughput."""
 
 STALLS = (
     "barrier",
@@ -85,11 +85,11 @@ STALLS = (
     "tex_throttle",
     "wait",
 )
-"""Why a resident warp does not issue, by Nsight Compute's words; `selected` is the one that does."""
+"""Reasons why a resident warp does not issue, in Nsight Compute's words; `selected` is the warp that issues."""
 
 
 def stall_metric(reason: str) -> str:
-    """The metric of a stall reason: warps that wait for it, on average, per cycle in which an instruction is issued."""
+    """The metric of a stall reason: average number of warps that wait for it, per cycle with an issue."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
@@ -108,7 +108,7 @@ FULL = (
     "sm__cycles_active.max",
     *(stall_metric(reason) for reason in STALLS),
 )
-"""`memory`, and what the schedulers do: stall reasons, eligible warps, how evenly the multiprocessors were busy."""
+"""`memory`, and the schedulers' work: stall reasons, eligible warps, balance of the multiprocessors."""
 
 SETS = {MetricSet.QUICK: QUICK, MetricSet.MEMORY: MEMORY, MetricSet.FULL: FULL}
 
@@ -130,17 +130,17 @@ ALWAYS = (
     "device__attribute_l2_cache_size",
     "profiler__replayer_passes",
 )
-"""What Nsight Compute reports with any capture, whatever was asked for: the launch, its theoretical occupancy, and the number of passes."""
+"""Metrics of every capture, whatever the request: the launch, its theoretical occupancy, and the number of passes."""
 
 _NOT_LISTED = ("launch__", "device__", "derived__", "profiler__", "sm__maximum_warps_", "smsp__maximum_warps_")
-"""Beginnings of names that can be asked for and are not in the list of hardware counters."""
+"""Prefixes of names that Nsight Compute takes although they are not in its list of hardware counters."""
 
 
 def split_names(given: Sequence[str]) -> tuple[str, ...]:
     """Names from repeated, comma-separated options, once each.
 
     Raises:
-        UsageError: none is left, or a name of a kind whose expansion a record could not hold.
+        UsageError: no name is left, or a name stands for several metrics, which a record cannot hold.
     """
     names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
     if not names:
@@ -152,7 +152,11 @@ def split_names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def require_known(names: Sequence[str], listed: Collection[str]) -> None:
-    """Raise UnknownNameError for a name whose part before the first dot is not among `listed`, the GPU's counters."""
+    """Check the part before the first dot of each name against `listed`, the GPU's counters.
+
+    Raises:
+        UnknownNameError: a name is not listed.
+    """
     for name in names:
         base, dot, rest = name.partition(".")
         if base not in listed and not name.startswith(_NOT_LISTED):
@@ -160,7 +164,7 @@ def require_known(names: Sequence[str], listed: Collection[str]) -> None:
 
 
 def wanted(name: str, asked: Collection[str]) -> bool:
-    """Whether a column of Nsight Compute's table belongs in the record: asked for, an expansion of what was, or there with any capture."""
+    """Whether a column of Nsight Compute's table belongs in the record: requested, expanded from a request, or in every capture."""
     if name in asked or name in ALWAYS:
         return True
     base, _, rest = name.partition(".")
@@ -168,5 +172,5 @@ def wanted(name: str, asked: Collection[str]) -> bool:
 
 
 def missing(asked: Sequence[str], found: Collection[str]) -> list[str]:
-    """What was asked for and has no value: names, in order."""
+    """The requested names without a value, in order."""
     return [name for name in asked if name not in found and not any(other.startswith(f"{name}.") for other in found)]

@@ -1,7 +1,6 @@
-"""What the figures and rules are made of: one table of key, Nsight Compute's name, unit and meaning.
+"""The metrics behind figures and rules: one table of key, Nsight Compute's name, unit and meaning.
 
-Names and meanings are those of the metrics reference in Nsight Compute's Kernel Profiling Guide; metric_sets.py says which set collects
-what.
+Names and meanings follow the metrics reference in Nsight Compute's Kernel Profiling Guide; metric_sets.py assigns the metrics to sets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Nsight Compute's raw page as CSV: a row per launch, a column per metric, and a row of units between the names and the values.
 
-This is the one way in which values are read.  The Python module that comes with Nsight Compute would give the same numbers, but it is not
-part of every installation, while `ncu --import … --page raw --csv` is.
+Values are read in this way only.  Nsight Compute's Python module would give the same numbers, but not every installation has it, while
+every one has `ncu --import … --page raw --csv`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NAME, _GRID, _BLOCK = "Kernel Name", "Grid Size", "Block Size"
 
 
 class CounterTableError(FusebenchError):
-    """What Nsight Compute printed is not the table that it was asked for."""
+    """Nsight Compute printed another table than expected."""
 
     exit_code = ExitCode.KERNEL_FAILED
 
 
 def parse_raw_page(text: str, keep: Callable[[str], bool]) -> tuple[Launch, ...]:
-    """The launches of `text`, in order, with those numeric metrics whose name `keep` accepts, in base units.
+    """The launches of `text`, in order, with the numeric metrics whose name `keep` accepts, in base units.
 
-    Lines before the table (`==PROF== …`) are passed over.  A cell without a number (nothing, a word, nan) is no metric of its launch.
+    Lines before the table (`==PROF== …`) are skipped.  A cell without a number (empty, a word, nan) gives its launch no metric.
 
     Raises:
-        CounterTableError: there is no table, or a row of it is cut short.
+        CounterTableError: there is no table, or one of its rows is cut short.
     """
     lines = text.splitlines(keepends=True)
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -79,9 +79,9 @@ def number_in(cell: str) -> float | None:
 
 
 def unit_factor(unit: str) -> float:
-    """What a value in `unit` is multiplied by to be in base units: nanoseconds, bytes, hertz; per second where it is a rate.
+    """The factor from `unit` to base units: nanoseconds, bytes, hertz; per second for a rate.
 
-    `Mbyte` and `Tbyte/s` are decimal.  Counts (`inst`, `sector`, `warp`) and shares (`%`) stand as they are.
+    `Mbyte` and `Tbyte/s` are decimal.  Counts (`inst`, `sector`, `warp`) and shares (`%`) have a factor of 1.
     """
     numerator, *denominators = unit.split("/")
     factor = _part_factor(numerator)
@@ -99,7 +99,7 @@ def _part_factor(part: str) -> float:
 
 
 def _extent(cell: str) -> tuple[int, int, int]:
-    """`(4096, 1, 1)`."""
+    """The three sizes in a cell such as `(4096, 1, 1)`."""
     numbers = [int(number) for number in re.findall(r"\d+", cell)]
     if len(numbers) != 3:
         raise CounterTableError(f"Nsight Compute's table: a size of {cell!r}, expected three numbers such as (4096, 1, 1)")

@@ -1,7 +1,7 @@
-"""What counters say in words: small rules, each with its threshold and where that comes from.
+"""The meaning of counters in words: small rules, each with its threshold and the threshold's source.
 
-A rule sees the figures of one launch and answers with a sentence that holds its numbers, or with None: it does not apply, or a metric that
-it needs was not collected.  `fusebench ncu` prints the sentences; docs/ncu.md explains them.
+A rule takes the figures of one launch and returns a sentence with its numbers.  It returns None where it does not apply, or where a metric
+was not collected.  `fusebench ncu` prints the sentences; docs/ncu.md explains them.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from .records import Capture
 from .traffic import megabytes, traffic
 
 NEAR_PEAK = 80.0
-"""Percent of a peak from which it is what bounds a kernel.  A plain copy on an H200 moves 80 % of DRAM's peak at 100 MB, 88 % at 2 GiB."""
+"""Percent of a peak from which the peak bounds a kernel.  A plain copy on an H200 moves 80 % of DRAM's peak at 100 MB, 88 % at 2 GiB."""
 
 COPY_SHARE = 75.0
-"""Percent of DRAM's peak that read and stored bytes amount to when a kernel runs as fast as a copy does.  On an H200 copies of 75 to 100 MB
-reach 77 to 80 %; DRAM itself is less busy, because part of their stores stays in the L2."""
+"""Read and stored bytes in percent of DRAM's peak from which a kernel runs as fast as a copy.  On an H200 copies of 75 to 100 MB reach 77
+to 80 %; DRAM itself is less busy, because part of their stores stays in the L2."""
 
 FAR_FROM_PEAK = 60.0
 """Percent below which neither compute nor memory explains the time; Nsight Compute's own speed-of-light rule has the same bound."""
 
 LONGEST_WAIT = 30.0
-"""Percent of the time between a warp's instructions from which one kind of wait is worth naming.  In profiles of the select01 kernels the
-wait for loads takes 32 to 63 %, and no other kind of wait more than 12 %."""
+"""Percent of the time between a warp's instructions from which a rule names one kind of wait.  In profiles of the select01 kernels the wait
+for loads takes 32 to 63 %, and no other kind of wait more than 12 %."""
 
 LOW_OCCUPANCY = 50.0
 """Percent.  At half occupancy one 16-byte load in flight per thread keeps 16 kB per multiprocessor under way, 2.2 MB on an H200: its
 4.8 TB/s for 0.45 us, the order of a memory's latency.  Below it a kernel depends on several loads in flight per thread."""
 
 LIMIT_IN_FORCE = 0.8
-"""Share of theoretical occupancy that is achieved when the limit, not imbalance or a lack of blocks, decides it."""
+"""Share of theoretical occupancy that is achieved when the limit is the cause, not imbalance or a lack of blocks."""
 
 USED_SECTOR_BYTES = 24.0
-"""Bytes used of a sector's 32.  The worst that misaligned rows of 128 bytes do is 4 sectors' worth in 5 (25.6); a stride of two elements
-uses 16 or fewer."""
+"""Bytes used of a sector's 32.  Misaligned rows of 128 bytes use 4 sectors' worth of 5 at worst (25.6); a stride of two elements uses 16 or
+fewer."""
 
 EXCESS_TRAFFIC = 1.1
-"""Bytes moved per byte that must be."""
+"""Bytes moved per byte of the op's minimum."""
 
 EXCESS_BYTES = 256 * 1024
 """Fewer bytes above the minimum are code, constants and page tables: 16 to 20 kB in profiles of the select01 kernels."""
@@ -52,7 +52,7 @@ IDLE_TAIL = 5.0
 launches of a set of five where it is more than 6 %, and none of the three below 5 %."""
 
 LOCAL_SHARE = 1.0
-"""Percent of the sectors that the L1 is asked for.  Less, such as a stack slot per block, costs nothing that can be measured."""
+"""Percent of the sectors requested from the L1.  Less, such as a stack slot per block, has no measurable cost."""
 
 LOW_ISSUE = 40.0
 """Percent of cycles with an issue; the fast select01 kernels have 52 to 55 %, the slow one of the chain 30 %."""
@@ -69,7 +69,7 @@ LATENCIES = {
     "no_instruction": "instructions",
     "sleeping": "a sleep to end",
 }
-"""Warp states that are latencies, in words; those left out (throttles, dispatch) are full queues."""
+"""Warp states that are latencies, in words; the others (throttles, dispatch) are full queues."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +77,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     launch: int | None = None
-    """Which launch of several, from 0; None where it is about the whole call."""
+    """Index of the launch among several, from 0; None for the whole call."""
     sentence: str
 
 
 def read(capture: Capture) -> list[Reading]:
-    """What the rules say of `capture`: each launch in order, then the call."""
+    """The sentences for `capture`: each launch in order, then the call."""
     launches = call_figures(capture)
     chain = len(launches) > 1
     found = [
@@ -103,7 +103,7 @@ def read_launch(launch: LaunchFigures) -> Iterator[tuple[str, str]]:
 
 
 def memory_bound(launch: LaunchFigures) -> str | None:
-    """DRAM, or another part of the way to memory, works near its peak, or bytes move as fast as a copy moves them."""
+    """DRAM, or another part of the way to memory, works near its peak, or bytes move as fast as in a copy."""
     dram, memory, moved = launch.get("dram_throughput"), launch.get("memory_throughput"), launch.moved_share
     if dram is not None and dram >= NEAR_PEAK:
         return f"memory-bound: DRAM works at {dram:.1f} % of its peak"
@@ -138,7 +138,7 @@ def latency_bound(launch: LaunchFigures) -> str | None:
 
 
 def register_limited(launch: LaunchFigures) -> str | None:
-    """Registers keep occupancy low where more of it could help."""
+    """Registers keep occupancy low where more occupancy could help."""
     registers = launch.get("registers")
     if registers is None:
         return None
@@ -146,7 +146,7 @@ def register_limited(launch: LaunchFigures) -> str | None:
 
 
 def shared_limited(launch: LaunchFigures) -> str | None:
-    """Shared memory keeps occupancy low where more of it could help."""
+    """Shared memory keeps occupancy low where more occupancy could help."""
     shared = launch.get("shared_bytes")
     if shared is None:
         return None
@@ -154,12 +154,12 @@ def shared_limited(launch: LaunchFigures) -> str | None:
 
 
 def uncoalesced_loads(launch: LaunchFigures) -> str | None:
-    """Global loads use too little of the sectors that they move."""
+    """Global loads use too little of their sectors."""
     return _uncoalesced("loads", launch.get("load_bytes_per_sector"), launch.load_sectors_per_request)
 
 
 def uncoalesced_stores(launch: LaunchFigures) -> str | None:
-    """Global stores fill too little of the sectors that they touch."""
+    """Global stores fill too little of their sectors."""
     return _uncoalesced("stores", launch.get("store_bytes_per_sector"), launch.store_sectors_per_request)
 
 
@@ -172,7 +172,7 @@ def small_grid(launch: LaunchFigures) -> str | None:
 
 
 def tail(launch: LaunchFigures) -> str | None:
-    """The last wave of blocks is partial, and multiprocessors are seen to have waited for it."""
+    """The last wave of blocks is partial, and multiprocessors waited for it."""
     waves, busy = launch.get("waves"), launch.busy_share
     if waves is None or busy is None or waves <= 1 or 100 - busy < IDLE_TAIL:
         return None
@@ -186,7 +186,7 @@ def tail(launch: LaunchFigures) -> str | None:
 
 
 def local_memory(launch: LaunchFigures) -> str | None:
-    """Registers were spilled, or arrays are indexed at run time, and it shows in the traffic."""
+    """Spills, or arrays indexed at run time, show in the traffic."""
     local, loads, stores = launch.local_bytes, launch.get("load_sectors"), launch.get("store_sectors")
     if local is None or loads is None or stores is None or local == 0:
         return None
@@ -197,7 +197,7 @@ def local_memory(launch: LaunchFigures) -> str | None:
 
 
 def low_issue(launch: LaunchFigures) -> str | None:
-    """Schedulers mostly find no warp that is ready, and memory's peak is not the reason."""
+    """Schedulers mostly find no ready warp, and memory's peak is not the reason."""
     issue, eligible, resident = launch.get("issue_active"), launch.get("eligible_warps"), launch.get("active_warps")
     if issue is None or eligible is None or resident is None or issue >= LOW_ISSUE or eligible >= 1 or memory_bound(launch):
         return None
@@ -205,7 +205,7 @@ def low_issue(launch: LaunchFigures) -> str | None:
 
 
 def excess_traffic(capture: Capture) -> str | None:
-    """The call moves more bytes than its op must."""
+    """The call moves more bytes than its op's minimum."""
     found = traffic(capture)
     if found is None or found.per_minimum_byte < EXCESS_TRAFFIC or found.moved - found.minimum < EXCESS_BYTES:
         return None
@@ -228,11 +228,11 @@ LAUNCH_RULES: tuple[Callable[[LaunchFigures], str | None], ...] = (
     tail,
     low_issue,
 )
-"""In the order in which they are read out."""
+"""In display order."""
 
 
 def _limited(launch: LaunchFigures, resource: str, words: str) -> str | None:
-    """The sentence of a resource that decides occupancy, where that is low and nothing works at its peak."""
+    """The sentence for a resource that limits occupancy, where that is low and no unit works at its peak."""
     theoretical, achieved = launch.get("theoretical_occupancy"), launch.get("achieved_occupancy")
     if theoretical is None or achieved is None or resource not in launch.limited_by or theoretical >= LOW_OCCUPANCY:
         return None

@@ -13,11 +13,11 @@ COUNTERS_VERSION = 1
 
 
 class CaptureStatus(StrEnum):
-    """How far a kernel came on a case."""
+    """The result of a kernel on a case."""
 
     CAPTURED = "captured"
     UNSUPPORTED = "unsupported"
-    """The kernel declines the case, with a reason."""
+    """The kernel declines the case; the reason is recorded."""
     NOT_RUNNABLE = "not_runnable"
     """A library that the kernel needs is absent."""
     NO_LAUNCH = "no_launch"
@@ -34,8 +34,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     metrics: dict[str, float]
-    """By Nsight Compute's names.  Times in nanoseconds, sizes in bytes, frequencies in hertz, whatever unit the report shows; shares
-    (`.pct`, `pct_of_peak…`) in percent, as there."""
+    """By Nsight Compute's names, in base units whatever the report shows: nanoseconds, bytes, hertz; shares (`.pct`, `pct_of_peak…`) in
+    percent."""
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     shape: str
     side: str = ""
-    """Empty, or what the kernels folder stands for where two are captured (`base`)."""
+    """Empty, or the revision of the kernels folder where two are captured (`base`)."""
     status: CaptureStatus
     reason: str = ""
     minimum_bytes: int
@@ -66,7 +66,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CounterRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one `fusebench ncu` captured; `ncu.json` in the run's folder."""
+    """All captures of one `fusebench ncu`; `ncu.json` in the run's folder."""
 
     version: int = COUNTERS_VERSION
     id: str
@@ -76,14 +76,14 @@ class CounterRun(msgspec.Struct, frozen=True, kw_only=True):
     metric_set: str
     """`quick`, `memory`, `full`, or `named`."""
     metrics: tuple[str, ...]
-    """What was asked for."""
+    """The requested metrics."""
     cache_control: str
     """`all`: Nsight Compute flushes the caches before every replay pass; `none`."""
     clock_control: str
     """Always `none`: the card's clocks are left alone."""
     environment: Environment
     base: str = ""
-    """What captures of the side `base` are of: a commit, a folder of kernels, or another run; empty without any."""
+    """Origin of the captures with side `base`: a commit, a folder of kernels, or another run; empty without any."""
     cases: tuple[Case, ...]
     captures: tuple[Capture, ...]
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What passes between the driver and the process that is profiled: a task as a file, and lines of what it is doing as another."""
+"""Messages between the driver and the profiled process: a task in one file, and progress lines in another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from ..schema import Case
 
 WARM_UP_CALLS = 3
-"""Calls before the profiled one.  The first compiles and tunes; kernels that remember their launch do so in the second at the latest."""
+"""Calls before the profiled one.  The first compiles and tunes; kernels with remembered launches record them by the second."""
 
 
 class CaptureTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class CaptureTask(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...]
     """Kernels folders that define the op, and so the inputs."""
     kernel_roots: tuple[str, ...]
-    """Kernels folders that the kernel is taken from: the same, or the other side's."""
+    """Kernels folders that hold the kernel: the same ones, or the base's."""
     device: str
     """torch's name of the one device that the process sees: `cuda:0`."""
     seed: int
@@ -31,32 +31,32 @@ class CaptureTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Doing(msgspec.Struct, frozen=True, tag="doing"):
-    """What the process is about to do, as the end of "while …"."""
+    """The next step of the process, as the end of "while …"."""
 
     what: str
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
-    """The end: something raised, and no call was profiled to its end."""
+    """The end: an exception, and no complete profiled call."""
 
     reason: str
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """The end: the profiled call returned and the device is done with it."""
+    """The end: the profiled call returned and the device has finished it."""
 
 
 Message = Doing | Raised | Called
 
 
 def write_message(diary: Path, message: Message) -> None:
-    """Append a line, whole at once, so that a reader never sees half of one that matters."""
+    """Append one line in one write, so that a reader never sees half of it."""
     with diary.open("ab") as stream:
         stream.write(msgspec.json.encode(message) + b"\n")
 
 
 def read_messages(diary: Path) -> list[Message]:
-    """All whole lines so far."""
+    """All complete lines so far."""
     try:
         content = diary.read_bytes()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What a kernel moves against what its op must: bytes read from DRAM and bytes stored, per byte of the op's minimum.
+"""A kernel's traffic against its op's minimum: bytes read from DRAM and bytes stored, per byte of the minimum.
 
-A store ends in the L2, and its line leaves for DRAM when it must make room.  What DRAM had received when the kernel ended therefore says
-how full the L2 was, not how much the kernel stores: a kernel whose output fits in the L2 may seem to write next to nothing.  Every stored
-byte is owed to DRAM all the same, so what counts here is what multiprocessors store into the L2.
+A store ends in the L2, and its line leaves for DRAM when it must make room.  The bytes in DRAM at the kernel's end therefore show how full
+the L2 was, not how much the kernel stores: a kernel whose output fits in the L2 seems to write almost nothing.  DRAM receives every stored
+byte later, so stores are counted where multiprocessors make them, in the L2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .metric_table import METRICS
 from .records import Capture
 
 BELOW_MINIMUM = 0.97
-"""Less than this of the minimum is more than rounding and counting errors: something was in the L2 before, or was not done."""
+"""A share of the minimum below this exceeds rounding and counting errors: bytes were in the L2 before, or work was left out."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,34 +22,34 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
     launches: int
     minimum: int
-    """That the op must read and write."""
+    """Bytes that the op must read and write."""
     read: float
-    """From DRAM."""
+    """Bytes from DRAM."""
     written: float
-    """That DRAM had received when each launch ended."""
+    """Bytes that DRAM had received when each launch ended."""
     stored: float | None
-    """Into the L2 by multiprocessors; None where it was not collected."""
+    """Bytes that multiprocessors stored into the L2; None where the metric was not collected."""
     l2_read: float | None
-    """From the L2 by multiprocessors, whether or not it was there."""
+    """Bytes that multiprocessors read from the L2, hits and misses."""
 
     @property
     def moved(self) -> float:
-        """Read from DRAM, and owed to it; a lower bound where `stored` is not known."""
+        """Bytes read from DRAM and bytes stored; a lower bound where `stored` is unknown."""
         return self.read + max(self.written, self.stored or 0.0)
 
     @property
     def per_minimum_byte(self) -> float:
-        """Bytes moved per byte that must be."""
+        """Bytes moved per byte of the op's minimum."""
         return self.moved / self.minimum
 
     @property
     def left_in_l2(self) -> float | None:
-        """Bytes stored that had not reached DRAM when the launches ended."""
+        """Stored bytes that had not reached DRAM when the launches ended."""
         return None if self.stored is None else max(0.0, self.stored - self.written)
 
 
 def traffic(capture: Capture) -> Traffic | None:
-    """The call's traffic; None where DRAM bytes were not collected, nothing was launched, or the op has no minimum."""
+    """The call's traffic; None where DRAM bytes were not collected, the call launched nothing, or the op has no minimum."""
     launches = call_figures(capture)
     read = total_of(lambda launch: launch.get("dram_read"), launches)
     written = total_of(lambda launch: launch.get("dram_written"), launches)
@@ -66,7 +66,7 @@ def traffic(capture: Capture) -> Traffic | None:
 
 
 def describe(found: Traffic, *, flushed: bool = True) -> str:
-    """One line: reads, stores, where the stores were, and bytes moved per byte that must be.
+    """One line: reads, stores, the place of the stores, and bytes moved per byte of the op's minimum.
 
     Args:
         flushed: whether the caches were emptied before every pass (`cache_control` is `all`).
@@ -84,7 +84,7 @@ def describe(found: Traffic, *, flushed: bool = True) -> str:
 
 
 def megabytes(value: float) -> str:
-    """Decimal megabytes, as memory rates are stated in."""
+    """Decimal megabytes, the unit of memory rates."""
     return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e6:.3f} MB"
 
 

@@ -1,7 +1,7 @@
-"""Which device, is it idle, its lock, its clocks and throttle reasons, and the environment's fingerprint.
+"""The device: its choice, idleness, lock, clocks and throttle reasons, and the environment's fingerprint.
 
-Nothing here imports torch: a device is chosen and judged through NVML, psutil and package metadata, before any CUDA context
-exists.  Everything that reads a GPU takes a `GpuMonitor`, so that the whole layer runs against a fake on a machine without one.
+This layer imports no torch: it chooses and judges a device through NVML, psutil and package metadata, before any CUDA context exists.  All
+readers of a GPU take a `GpuMonitor`, so the whole layer runs against a fake on a machine without one.
 """
 
 from .clocks import SteadyClock, wait_for_steady_clock

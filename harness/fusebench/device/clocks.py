@@ -1,7 +1,7 @@
-"""Warm-up: run work until the SM clock has stopped changing, not for a fixed count.
+"""Warm-up: work until the SM clock has stopped changing, not for a fixed count.
 
-An idle GPU stands at a fraction of its clock (345 of 1980 MHz on an H200) and needs milliseconds to seconds of work to reach the
-one that it then holds.
+An idle GPU runs at a fraction of its clock (345 of 1980 MHz on an H200) and needs milliseconds to seconds of work to reach its steady
+clock.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from collections.abc import Callable
 import msgspec
 
 WINDOW_S = 0.3
-"""How long the clock must have stood still: several times the 20 to 100 ms at which the driver refreshes its reading."""
+"""Seconds of a steady clock that count: several times the 20 to 100 ms at which the driver refreshes its reading."""
 
 TOLERANCE_MHZ = 15
-"""Change within the window that counts as standing still: one clock step of current data-centre GPUs."""
+"""Change in MHz within the window that counts as none: one clock step of current data-centre GPUs."""
 
 LEVEL_S = 1.0
 LEVEL_SHARE = 0.01
-"""A board at its power limit never stands still: its clock swings around a level (1500 to 1980 MHz within a second under large
-bfloat16 matrix products on an H200 at 700 W).  It has settled when the means of the last two stretches of `LEVEL_S` agree this well."""
+"""A board at its power limit is never at one clock: it swings around a level (1500 to 1980 MHz within a second under large bfloat16 matrix
+products on an H200 at 700 W).  It has settled when the means of the last two stretches of `LEVEL_S` agree within this share."""
 
 MINIMUM_S = 0.5
-"""Work done in any case, so that the idle clock, read before the driver noticed the work, cannot pass for a steady one."""
+"""Seconds of work in any case: the idle clock, read before the driver noticed the work, must not pass for a steady one."""
 
 TOP_S = 0.2
-"""Enough where every reading so far showed the highest clock that the board has: no idle clock looks like that, and this is twice the
-driver's slowest refresh, so that the last of them was read while this work ran."""
+"""Seconds that suffice where every reading showed the board's highest clock.  No idle clock looks like that, and this is twice the driver's
+slowest refresh, so the last reading is from this work."""
 
 MAXIMUM_S = 10.0
-"""Given up after this: a level that still drifts is heading for a thermal limit, and the run records that."""
+"""Seconds until the warm-up ends without a steady clock.  A level that still drifts is heading for a thermal limit; the run records it."""
 
 
 class SteadyClock(msgspec.Struct, frozen=True, kw_only=True):
-    """What the warm-up saw."""
+    """The result of a warm-up."""
 
     steady: bool
     swings: bool
-    """Settled around a level, not at one clock: the board is at its power limit."""
+    """Whether the clock settled around a level, not at one value: the board is at its power limit."""
     start_mhz: int | None
     end_mhz: int | None
     lowest_mhz: int | None
@@ -47,9 +47,9 @@ class SteadyClock(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     readings: int
     unreadable: int
-    """Readings that gave nothing."""
+    """Number of failed readings."""
     reason: str = ""
-    """Why the clock does not count as steady; empty when it does."""
+    """Why the clock is not steady; empty when it is."""
 
 
 def wait_for_steady_clock(
@@ -63,12 +63,12 @@ def wait_for_steady_clock(
     maximum_s: float = MAXIMUM_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> SteadyClock:
-    """Alternate `do_work` (which must return only when the device has done it) and `read_mhz` until the clock stands still.
+    """Alternate `do_work` (which must return only when the device has finished it) and `read_mhz` until the clock is steady.
 
-    Steady: the readings of the last `window_s` seconds (the last three, where that many do not fit) lie within `tolerance_mhz` of
-    each other, and `minimum_s` have passed; or all of at least `TOP_S` show `top_mhz`, the board's highest clock; or the clock swings
-    around a level that has stopped moving (`LEVEL_SHARE`).
-    An unreadable clock gets `minimum_s` of work and is reported as not steady.
+    The clock is steady in one of three cases: the readings of the last `window_s` seconds (the last three, where fewer fit) lie within
+    `tolerance_mhz` of each other, and `minimum_s` have passed; all of at least `TOP_S` show `top_mhz`, the board's highest clock; or the
+    clock swings around a level that has stopped moving (`LEVEL_SHARE`).  An unreadable clock gets `minimum_s` of work and is reported as
+    not steady.
     """
     start = clock()
     readings: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""How busy the CPU is with other people's work.  Host timings survive some company, so this warns and never refuses."""
+"""The load of other processes on the CPU.  Host timings tolerate some, so this warns and never refuses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LOAD_FLOOR = 0.25
 """One-minute load per CPU from which a warning is due: at a quarter of the CPUs a neighbour already shifts a median by percents."""
 
 BUSY_PROCESS_PERCENT = 20.0
-"""Share of one CPU from which another process is named."""
+"""Percent of one CPU from which another process is named."""
 
 WATCH_S = 0.2
-"""How long processes are watched: psutil's counters tick in 10 ms."""
+"""Seconds over which processes are observed: psutil's counters tick in 10 ms."""
 
 Processes = Callable[[], list[tuple[str, int, float]]]
 
@@ -24,9 +24,9 @@ def load_warnings(
     cpu_count: int | None = None,
     processes: Processes | None = None,
 ) -> list[str]:
-    """One line if the load average or another process's CPU time is high, else nothing.
+    """One line if the load average or another process's CPU time is high, else an empty list.
 
-    `processes` gives (name, pid, percent of one CPU) of foreign processes, busiest first.
+    `processes` returns (name, pid, percent of one CPU) of foreign processes, busiest first.
     """
     cpus = cpu_count or os.cpu_count() or 1
     one_minute = load()[0]
@@ -52,7 +52,7 @@ def busiest_processes(watch_s: float = WATCH_S) -> list[tuple[str, int, float]]:
                 process.cpu_percent(None)
                 watched.append(process)
         except psutil.Error:
-            continue  # ended meanwhile, or not ours to look at: then it cannot be named either
+            continue  # it ended meanwhile or belongs to another user, so it cannot be named
     time.sleep(watch_s)
     found = []
     for process in watched:
@@ -64,7 +64,7 @@ def busiest_processes(watch_s: float = WATCH_S) -> list[tuple[str, int, float]]:
 
 
 def _family(process: object) -> set[int]:
-    """This process, its children, and the shells and tools that wait for it."""
+    """Pids of this process, its children, and the shells and tools that wait for it."""
     import psutil
 
     assert isinstance(process, psutil.Process)

@@ -1,7 +1,7 @@
 """`fusebench doctor`: is this machine fit to measure, and what to do about each "no".
 
-Owns the GPU's and the CPU's findings and their order; `doctor_software.py` has those on packages, compilers and the project.
-`no` means that the chosen device cannot be measured on; `warn` that something optional is missing or worth knowing.
+This module has the findings on the GPU and the CPU, and the order of all; `doctor_software.py` has those on packages, compilers and the
+project.  `no` means that the chosen device cannot be measured on; `warn` marks an optional part that is missing, or a fact worth knowing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from ..errors import DeviceUnfitError
 from . import nvml as nvml_backend
 from .cpu_load import load_warnings
-from .doctor_finding import DoctorFinding, no, ok, warn
-from .doctor_software import counter_findings, project_findings, toolchain_findings
+from .doctor_software import DoctorFinding, counter_findings, no, ok, project_findings, toolchain_findings, warn
 from .idle import idle_findings
 from .lock import device_lock
 from .readings import GpuMonitor, GpuReading, GpuUnavailableError
@@ -23,7 +22,7 @@ from .select import Device, resolve_device
 def examine(
     spec: str = "auto", *, monitor: GpuMonitor | None = None, start: Path | None = None
 ) -> tuple[Device | None, list[DoctorFinding]]:
-    """The device that `spec` resolves to (None when it resolves to none) and everything found, in reading order.
+    """The device that `spec` resolves to (None without one) and all findings, in reading order.
 
     Raises:
         UsageError: `spec` is no device.
@@ -48,7 +47,7 @@ def examine(
 
 
 def is_fit(findings: list[DoctorFinding]) -> bool:
-    """Whether nothing speaks against a measurement."""
+    """Whether no finding forbids a measurement."""
     return all(finding.status != "no" for finding in findings)
 
 

@@ -1,4 +1,4 @@
-"""The doctor's findings on counters, packages, compilers and the project's folders."""
+"""A finding of the doctor, and those on counters, packages, compilers and the project's folders."""
 
 from __future__ import annotations
 
@@ -8,18 +8,42 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from ..config import Project, find_project
-from .doctor_finding import DoctorFinding, no, ok, warn
 from .nsight import NsightProbe, permission_problem, probe_nsight, tool_problem
-from .packages import distribution_version, torch_build
-from .toolchain import Requirement, compiler, requirements
+from .toolchain import Requirement, compiler, distribution_version, requirements, torch_build
 from .triton_programs import ASSEMBLER_VARIABLES, NamedAssemblerError, ToolError, assembler_version
 
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 
 
+class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One check: its name, status, finding, and remedy (empty when there is nothing to do)."""
+
+    name: str
+    status: Literal["ok", "warn", "no"]
+    found: str
+    remedy: str = ""
+
+
+def ok(name: str, found: str) -> DoctorFinding:
+    """The check passes."""
+    return DoctorFinding(name=name, status="ok", found=found)
+
+
+def warn(name: str, found: str, remedy: str) -> DoctorFinding:
+    """Measuring is possible; a part is missing, or a fact is worth knowing."""
+    return DoctorFinding(name=name, status="warn", found=found, remedy=remedy)
+
+
+def no(name: str, found: str, remedy: str) -> DoctorFinding:
+    """The device cannot be measured on."""
+    return DoctorFinding(name=name, status="no", found=found, remedy=remedy)
+
+
 def counter_findings(probe: NsightProbe | None = None) -> list[DoctorFinding]:
-    """Performance counters and Nsight Compute: needed for `fusebench ncu` only, so that nothing here is a `no`."""
+    """Performance counters and Nsight Compute: only `fusebench ncu` needs them, so no finding here is a `no`."""
     probe = probe_nsight() if probe is None else probe
     return [_counters(probe), _ncu(probe)]
 
@@ -42,7 +66,7 @@ def _ncu(probe: NsightProbe) -> DoctorFinding:
 
 
 def toolchain_findings(kind: Literal["cpu", "cuda"]) -> list[DoctorFinding]:
-    """Python, torch, triton, the other dependencies, compilers, and CUDA C++ at run time, for a device of this kind."""
+    """Python, torch, triton, the other dependencies, compilers, and CUDA C++ at run time, for this kind of device."""
     try:
         needed = requirements()
     except importlib.metadata.PackageNotFoundError:
@@ -81,7 +105,7 @@ def _package(entry: Requirement) -> DoctorFinding:
 
 
 def _others(entries: list[Requirement]) -> list[DoctorFinding]:
-    """One line for all that are as they should be, one each for the rest."""
+    """One line for all requirements that are met, and one for each other."""
     unmet = [_package(entry) for entry in entries if not entry.met]
     return unmet or [ok("packages", f"{len(entries)} others, all within their supported ranges")]
 
@@ -151,7 +175,7 @@ def _folder(name: str, folders: tuple[Path, ...], pattern: str) -> DoctorFinding
 
 
 def _results(project: Project) -> DoctorFinding:
-    """Tried by writing, in the nearest folder that exists: permission bits do not know read-only mounts."""
+    """A write in the nearest existing folder: permission bits do not show read-only mounts."""
     folder = next(path for path in (project.results, *project.results.parents) if path.is_dir())
     try:
         with tempfile.TemporaryFile(dir=folder):

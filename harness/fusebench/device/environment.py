@@ -1,4 +1,4 @@
-"""The environment's fingerprint: what a result depends on besides the code."""
+"""The environment's fingerprint: everything besides the code that affects a result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from .. import __version__
 from ..schema import Environment
 from . import nvml as nvml_backend
-from .packages import distribution_version, torch_build
 from .readings import GpuMonitor, GpuReading
 from .select import Device, cpu_model
+from .toolchain import distribution_version, torch_build
 from .triton_programs import ToolError, assembler_version
 
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
@@ -26,10 +26,10 @@ GIT_TIMEOUT_S = 20.0
 def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | None = None) -> Environment:
     """The fingerprint of `device` and of the checkout around `project_root`; imports neither torch nor triton.
 
-    What could not be found is empty, with its reason in `state["unreadable"]`; `state["at_start"]` is the GPU's reading now.
+    Unknown values are empty, with the reason in `state["unreadable"]`; `state["at_start"]` is the GPU's reading now.
 
     Raises:
-        UsageError: for a GPU, where a variable names an assembler that does not run.
+        UsageError: for a GPU, a variable names an assembler that does not run.
     """
     unreadable: dict[str, str] = {}
     state: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def _assembler_version(name: str, unreadable: dict[str, str]) -> str:
 
 
 def context_of(reading: GpuReading) -> dict[str, Any]:
-    """A reading as plain values, without what is unknown and without process names."""
+    """A reading as plain values, without unknown values and process names."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(reading))
     return {key: value for key, value in values.items() if value is not None and key not in {"processes", "unreadable"}}
 
@@ -84,8 +84,8 @@ def context_of(reading: GpuReading) -> dict[str, Any]:
 def git_state(root: Path, unreadable: dict[str, str]) -> tuple[str, bool]:
     """Commit of the checkout around `root`, and whether tracked or untracked files differ from it.
 
-    `FUSEBENCH_COMMIT` names the commit where the sources travel without their history (a container, a copied tree); it is taken at its
-    word.  Otherwise an empty commit and False outside a checkout or without git, with the reason under `git` in `unreadable`.
+    `FUSEBENCH_COMMIT` names the commit where the sources travel without their history (a container, a copied tree); it is not checked.
+    Outside a checkout, or without git, the result is an empty commit and False, with the reason under `git` in `unreadable`.
     """
     named = os.environ.get(COMMIT_VARIABLE, "").strip()
     if named:
@@ -107,7 +107,7 @@ def _git(root: Path, *arguments: str) -> str:
         text=True,
         check=True,
         timeout=GIT_TIMEOUT_S,
-        # A status that refreshes the index would take its lock from under an editor or another job.
+        # A status that refreshes the index would take its lock away from an editor or another job.
         env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
     )
     return done.stdout.strip()

@@ -1,8 +1,7 @@
-"""Is anyone else on the device?  Judged before a measurement, while this process holds no CUDA context of its own.
+"""Whether another process uses the device, judged before a measurement, while this process has no CUDA context.
 
-On CUDA every finding that `refuses` stops the run (exit 3): a time taken beside someone else's kernels is not a time.  What
-cannot be read counts as a finding too, because "cannot tell" is not "idle".  The CPU is never refused, only warned about: see
-`cpu_load.py`.
+On CUDA every finding with `refuses` stops the run (exit code 3): a time beside another process's kernels is not valid.  A value that cannot
+be read is a finding too, because "unknown" is not "idle".  The CPU is never refused, only warned about: see `cpu_load.py`.
 """
 
 from __future__ import annotations
@@ -21,45 +20,45 @@ from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuReading, format_bytes
 from .select import Device
 
 MEMORY_FLOOR_BYTES = 64 * 2**20
-"""Memory in use that no listed process explains, up to which a GPU without listed processes still counts as empty.
+"""Bytes in use beyond the listed processes' memory, up to which a GPU without listed processes still counts as empty.
 
-An idle H200 reports 0 MiB (driver 580.159); the smallest CUDA context takes more than 100 MiB (0.5 to 1 GiB on an H200), so anyone's
+An idle H200 reports 0 MiB (driver 580.159).  The smallest CUDA context takes more than 100 MiB (0.5 to 1 GiB on an H200), so any other
 context shows.
 """
 
 MEMORY_PER_PROCESS_BYTES = 16 * 2**20
-"""What each listed process adds to the floor.
+"""Bytes that each listed process adds to the floor.
 
-An H200 reports 9 MiB beyond the listed share of one process that holds 874 MiB (driver 580.159), so that eight processes exceed the
-fixed floor by themselves.  Twenty, the most that measure one case, have an allowance of 64 + 320 MiB and use 180 MiB of it: a context of
-500 MiB, the smallest on an H200, still shows beside them.  One of less than 200 MiB, on a GPU that has such, would not.
+An H200 reports 9 MiB beyond the listed 874 MiB of one process (driver 580.159), so eight processes exceed the fixed floor by themselves.
+Twenty, the most that measure one case, have an allowance of 64 + 320 MiB and use 180 MiB of it.  A context of 500 MiB, the smallest on an
+H200, still shows beside them; one of less than 200 MiB, on another GPU, would not.
 """
 
 UTILISATION_FLOOR_PERCENT = 5
-"""Utilisation up to which a GPU still counts as idle: monitoring agents read 0 to 1 %, any steady work far more."""
+"""Utilisation in percent up to which a GPU counts as idle: monitoring agents read 0 to 1 %, any steady work far more."""
 
 SAMPLES = 5
 INTERVAL_S = 0.25
-"""Five readings over one second: the driver averages utilisation over up to a second, so one reading may miss a burst."""
+"""Seconds between readings, five over one second: the driver averages utilisation over up to a second, so one reading may miss a burst."""
 
 BUSY_SAMPLES = 2
-"""Readings above a floor that make a GPU busy: a single one may be the tail of a job that has just ended."""
+"""Readings above a floor that make a GPU busy: a single one may be the end of a finished job."""
 
 POLL_S = 2.0
-"""Pause between looks while waiting for a device to become idle."""
+"""Seconds between checks while waiting for a device to become idle."""
 
 JUDGED_FIELDS = ("processes", "memory_used_bytes", "utilisation_percent")
-"""Without any one of these nobody can tell whether the GPU is idle."""
+"""The fields that an idleness check needs; without one of them the answer is unknown."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One sign that the device is not ours alone, or not in a state to measure."""
+    """One sign that another process uses the device, or that its state forbids a measurement."""
 
     kind: Literal["process", "memory", "utilisation", "slowdown", "compute_mode", "unreadable"]
     what: str
     remedy: str
     refuses: bool = True
-    """False: worth a warning only."""
+    """Whether it stops a run; otherwise it is a warning."""
     may_pass: bool = True
     """Whether waiting can help."""
 
@@ -76,9 +75,9 @@ def idle_findings(
     interval_s: float = INTERVAL_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """What speaks against measuring on `device` (a GPU) now, from `samples` readings; empty when nothing does.
+    """The findings against measuring on `device` (a GPU) now, from `samples` readings; empty when it is idle.
 
-    Processes in `own_pids` and their memory are ours.  A CPU device has no findings.
+    `own_pids` are this run's processes; their memory is not foreign.  A CPU device has no findings.
     """
     if device.kind == "cpu":
         return []
@@ -107,12 +106,12 @@ def require_idle(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
-    """Return, with warnings, once `device` is idle; wait up to `wait_s` seconds for that.
+    """Wait up to `wait_s` seconds until `device` is idle, and return the warnings.
 
     `on_wait` gets one line whenever the reason for waiting changes.  `own_pids` is this process by default.
 
     Raises:
-        DeviceUnfitError: the device is not idle, or nobody can tell; names who is there and what to do.
+        DeviceUnfitError: the device is not idle, or its state is unknown; the message names the processes and the remedy.
     """
     if device.kind == "cpu":
         return load_warnings()
@@ -144,7 +143,7 @@ def _refusal(device: Device, findings: list[Finding], waited_s: float) -> str:
 
 
 def _unreadable(readings: list[GpuReading]) -> list[Finding]:
-    """A field that failed in any reading: the readings in between say nothing about that moment."""
+    """A finding for each field that failed in any reading: other readings do not show that moment."""
     reasons: dict[str, str] = {}
     for reading in readings:
         for field in JUDGED_FIELDS:
@@ -162,7 +161,7 @@ def _unreadable(readings: list[GpuReading]) -> list[Finding]:
 
 
 def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[Finding]:
-    """A display server that holds less than the floor draws a still picture: named, not refused."""
+    """Findings on listed processes.  A display server with less memory than the floor draws a still picture: named, not refused."""
     seen = {process.pid: process for reading in readings for process in reading.processes or () if process.pid not in own_pids}
     findings = []
     for process in seen.values():
@@ -179,7 +178,7 @@ def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[Fi
 
 
 def unexplained_memory(reading: GpuReading) -> int:
-    """Bytes in use beyond what the listed processes hold; 0 where a listed process hides its share or nothing is readable."""
+    """Bytes in use beyond the listed processes' memory; 0 where a process hides its share or the values are unreadable."""
     if reading.memory_used_bytes is None or reading.processes is None:
         return 0
     shares = [process.used_bytes for process in reading.processes]
@@ -189,7 +188,7 @@ def unexplained_memory(reading: GpuReading) -> int:
 
 
 def memory_allowance(reading: GpuReading) -> int:
-    """Bytes of unexplained memory up to which nobody else is on the GPU: the driver's own for each listed process, beyond a fixed floor."""
+    """Bytes of unexplained memory that do not indicate another process: a fixed floor and the driver's own per listed process."""
     return MEMORY_FLOOR_BYTES + MEMORY_PER_PROCESS_BYTES * len(reading.processes or ())
 
 
@@ -238,7 +237,7 @@ def _slowdown(readings: list[GpuReading]) -> list[Finding]:
 
 
 def _compute_mode(reading: GpuReading) -> list[Finding]:
-    """Exclusive-process is fine: nobody is there, so this run becomes the one process."""
+    """A finding where no CUDA context can be made.  Exclusive-process is fine: this run becomes the one process."""
     if reading.compute_mode != "prohibited":
         return []
     return [

@@ -1,8 +1,8 @@
-"""One measurement per device at a time, between runs of fusebench: a file lock, and a note beside it that says who holds it.
+"""One measurement per device at a time, between runs of fusebench: a file lock, and a note beside it that names the holder.
 
-The lock is the operating system's, so it ends with its process however that dies; the note (JSON) only explains a refusal and
-may be stale.  Locks lie in the user's cache folder; where several users share a machine, FUSEBENCH_LOCK_DIR names a folder that
-all of them can write (another user's run is also seen as a foreign process, see `idle.py`).
+The lock is the operating system's, so it ends with its process however that ends.  The note (JSON) only explains a refusal and may be out
+of date.  Locks lie in the user's cache folder.  Where several users share a machine, FUSEBENCH_LOCK_DIR names a folder that all of them can
+write; another user's run also shows as a foreign process (see `idle.py`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ POLL_S = 0.2
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who took the lock."""
+    """The process that took the lock."""
 
     pid: int
     started: float
-    """Process start, seconds since the epoch: tells a reused pid from the holder."""
+    """Process start, seconds since the epoch: it distinguishes the holder from a process that reuses its pid."""
     command: str
     since: str
-    """UTC, ISO 8601."""
+    """Time of locking: UTC, ISO 8601."""
     host: str
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def lock_folder() -> Path:
         return Path(override)
     import platformdirs
 
-    # The cache folder and not the runtime folder: the latter differs between a login session and a cron or CI job of one user.
+    # The cache folder, not the runtime folder: the latter differs between a user's login session and cron or CI jobs.
     return platformdirs.user_cache_path("fusebench", appauthor=False) / "locks"
 
 
@@ -62,7 +62,7 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
     """Hold `device` for the body; wait up to `wait_s` seconds for it.
 
     Raises:
-        DeviceUnfitError: another run holds it (named), or the lock folder cannot be written.
+        DeviceUnfitError: another run holds it (the message names it), or the lock folder cannot be written.
     """
     import filelock
 
@@ -96,7 +96,7 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
 
 
 def read_holder(note: Path) -> Holder | None:
-    """The note's content; None where there is none or it is no note of ours."""
+    """The note's content; None without a note, or where the file is not one."""
     try:
         return msgspec.json.decode(note.read_bytes(), type=Holder)
     except (OSError, msgspec.DecodeError):
@@ -104,7 +104,7 @@ def read_holder(note: Path) -> Holder | None:
 
 
 def describe_holder(note: Path) -> str:
-    """Who holds the lock, as far as the note can be believed."""
+    """The holder in words, after a check that its process still runs."""
     holder = read_holder(note)
     if holder is None:
         return "its holder left no note"
@@ -117,7 +117,7 @@ def _still_runs(holder: Holder) -> bool:
     import psutil
 
     try:
-        # Start times are kept to the clock tick; a reused pid started seconds later at least.
+        # Start times are exact to a clock tick; a reused pid started at least seconds later.
         return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1.0
     except psutil.NoSuchProcess:
         return False

@@ -1,9 +1,9 @@
-"""Watches the device throughout a measurement, from a thread of the runner (never of the worker that is timed).
+"""Watches the device throughout a measurement, from a thread of the runner (never of the timed worker).
 
-Owns the sampling and the question "did anything touch the device since then?"; what to do about it is the runner's.
-What it cannot see: company that comes and goes between two samples, and, where the driver lists no process at all (some
-containers), company that arrives while a worker of ours holds memory.  The summary counts the samples of the latter kind
-(`unlisted`).
+This module samples the device and reports interference since a given time; the runner decides what follows.
+
+Limits: it misses processes that come and go between two samples.  Where the driver lists no process at all (some containers), it misses
+processes that arrive while one of our workers holds memory; the summary counts such samples (`unlisted`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuProcess, GpuReading, form
 from .select import Device
 
 INTERVAL_S = 0.25
-"""A full reading took 3.7 ms on an H200 (driver 580.159): four a second cost the runner's process 1.5 % of one CPU."""
+"""Seconds between samples.  A full reading took 3.7 ms on an H200 (driver 580.159): four a second cost 1.5 % of one CPU."""
 
 RELEASE_GRACE_S = 2.0
-"""Time that the memory of an ended worker of ours may take to disappear from the driver's count."""
+"""Seconds until the driver's count drops the memory of one of our workers that ended."""
 
 SERIES = ("sm_mhz", "mem_mhz", "temperature_c", "power_w", "utilisation_percent", "memory_used_bytes")
 UNEXPLAINED = "unexplained_memory_bytes"
-"""What no listed process holds, by which foreign memory is judged; in the summary beside the series that are read."""
+"""Key in the summary of the memory that no listed process holds; foreign memory is judged by it."""
 
 
 class _Sample(msgspec.Struct, frozen=True):
@@ -41,11 +41,11 @@ class _Sample(msgspec.Struct, frozen=True):
     intrusions: tuple[str, ...]
     blind: str
     unlisted: bool = False
-    """Memory was in use, a worker of ours lived and the driver listed no process: company could not have been told apart."""
+    """Memory was in use, one of our workers ran and the driver listed no process: a foreign process would not have shown."""
 
 
 def process_family() -> set[int]:
-    """This process and everything it started."""
+    """Pids of this process and of all processes that it started."""
     import psutil
 
     return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
@@ -54,8 +54,8 @@ def process_family() -> set[int]:
 class EnvironmentMonitor:
     """Context manager around a measurement on `device`.
 
-    `own_pids` is asked at every sample and gives the processes that may use the GPU; a pid that was ever ours stays ours, since a
-    worker that has just ended may still be listed.  Samples of the CPU hold the load average only.
+    `own_pids` is called at every sample and returns the processes that may use the GPU.  A pid stays ours after its end, because the driver
+    may still list it.  Samples of the CPU hold the load average only.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class EnvironmentMonitor:
         self.stop()
 
     def sample(self) -> None:
-        """Take one sample now, in the calling thread.  A failure is recorded, never raised."""
+        """Take one sample now, in the calling thread.  A failure is recorded and not raised."""
         at = self._clock()
         try:
             sample = self._look(at)
-        except Exception as error:  # noqa: BLE001  a monitor must not end a measurement; what failed stands in the summary
+        except Exception as error:  # noqa: BLE001  a monitor must not end a measurement; the summary has the failure
             sample = _Sample(at, {}, (), (), f"{type(error).__name__}: {error}")
         with self._lock:
             self._samples.append(sample)
@@ -116,10 +116,10 @@ class EnvironmentMonitor:
                 self._failures.append(sample.blind)
 
     def intrusions_since(self, monotonic_time: float, *, look: bool = True) -> list[str]:
-        """What touched the device at or after `monotonic_time` (of `time.monotonic`), each thing once, in order of appearance.
+        """Interference at or after `monotonic_time` (of `time.monotonic`), each kind once, in order of appearance.
 
-        Foreign processes, memory that is nobody's, clocks held down; also the fact that no sample since then could be read.
-        With `look` a fresh sample is taken first, so that a short round is covered too.
+        It reports foreign processes, memory that no listed process holds, lowered clocks, and a time without readable samples.  With `look`
+        a new sample is taken first, so that a short round is covered too.
         """
         if look:
             self.sample()
@@ -131,7 +131,7 @@ class EnvironmentMonitor:
         return list(seen)
 
     def summary(self) -> dict[str, Any]:
-        """Everything seen so far, as plain values for the run record."""
+        """All samples so far, summarised as plain values for the run record."""
         with self._lock:
             samples, failures, unattributed = list(self._samples), list(self._failures), self._unattributed
         names = (*SERIES, UNEXPLAINED) if self._gpu is not None else ("load_average",)
@@ -181,7 +181,7 @@ class EnvironmentMonitor:
         return _Sample(at, values, reasons, (*company, *slowdown), "; ".join(lost), unlisted)
 
     def _foreign_memory(self, reading: GpuReading, workers_gone_s: float) -> list[str]:
-        """Memory that no listed process holds, unless it may be ours: where none is listed, our worker's is not listed either.
+        """Memory that no listed process holds.  Where no process is listed, our worker's memory is unlisted too, and nothing is reported.
 
         Two samples in a row must agree: the list and the total are read milliseconds apart, and a worker may allocate in between.
         """
@@ -196,8 +196,8 @@ class EnvironmentMonitor:
     def _foreign(self, reading: GpuReading, own: set[int]) -> list[GpuProcess]:
         """Listed processes that are not ours.
 
-        Some containers list pids of the host's namespace, in which our own worker has another number.  Where none of ours is
-        listed and the strangers do not exist in this namespace, they may be ourselves: recorded, not held against the round.
+        Some containers list pids of the host's namespace, where our worker has another number.  If none of ours is listed and the listed
+        pids do not exist in this namespace, they may be ours: they are recorded and do not count against the round.
         """
         listed = reading.processes or ()
         foreign = [process for process in listed if process.pid not in own]
@@ -214,7 +214,7 @@ class EnvironmentMonitor:
 
 
 def describe(process: GpuProcess) -> str:
-    """Without the memory, which changes from sample to sample and would make one intruder look like many."""
+    """A process without its memory, which changes from sample to sample and would make one process look like many."""
     return f"{process.name} (pid {process.pid})"
 
 

@@ -1,8 +1,8 @@
-"""Nsight Compute and the permission to read performance counters: what is there, and the remedy where something is not.
+"""Nsight Compute and the permission to read performance counters: the state of this machine, with a remedy for each problem.
 
-The one probe behind `fusebench doctor`'s findings and `fusebench ncu`'s refusal.  It reads files and asks `ncu --version`; no GPU is
-touched.  What only the driver can tell (a container whose host restricts counters shows none of it) is found out by the first capture,
-whose `ERR_NVGPUCTRPERM` leads to the same remedy.
+`fusebench doctor` and `fusebench ncu` share this probe.  It reads files and runs `ncu --version`; it does not touch the GPU.  Some
+restrictions only the driver knows (a container does not show its host's).  Then the first capture fails with `ERR_NVGPUCTRPERM`, which
+leads to the same remedy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 from ..errors import DeviceUnfitError
 
 NCU_VARIABLE = "FUSEBENCH_NCU"
-"""Names the `ncu` to use, where several are installed."""
+"""Environment variable that names the `ncu` to use, where several are installed."""
 
 OLDEST_NCU = (2025, 1)
-"""The release of CUDA 12.8, the first that reads counters of every architecture that static evidence is made for (sm_100 and sm_120 are
-CUDA 12.8's)."""
+"""The release of CUDA 12.8, the first that reads counters of every architecture of static evidence (CUDA 12.8 brought sm_100 and
+sm_120)."""
 
 _ROOT = Path("/")
 _SYS_ADMIN_BIT, _PERFMON_BIT = 21, 38  # linux/capability.h
@@ -32,18 +32,18 @@ _VERSION_TIMEOUT_S = 60.0  # the first start after a boot reads a few hundred me
 
 
 class NsightProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine has to read counters with."""
+    """A machine's means to read counters."""
 
     path: str
-    """Of `ncu`; empty where none was found."""
+    """Path of `ncu`; empty where none was found."""
     version: str
-    """`2025.3.1.0`; empty where it is not told."""
+    """`2025.3.1.0`; empty where unknown."""
     named: str = ""
-    """What FUSEBENCH_NCU says, where it says something."""
+    """Value of FUSEBENCH_NCU; empty where unset."""
     restricted: bool | None
-    """Whether the driver lets only administrators read counters; None where it does not say."""
+    """Whether the driver lets only administrators read counters; None where unknown."""
     administrator: bool
-    """Whether this process counts as one: CAP_SYS_ADMIN or CAP_PERFMON, which root has outside of containers."""
+    """Whether the driver takes this process for an administrator: CAP_SYS_ADMIN or CAP_PERFMON, which root has outside of containers."""
     container: bool
     """Whether this process seems to run in a container."""
 
@@ -54,7 +54,7 @@ class NsightProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_nsight(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT) -> NsightProbe:
-    """Look for Nsight Compute and for the permission to read counters; `root` is where /proc and /usr are looked for."""
+    """Look for Nsight Compute and for the permission to read counters; `root` is the root folder of /proc and /usr."""
     environment = os.environ if environ is None else environ
     path = find_ncu(environment, root=root)
     return NsightProbe(
@@ -68,10 +68,10 @@ def probe_nsight(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT
 
 
 def require_counters() -> NsightProbe:
-    """The probe of this machine, where as far as can be told without trying nothing keeps counters from being read.
+    """The probe of this machine, after a check of everything that can be checked without a capture.
 
     Raises:
-        DeviceUnfitError: Nsight Compute is missing or too old, or the driver restricts counters; with the remedy.
+        DeviceUnfitError: Nsight Compute is missing or too old, or the driver restricts counters; the message has the remedy.
     """
     probe = probe_nsight()
     for problem in (tool_problem(probe), permission_problem(probe)):
@@ -81,7 +81,7 @@ def require_counters() -> NsightProbe:
 
 
 def tool_problem(probe: NsightProbe) -> tuple[str, str] | None:
-    """What keeps Nsight Compute from being used, and the remedy; None where nothing does."""
+    """Why Nsight Compute cannot be used, and the remedy; None where it can."""
     oldest = ".".join(map(str, OLDEST_NCU))
     if not probe.path and probe.named:
         return f"{NCU_VARIABLE}={probe.named!r} is no program that can be run", "name the file `ncu` itself, or unset the variable"
@@ -97,14 +97,14 @@ def tool_problem(probe: NsightProbe) -> tuple[str, str] | None:
 
 
 def permission_problem(probe: NsightProbe) -> tuple[str, str] | None:
-    """What keeps this process from reading counters, as far as can be told without trying, and the remedy."""
+    """Why this process may not read counters, and the remedy; None where no restriction is known without a capture."""
     if not probe.restricted or probe.administrator:
         return None
     return "the driver lets only administrators read performance counters", permission_remedy(probe)
 
 
 def permission_remedy(probe: NsightProbe) -> str:
-    """What gives this process the permission."""
+    """How this process gets the permission."""
     for_all = (
         "on the host, load the driver's module with NVreg_RestrictProfilingToAdminUsers=0 (an `options nvidia …` line in /etc/modprobe.d)"
     )
@@ -114,7 +114,7 @@ def permission_remedy(probe: NsightProbe) -> str:
 
 
 def denies_permission(said: str) -> bool:
-    """Whether `ncu`'s words mean that counters may not be read."""
+    """Whether the output of `ncu` says that the driver refuses to read counters."""
     return any(word in said for word in _PERMISSION_WORDS)
 
 
@@ -137,7 +137,7 @@ def find_ncu(environ: Mapping[str, str], *, root: Path = _ROOT) -> str | None:
 
 
 def ncu_version(path: str) -> str:
-    """The version of the `ncu` at `path`; empty where it does not tell one."""
+    """The version of the `ncu` at `path`; empty where unknown."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -152,7 +152,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def counters_restricted(params: Path) -> bool | None:
-    """Whether the driver lets only administrators read performance counters; None where it does not say."""
+    """Whether the driver lets only administrators read performance counters; None where unknown."""
     try:
         match = re.search(r"^RmProfilingAdminOnly:\s*(\d)", params.read_text(), re.MULTILINE)
     except OSError:
@@ -163,7 +163,7 @@ def counters_restricted(params: Path) -> bool | None:
 def is_administrator(status: Path) -> bool:
     """Whether the process has a capability that the driver takes for an administrator's.
 
-    Root in a container usually has neither, so that the user's number decides only where the capabilities cannot be read.
+    Root in a container usually has neither, so the user id is used only where the capabilities cannot be read.
     """
     try:
         match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status.read_text(), re.MULTILINE)
@@ -176,7 +176,7 @@ def is_administrator(status: Path) -> bool:
 
 
 def in_container(environ: Mapping[str, str], *, root: Path = _ROOT) -> bool:
-    """Whether this looks like a container: the files and variables that container engines leave, or the first process's cgroup."""
+    """Whether this looks like a container, by the files and variables of container engines or the first process's cgroup."""
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         return True
     if environ.get("container") or environ.get("KUBERNETES_SERVICE_HOST"):

@@ -1,6 +1,6 @@
 """The real `GpuMonitor`: NVIDIA's management library through `pynvml` (distribution nvidia-ml-py), loaded on first use.
 
-Owns the translation of NVML's calls, units and error codes into `readings.py`; judges nothing.
+It translates NVML's calls, units and error codes into `readings.py`; it judges nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NvmlMonitor:
     def _instances_of(self, gpu: GpuIdentity) -> list[GpuIdentity]:
         api, parent = self._api, self._handle(gpu.uuid)
         slots = self._attempt(lambda: int(api.nvmlDeviceGetMaxMigDeviceCount(parent)), "mig", {}) or 0
-        # An unused slot answers NOT_FOUND; it is no instance.
+        # An unused slot answers NOT_FOUND and holds no instance.
         handles = [self._attempt(partial(api.nvmlDeviceGetMigDeviceHandleByIndex, parent, slot), "mig", {}) for slot in range(slots)]
         return [self._identify(handle, gpu.nvml_index, parent=gpu) for handle in handles if handle is not None]
 
@@ -101,7 +101,7 @@ class NvmlMonitor:
         )
 
     def _attempt(self, call: Callable[[], T], field: str, lost: dict[str, str]) -> T | None:
-        """`call()`, or None with the reason under `field`.  AttributeError: a pynvml without that function or constant."""
+        """`call()`, or None with the reason under `field`.  An AttributeError means a pynvml without that function or constant."""
         try:
             return call()
         except (self._api.NVMLError, AttributeError) as error:
@@ -146,7 +146,7 @@ class NvmlMonitor:
         return GpuProcess(pid=pid, name=name or _name_from_system(pid), used_bytes=used, kind=kind_)
 
     def _clock_reason_bits(self, handle: Any) -> int:
-        """The newer name first; a driver before 535 has only the older one."""
+        """Bits of the clocks' event reasons, by the newer name first; a driver before 535 has only the older one."""
         api = self._api
         try:
             return int(api.nvmlDeviceGetCurrentClocksEventReasons(handle))

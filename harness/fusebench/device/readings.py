@@ -1,7 +1,7 @@
-"""What can be read of a GPU: the value types, and the protocol that the real backend (`nvml.py`) and test fakes implement.
+"""Readings of a GPU: the value types, and the protocol that the real backend (`nvml.py`) and test fakes implement.
 
-Memory is bytes, clocks MHz, temperature degrees Celsius, power watts, utilisation percent.  A value that could not be read is
-None and its reason stands in `unreadable` under the field's name: a reader decides what that means, nothing is raised.
+Memory is bytes, clocks MHz, temperature degrees Celsius, power watts, utilisation percent.  A value that could not be read is None, with
+its reason in `unreadable` under the field's name.  Readers decide what follows; nothing is raised.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CLOCK_REASONS: dict[int, str] = {
 """Bits of NVML's clocks event reasons (called throttle reasons before driver 535): nvml.h, nvmlClocksEventReasons."""
 
 SLOWDOWN_REASONS = frozenset({"hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
-"""Reasons under which a time says more about the machine room than about the kernel.
+"""Clock reasons that make a time invalid.
 
-Not among them: `gpu_idle` and `applications_clocks_setting` (a chosen state), `sw_power_cap` (the board's own limit, which real
-work meets on every run and which no waiting removes; it is recorded).
+Not among them: `gpu_idle` and `applications_clocks_setting` (a chosen state), and `sw_power_cap` (the board's own limit: real work meets it
+on every run, and waiting does not remove it; it is recorded).
 """
 
 
@@ -52,7 +52,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     name: str
     used_bytes: int | None
-    """None where the driver does not say (unprivileged containers)."""
+    """None where the driver does not report it (unprivileged containers)."""
     kind: Literal["compute", "graphics"]
 
     def __str__(self) -> str:
@@ -61,10 +61,10 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change about a GPU while the machine is up."""
+    """Constant facts of a GPU while the machine is up."""
 
     nvml_index: int
-    """NVML's index, which follows the PCI bus order."""
+    """NVML's index, in order of the PCI bus."""
     uuid: str
     """`GPU-…`, or `MIG-…` for an instance of a partitioned GPU."""
     name: str

@@ -1,4 +1,4 @@
-"""Which device a command means: `auto`, `cpu`, `cuda` or `cuda:N`, resolved to one GPU by UUID, or to the CPU."""
+"""Resolves `auto`, `cpu`, `cuda` or `cuda:N` to one GPU by UUID, or to the CPU."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     memory_bytes: int | None = None
     l2_bytes: int | None = None
-    """None: NVML does not tell it; a worker that has a context can."""
+    """None: NVML does not report it; a worker with a context can."""
     warnings: tuple[str, ...] = ()
-    """What the user should know about how this device was found."""
+    """Remarks for the user on how this device was found."""
 
     @property
     def torch_name(self) -> str:
-        """What `torch.device` takes: `cpu` or `cuda:0`."""
+        """The name for `torch.device`: `cpu` or `cuda:0`."""
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
 
     @property
@@ -51,7 +51,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lock_key(self) -> str:
-        """What a lock is taken on: the whole GPU (MIG instances share clocks and power), or this host's CPU."""
+        """The key of the device's lock: the whole GPU (MIG instances share clocks and power), or this host's CPU."""
         return self.parent_uuid or self.uuid or f"cpu-{platform.node() or 'host'}"
 
     def __str__(self) -> str:
@@ -59,13 +59,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_device(spec: str = "auto", nvml: GpuMonitor | None = None, *, environ: Mapping[str, str] | None = None) -> Device:
-    """The device that `spec` means in this environment.
+    """The device of `spec` in this environment.
 
-    `auto` is the first visible GPU, else the CPU.  `cuda` is cuda:0.  Without `nvml`, the driver's own library is asked.
+    `auto` is the first visible GPU, else the CPU.  `cuda` is cuda:0.  Without `nvml`, the driver's own library is used.
 
     Raises:
-        UsageError: `spec` is none of the four forms.
-        GpuUnavailableError: a GPU was asked for and none answers to `spec`; the message says which of the causes it is.
+        UsageError: `spec` has none of the four forms.
+        GpuUnavailableError: `spec` names a GPU and none is available; the message gives the cause.
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
@@ -125,7 +125,7 @@ def _cpu(warnings: tuple[str, ...]) -> Device:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model name; the architecture where the system does not tell it."""
+    """The processor's model name, or the architecture where the system does not report it."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

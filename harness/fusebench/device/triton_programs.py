@@ -1,9 +1,9 @@
-"""The programs in Triton's package, found without importing it, and the assemblers that all kernels of a run are made with.
+"""The programs in Triton's package, found without importing it, and the assemblers of all kernels of a run.
 
-torch's Inductor sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, where that has one, as soon as it compiles something.  From
-then on every Triton kernel of the process is assembled by another ptxas.  That is other machine code, whose times on an H200 differed by
-up to 2 % (torch 2.11, Triton 3.6), depending on whether a torch.compile kernel had been called before.  A process that is started with the
-variable keeps it, and finds in its folder of compiled kernels only what processes like it have put there.
+As soon as torch's Inductor compiles something, it sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, where there is one.  From
+then on another ptxas assembles every Triton kernel of the process.  The machine code differs, and its times on an H200 differed by up to
+2 % (torch 2.11, Triton 3.6), depending on whether a torch.compile kernel had been called before.  A process that starts with the variable
+set keeps it, and its folder of compiled kernels holds only code of processes like it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..errors import RemediedError, UsageError
 from .user_cache import own_cache
 
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
-"""Names Triton's `ptxas`; Inductor leaves a value alone that is there already."""
+"""Names Triton's `ptxas`; Inductor leaves an existing value alone."""
 ASSEMBLER_VARIABLES = {"ptxas": ASSEMBLER_VARIABLE, "ptxas-blackwell": "TRITON_PTXAS_BLACKWELL_PATH"}
-"""The assemblers that Triton has, with what names others in their place.  Which one makes a GPU's code depends on Triton's version: from
+"""Triton's assemblers, and the variables that name others in their place.  Triton's version decides which one makes a GPU's code: from
 compute capability 10.0 on `ptxas-blackwell` in 3.6 and 3.7, from 9.0 on in 3.9 (`get_ptxas` in its NVIDIA backend).  Inductor leaves the
 second variable alone."""
 
 
 CACHE_VARIABLE = "TRITON_CACHE_DIR"
-"""Names the folder in which Triton keeps what it compiled; Inductor, too, leaves a value alone that is there already."""
+"""Names the folder of Triton's compiled kernels; Inductor leaves an existing value alone here too."""
 
 
 _AGAIN = "install triton again"
@@ -38,7 +38,7 @@ class ToolError(RemediedError):
 
 
 class NamedAssemblerError(RemediedError, UsageError):
-    """A variable names an assembler that does not run, in whose place Triton would take its own without a word."""
+    """A variable names an assembler that does not run.  Triton would silently take its own."""
 
 
 def tool(name: str) -> Path:
@@ -57,10 +57,10 @@ def tool(name: str) -> Path:
 
 
 def program_version(program: Path) -> str:
-    """What `program --version` calls its version: `12.9.86`.
+    """The version in the output of `program --version`: `12.9.86`.
 
     Raises:
-        ToolError: it does not run, or tells none.
+        ToolError: the program does not run, or prints no version.
     """
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
@@ -73,7 +73,7 @@ def program_version(program: Path) -> str:
 
 
 def assembler(name: str = "ptxas") -> Path | None:
-    """That assembler of every process that runs kernels: what its variable names, else that of Triton's package; None without either."""
+    """The assembler of every process that runs kernels: the one that its variable names, or Triton's; None without either."""
     if chosen := os.environ.get(ASSEMBLER_VARIABLES[name]):
         return Path(chosen)
     try:
@@ -86,8 +86,8 @@ def assembler_version(name: str) -> str:
     """The version of that assembler; empty without one.
 
     Raises:
-        NamedAssemblerError: its variable names something that does not run.
-        ToolError: that of Triton's package does not run.
+        NamedAssemblerError: its variable names a program that does not run.
+        ToolError: the assembler of Triton's package does not run.
     """
     path, variable = assembler(name), ASSEMBLER_VARIABLES[name]
     try:
@@ -100,19 +100,18 @@ def assembler_version(name: str) -> str:
 
 
 def assembler_environment() -> dict[str, str]:
-    """The variables with which such a process is started: its assembler, and a folder for what that one made.  Empty without one.
+    """The variables for a process that runs kernels: its assembler, and a folder for that assembler's code.  Empty without one.
 
-    Triton keeps compiled kernels on disk and finds them again by the version that it asked an assembler for once, in whatever process: the
-    code of another one, to which torch.compile had directed Triton, came back from there to processes that were started with Triton's own
-    (50 of 730 kernels of a nightly on an H200, run after the tests).  So what these processes compile lies apart, in a folder for each set
-    of assemblers.
+    Triton keeps compiled kernels on disk, under an assembler's version that it asks for once per process.  So a process with Triton's own
+    assembler got back code of processes in which torch.compile had redirected Triton: 50 of 730 kernels of a nightly on an H200, run after
+    the tests.  Therefore each set of assemblers has a folder of its own.
     """
     path = assembler()
     return {ASSEMBLER_VARIABLE: str(path), CACHE_VARIABLE: str(_code_folder())} if path is not None else {}
 
 
 def _code_folder() -> Path:
-    """Within the folder that the user names for compiled kernels, else within fusebench's own cache."""
+    """The folder for compiled code: within the user's `TRITON_CACHE_DIR`, else within fusebench's own cache."""
     name = f"fusebench-{_assemblers_key()}"
     chosen = os.environ.get(CACHE_VARIABLE)
     if not chosen:
@@ -122,7 +121,7 @@ def _code_folder() -> Path:
 
 
 def _assemblers_key() -> str:
-    """Told by the files: to ask both for their versions takes two processes, for every process that is started."""
+    """A key made from the files: asking for versions would take two processes for every started process."""
     known = []
     for name in ASSEMBLER_VARIABLES:
         path = assembler(name)

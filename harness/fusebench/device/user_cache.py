@@ -1,4 +1,4 @@
-"""Where fusebench keeps what it can make anew."""
+"""The folder for files that fusebench can make again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VARIABLE = "FUSEBENCH_CACHE_DIR"
 
 
 def own_cache() -> Path:
-    """The folder that `FUSEBENCH_CACHE_DIR` names, else one in the user's cache folder."""
+    """The folder in `FUSEBENCH_CACHE_DIR`, else one in the user's cache folder."""
     if override := os.environ.get(VARIABLE):
         return Path(override)
     import platformdirs

@@ -1,8 +1,8 @@
 """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: from the GPUs that NVML lists to the ones that CUDA shows, in CUDA's order.
 
-The rules are those of the CUDA programming guide (environment variables) and of the driver's behaviour as torch records it:
-entries after an invalid one are ignored; a repeated entry hides everything; a number is read as C's strtoul reads it; a UUID may
-be shortened as long as it stays unambiguous; the first entry decides whether the list holds numbers, GPU- or MIG- names.
+The rules are those of the CUDA programming guide (environment variables) and of the driver, as torch records it: entries after an invalid
+one are ignored; a repeated entry hides everything; a number is read as C's strtoul reads it; a UUID may be shortened as long as it stays
+unambiguous; the first entry decides whether the list holds numbers, GPU- or MIG- names.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _by_uuid(entry: str, prefix: str, candidates: Sequence[GpuIdentity]) -> GpuI
 
 
 def _order_warnings(gpus: Sequence[GpuIdentity], chosen: Sequence[GpuIdentity], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """CUDA numbers unequal GPUs fastest first by its own estimate, which NVML cannot tell."""
+    """Warn about unequal GPUs: CUDA numbers them fastest first by its own estimate, which NVML does not know."""
     models = {(gpu.name, gpu.memory_bytes) for gpu in gpus}
     if environ.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") == "PCI_BUS_ID" or len(models) < 2 or not chosen:
         return ()

@@ -1,7 +1,7 @@
-"""Evidence that verdicts bring with them: who is asked for it, and that nobody's failure touches a verdict.
+"""Evidence attached to verdicts: the providers, and a guard so that no failure of a provider touches a verdict.
 
-A provider answers for one kind of evidence: `static` (static_attachment.py) and `counters` (counters/attachment.py); another is an object
-with the same three members, listed beside them where the providers of a command are made (cli/evidence_work.py).
+A provider has one kind of evidence: `static` (static_attachment.py) or `counters` (counters/attachment.py).  Another one is an object with
+the same three members, listed beside them where a command makes its providers (cli/evidence_work.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Key = tuple[str, str]
 
 
 class EvidenceTarget(msgspec.Struct, frozen=True):
-    """A kernel on a case that has regressed."""
+    """A regressed kernel on a case."""
 
     kernel: str
     """`op/name@version`."""
     case: Case
     slower: bool = True
-    """False where its speed is known not to be what regressed."""
+    """False where the regression is known not to be one of speed."""
 
     @property
     def key(self) -> Key:
@@ -33,27 +33,30 @@ class EvidenceTarget(msgspec.Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """Something that can say what changed about a kernel on a case."""
+    """Explains what changed about a kernel on a case."""
 
     @property
     def kind(self) -> str:
-        """As in the attachments that it makes."""
+        """The kind of its attachments."""
 
     @property
     def title(self) -> str:
-        """What the evidence is called where there is none."""
+        """The title of an attachment without evidence."""
 
     def explain(self, suspects: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
-        """What it knows, by suspect; suspects that it has no business with are left out.
+        """Its evidence by suspect; suspects outside its subject have no entry.
 
-        May raise FusebenchError where it knows nothing at all, and holds whatever lock it needs itself.
+        It takes the locks that it needs itself.
+
+        Raises:
+            FusebenchError: it has no evidence at all.
         """
 
 
 def attachments_of(suspects: Sequence[EvidenceTarget], providers: Sequence[Provider]) -> dict[Key, tuple[Attachment, ...]]:
-    """Every provider's evidence by suspect, in the order of the providers; no entry where none has any.
+    """Every provider's evidence by suspect, in the order of the providers; no entry where no provider has any.
 
-    Verdicts stand whatever happens here: a provider that fails, or is interrupted by Ctrl-C, leaves its reason in the place of evidence.
+    Verdicts stand in any case: a provider that fails, or is interrupted by Ctrl-C, leaves its reason in place of evidence.
     """
     found: dict[Key, list[Attachment]] = {}
     for provider in providers if suspects else ():
@@ -63,7 +66,7 @@ def attachments_of(suspects: Sequence[EvidenceTarget], providers: Sequence[Provi
             explained = _without(provider, suspects, str(error))
         except KeyboardInterrupt:
             explained = _without(provider, suspects, "interrupted by Ctrl-C")
-        except Exception as error:  # noqa: BLE001 - a defect in gathering evidence must not cost the measurement that it was for
+        except Exception as error:  # noqa: BLE001 - a defect in gathering evidence must not cost the measurement
             explained = _without(provider, suspects, f"{type(error).__name__}: {error}")
         for suspect in suspects:
             if (attachment := explained.get(suspect.key)) is not None:

@@ -1,4 +1,4 @@
-"""Static evidence for a selection and a target: from the cache what is known, from a worker process what is not."""
+"""Static evidence for a selection and a target: from the cache, or else from a worker process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from ..errors import UnknownNameError
 from ..registry import Op
 from ..schema import Case, KernelId, Language
 from .evidence_cache import EvidenceCache
-from .fingerprint import case_key, fingerprint
-from .messages import Assembled, NotCompiled, Progress, Recorded, Request
+from .fingerprint import case_key, fingerprint, toolchain
 from .occupancy import occupancy
-from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus
-from .selecting import matches_id
-from .static_process import answers
+from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
+from .static_process import Assembled, NotCompiled, Progress, Recorded, Request, answers
 from .targets import Target
-from .tools import toolchain
 
 OnProgress = Callable[[Progress], None]
 
@@ -35,17 +32,17 @@ def collect(
     cache: EvidenceCache | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> StaticReport:
-    """What every Triton and CUDA C++ kernel of each case is compiled to for `target`, in the order of the cases.
+    """The compiled form of every Triton and CUDA C++ kernel of each case for `target`, in the order of the cases.
 
     Args:
         ops: the cases' ops; their kernels need not be loaded.
-        roots: the kernels' folders; a worker process loads them if the cache does not know everything.
-        kernel: glob of kernels to report; or their ids, of which the folders may lack some.
+        roots: the kernels' folders; a worker process loads them unless the cache has everything.
+        kernel: glob of kernels to report, or their ids; the folders may lack some of these.
 
     Raises:
         UnknownNameError: no kernel matches the glob.
         CacheError: an entry of the cache is corrupted; nothing is overwritten.
-        StaticWorkerError, ToolError: the worker was lost, or the toolchain is not there.
+        StaticWorkerError, ToolError: the worker was lost, or the toolchain is missing.
     """
     cache = cache if cache is not None else EvidenceCache(None)
     tools = toolchain()
@@ -76,7 +73,7 @@ def collect(
             elif isinstance(message, Progress):
                 on_progress(message)
         codes |= _known_codes(captured.values(), kernel, cache)
-        for key in missing:  # last, so that an interrupted run leaves no case without its code
+        for key in missing:  # cases last, so that an interrupted run leaves no case without its code
             if captured[key].sound:
                 cache.keep_case(key, captured[key])
     ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
@@ -111,7 +108,7 @@ def _covered(case: CapturedCase, kernel: str | Sequence[str] | None, codes: Mapp
 def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
     known = {one.kernel for case in cases for one in case.kernels}
     if not any(matches_id(kernel, pattern) for kernel in known):
-        # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
+        # Offer names in the user's spelling: `op/name@2`, `name@2` or `name`.
         spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
         raise UnknownNameError("Triton or CUDA C++ kernel", pattern, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
 
@@ -136,7 +133,7 @@ def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch
 
 
 def _launches(kernel: CapturedKernel, target: Target, codes: Mapping[str, Code]) -> tuple[Launch, ...]:
-    """Those that compiled."""
+    """The launches that compiled."""
     return tuple(_launch(launch, codes[launch.code], target) for launch in kernel.launches if launch.code in codes)
 
 

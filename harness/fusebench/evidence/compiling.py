@@ -1,4 +1,4 @@
-"""From a recorded specialisation to machine code and what the assembler says of it.  Needs no GPU."""
+"""From a recorded specialisation to machine code and the assembler's figures.  Needs no GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     spill_loads: int
     block_barriers: int
     threads: int | None = None
-    """Per block, where the compiler decides it (Triton)."""
+    """Threads per block where the compiler decides them (Triton)."""
     dynamic_shared: int | None = None
 
 
@@ -40,7 +40,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?")
 
 
 class Used(NamedTuple):
-    """What the assembler says that a function takes.  Sizes are bytes."""
+    """Resources of a function, as the assembler reports them.  Sizes are bytes."""
 
     registers: int
     """Per thread."""
@@ -54,7 +54,7 @@ def compile_for(specialisation: Specialisation, target: Target) -> Compiled:
     """Compile for `target`.
 
     Raises:
-        CompileError: the compiler refuses, with what it says; or says nothing about registers.
+        CompileError: the compiler refuses (with its words), or reports no registers.
     """
     log = io.StringIO()
     try:
@@ -82,10 +82,10 @@ def compile_for(specialisation: Specialisation, target: Target) -> Compiled:
 
 
 def assembler_figures(log: str, entry: str) -> Used:
-    """What `ptxas -v` says of `entry`; its stack and spills are those of the functions that it calls too.
+    """The figures of `ptxas -v` for `entry`; stack and spills include the functions that it calls.
 
     Raises:
-        CompileError: the log says nothing about it.
+        CompileError: the log does not contain them.
     """
     before, found, after = log.partition(f"Compiling entry function '{entry}'")
     part = after.partition("Compiling entry function")[0]
@@ -102,7 +102,7 @@ def _compile_triton(specialisation: Specialisation, target: Target, log: io.Stri
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import compile as triton_compile
 
-    # Triton prints the assembler's log and keeps nothing of it; what it finds in its cache it does not assemble.
+    # Triton prints the assembler's log and does not keep it; it does not assemble an entry of its cache again.
     knobs.nvidia.dump_ptxas_log = True
     knobs.compilation.always_compile = True
     with contextlib.redirect_stdout(log):
@@ -112,7 +112,7 @@ def _compile_triton(specialisation: Specialisation, target: Target, log: io.Stri
 
 
 def _reason(error: BaseException) -> str:
-    """The compiler's words on one line, without a stack; the innermost cause is what names the mistake."""
+    """The compiler's words on one line, without a stack; the innermost cause names the mistake."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cause)

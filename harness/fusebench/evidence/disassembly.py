@@ -1,10 +1,13 @@
-"""What the machine code does, counted: instructions by class, global accesses by width, from nvdisasm's listing.
+"""The machine code of a cubin, and its instructions counted: by class, and global accesses by width, from nvdisasm's listing.
 
-Counts are static: an instruction in a loop counts once.
+A cubin is an ELF file whose `.text.*` sections are machine code.  Only these bytes are hashed: the file around them names source files,
+compiler options and build identifiers, which differ between machines with equal code.  Counts are static: an instruction in a loop counts
+once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import tempfile
@@ -15,22 +18,55 @@ from pathlib import Path
 import msgspec
 
 from ..errors import FusebenchError
+from ..registry.elf import CubinError, sections
+
+
+class MachineCode(msgspec.Struct, frozen=True):
+    """The machine code of one entry function and of the functions that it calls."""
+
+    entry: str
+    text: bytes
+    """The entry's instructions first, then those of other functions by name."""
+    static_shared_bytes: int
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the instructions alone."""
+        return hashlib.sha256(self.text).hexdigest()
+
+
+def code_of(cubin: bytes, entry: str) -> MachineCode:
+    """The code of the function `entry`.
+
+    Raises:
+        CubinError: the file is not a cubin, or lacks that function.
+    """
+    found = {section.name: section for section in sections(cubin)}
+    wanted = f".text.{entry}"
+    texts = sorted(name for name in found if name.startswith(".text."))
+    if wanted not in found:
+        there = ", ".join(name.removeprefix(".text.") for name in texts) or "none"
+        raise CubinError(f"the cubin holds no function {entry!r}; it holds {there}")
+    others = [name for name in texts if name != wanted]
+    shared = found.get(f".nv.shared.{entry}")
+    return MachineCode(entry, b"".join(found[name].content for name in (wanted, *others)), shared.size if shared is not None else 0)
+
 
 INSTRUCTION_BYTES = 16
-"""Of every architecture since Volta."""
+"""Bytes of an instruction on every architecture since Volta."""
 TIMEOUT_S = 120.0
-"""A batch of a hundred kernels takes a second."""
+"""Seconds; a batch of a hundred kernels takes one."""
 
 
 class DisassemblyError(FusebenchError):
-    """The disassembler failed, or returned a listing that does not account for every byte."""
+    """The disassembler failed, or its listing does not cover every byte."""
 
 
 class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     """Instructions of one kernel by class; classes that are not listed here are in `total` only.  Widths are bytes per thread."""
 
     total: int
-    """Without the padding behind the last one."""
+    """All instructions, without the padding after the last one."""
     global_loads: dict[int, int] = {}
     """Width -> count; asynchronous copies to shared memory and generic loads included."""
     global_stores: dict[int, int] = {}
@@ -66,12 +102,12 @@ CLASSES = {
     "branches": ("BRA", "BRX", "JMP", "JMX", "CALL", "BRXU", "JMXU"),
     "tensor_core": ("HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA"),
 }
-"""Class -> the opcodes in it, from the instruction set tables of NVIDIA's "CUDA Binary Utilities", Ampere to Blackwell."""
+"""Class -> its opcodes, from the instruction set tables of NVIDIA's "CUDA Binary Utilities", Ampere to Blackwell."""
 _CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
 _GLOBAL_LOADS = frozenset({"LDG", "LD", "LDGSTS"})
 _GLOBAL_STORES = frozenset({"STG", "ST"})
 _WIDTHS = {"256": 32, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
-"""Modifiers that say how much a thread moves; none of them means 4 bytes."""
+"""Modifiers that give the bytes per thread; without one it is 4."""
 _LINE = re.compile(r"/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:@!?U?P[0-9T]+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)(?P<operands>[^;]*);")
 
 
@@ -81,7 +117,7 @@ def parse(listing: str) -> list[tuple[int, str, str]]:
 
 
 def count(instructions: Iterable[tuple[int, str, str]]) -> Instructions:
-    """Class by class; what follows a function's last instruction (a jump to itself, then NOPs) is left out."""
+    """Counts by class, without the padding (a jump to itself, then NOPs) after a function's last instruction."""
     kept = list(_without_padding(instructions))
     classes: Counter[str] = Counter()
     loads: Counter[int] = Counter()
@@ -108,7 +144,7 @@ def _width(modifiers: Sequence[str]) -> int:
 
 
 def _without_padding(instructions: Iterable[tuple[int, str, str]]) -> Iterator[str]:
-    """The opcodes.  NOPs before the end are instructions: newer schedulers put them there."""
+    """The opcodes.  NOPs before the end are instructions: newer schedulers insert them."""
     ended = False
     for at, opcode, operands in instructions:
         ended = (ended and opcode == "NOP") or (opcode == "BRA" and operands == f"{at:#x}")
@@ -117,11 +153,11 @@ def _without_padding(instructions: Iterable[tuple[int, str, str]]) -> Iterator[s
 
 
 def disassemble(texts: Sequence[bytes], dialect: str, nvdisasm: Path) -> list[Instructions]:
-    """Count the instructions of several kernels in one run of nvdisasm, whose start takes longer than all of them.
+    """Count the instructions of several kernels in one run of nvdisasm, because its start takes longer than the work.
 
     Args:
-        texts: machine code, as `MachineCode.text` holds it.
-        dialect: as `Target.disassembly` says it.
+        texts: machine code, as in `MachineCode.text`.
+        dialect: as in `Target.disassembly`.
 
     Raises:
         DisassemblyError: nvdisasm fails, or leaves out an instruction.

@@ -1,4 +1,4 @@
-"""Records kept on disk under keys that say all that they depend on: an entry is right for ever, or never asked for again."""
+"""Records on disk under keys that contain all their inputs: an entry stays valid, or is never read again."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ class CacheError(FusebenchError):
 
 
 def cache_folder() -> Path:
-    """Where static evidence is cached."""
+    """The folder of the cache."""
     return own_cache() / "static"
 
 
 class EvidenceCache:
-    """A folder of small files.  Without a folder nothing is found and nothing kept."""
+    """A folder of small files.  Without a folder it finds nothing and keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def case(self, key: str) -> CapturedCase | None:
-        """Raises CacheError where there is an entry, and it is not a record."""
+        """The case under `key`, or None.
+
+        Raises:
+            CacheError: the entry is not a record.
+        """
         return self._read("launches", key, CapturedCase)
 
     def code(self, key: str) -> Code | None:
-        """Raises CacheError likewise."""
+        """The code under `key`, or None; raises as `case`."""
         return self._read("code", key, Code)
 
     def keep_case(self, key: str, case: CapturedCase) -> None:
@@ -70,7 +74,7 @@ class EvidenceCache:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             making.write_bytes(msgspec.json.encode(record))
-            making.replace(file)  # at once: a reader sees all of it or nothing
+            making.replace(file)  # atomic: a reader sees all of it or nothing
         except OSError as error:
             making.unlink(missing_ok=True)
             raise CacheError(

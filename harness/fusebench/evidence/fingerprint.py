@@ -1,7 +1,8 @@
-"""What a recorded launch depends on, as one digest: kernels' sources, fusebench's own, and the versions of what runs them."""
+"""The inputs of a recorded launch: the toolchain's versions, and one digest of these, the kernels' sources and fusebench's own."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..device.packages import distribution_version
+from ..device.toolchain import distribution_version
+from ..device.triton_programs import program_version, tool
 from ..schema import Case
 from .records import EVIDENCE_VERSION, Toolchain
 
@@ -17,11 +19,11 @@ PACKAGES = ("torch", "triton", "numpy", "cuda-core", "cuda-bindings", "msgspec")
 """Distributions whose code runs between a case and its launch."""
 _HARNESS = Path(__file__).parents[1]
 _NOT_IN_THE_WAY = ("cli", "report", "store", "stats", "runner", "e2e")
-"""Parts of fusebench that no launch passes through."""
+"""Parts of fusebench that take no part in a launch."""
 
 
 def fingerprint(roots: Sequence[Path], toolchain: Toolchain) -> str:
-    """A digest of the files below `roots` and of the harness, by content and place, and of versions; no path of this machine is in it."""
+    """A digest of the files below `roots` and of the harness, by content and relative path, and of versions; no absolute path is in it."""
     parts: list[object] = [EVIDENCE_VERSION, sys.version_info[:2], toolchain, [distribution_version(name) for name in PACKAGES]]
     parts += [list(_digests(root, _files(root))) for root in roots]
     parts.append(list(_digests(_HARNESS, _harness_files())))
@@ -29,7 +31,7 @@ def fingerprint(roots: Sequence[Path], toolchain: Toolchain) -> str:
 
 
 def case_key(fingerprint: str, target: str, case: Case) -> str:
-    """A digest of all that decides what the op's kernels launch for `case` on `target`."""
+    """A digest of all inputs of the op's launches for `case` on `target`."""
     parts = [fingerprint, target, case.op, sorted(case.params.items())]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
@@ -50,3 +52,43 @@ def _harness_files() -> Iterator[Path]:
 def _digests(root: Path, files: Iterable[Path]) -> Iterator[tuple[str, str]]:
     for path in sorted(files):
         yield path.relative_to(root).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@functools.cache
+def toolchain() -> Toolchain:
+    """Versions of the installed toolchain.
+
+    Raises:
+        ToolError: as `device.triton_programs`.
+    """
+    return Toolchain(
+        triton=distribution_version("triton"),
+        ptxas=program_version(tool("ptxas")),
+        ptxas_blackwell=program_version(tool("ptxas-blackwell")),
+        nvrtc=nvrtc_version(),
+        nvdisasm=program_version(tool("nvdisasm")),
+    )
+
+
+def nvrtc_version() -> str:
+    """Version of the NVRTC that cuda-core loads; empty without either.
+
+    cuda-bindings loads the library of its own CUDA major version, which another distribution holds.
+    """
+    bindings = distribution_version("cuda-bindings")
+    if not bindings or not distribution_version("cuda-core"):
+        return ""
+    major = bindings.partition(".")[0]
+    distribution = f"nvidia-cuda-nvrtc-cu{major}" if int(major) < 13 else "nvidia-cuda-nvrtc"
+    return distribution_version(distribution) or _loaded_nvrtc_version()
+
+
+def _loaded_nvrtc_version() -> str:
+    """The version that an NVRTC of the system's CUDA installation reports, without the patch level."""
+    try:
+        from cuda.bindings import nvrtc
+
+        error, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError):
+        return ""
+    return f"{major}.{minor}" if int(error) == 0 else ""

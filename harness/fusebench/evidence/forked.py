@@ -1,8 +1,8 @@
-"""Doing many things in a few forked children, so that an item that crashes or hangs takes no other with it.
+"""Runs many items in a few forked children, so that an item that crashes or hangs stops no other.
 
-A child starts with everything that is imported and loaded here, which for torch, Triton and a folder of kernels saves seconds, and
-works on item after item, because a compiler's first use takes longer than ten kernels.  One that is lost is replaced.  Only a process
-without other threads may fork safely: a worker that computes nothing itself has none.
+A child starts with every module that is loaded here, which saves seconds for torch, Triton and a folder of kernels.  It works on item after
+item, because a compiler's first use takes longer than ten kernels.  A lost child is replaced.  Only a process without other threads may
+fork safely: a worker that computes nothing itself has none.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..errors import FusebenchError
 
 ItemT = TypeVar("ItemT")
 _NUMBER = struct.Struct("<Q")
-"""An item's index on its way to a child, the length of a reply on its way back."""
+"""Index of an item on its way to a child, length of a reply on its way back."""
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Failed:
-    """In the place of a result: why there is none."""
+    """In place of a result: the reason for its absence."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class _Child:
     requests: int
     replies: int
     index: int = -1
-    """The item that it works on."""
+    """Index of its current item."""
     deadline: float = 0.0
     received: bytearray = field(default_factory=bytearray)
 
@@ -49,7 +49,7 @@ class _Child:
         os.write(self.requests, _NUMBER.pack(index))
 
     def reply(self) -> bytes | None:
-        """The reply, once all of it is there."""
+        """The reply, once it is complete."""
         if len(self.received) < _NUMBER.size:
             return None
         (length,) = _NUMBER.unpack_from(self.received)
@@ -63,11 +63,11 @@ class _Child:
 def run_forked(
     function: Callable[[ItemT], Any], items: Sequence[ItemT], result: type[Any], *, jobs: int, timeout_s: float
 ) -> Iterator[tuple[int, Any]]:
-    """(index, result or Failed) of each item, as they end, `jobs` at a time.
+    """Yield (index, result or Failed) of each item in order of completion, with `jobs` at a time.
 
     Args:
-        function: what a child runs; it returns a `result`, which msgspec can encode.  What it raises becomes a Failed.
-        timeout_s: a child that takes longer over an item is killed.
+        function: runs in a child and returns a `result` that msgspec can encode.  An exception becomes a Failed.
+        timeout_s: seconds per item until its child is killed.
     """
     waiting = list(range(len(items)))[::-1]
     with selectors.DefaultSelector() as selector:
@@ -99,7 +99,7 @@ def run_forked(
 
 
 class _Children:
-    """The children there are, by the descriptor that their replies come from."""
+    """The living children, by the descriptor of their replies."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any], selector: selectors.BaseSelector, timeout_s: float) -> None:
         self._function, self._items, self._selector, self._timeout_s = function, items, selector, timeout_s
@@ -113,7 +113,7 @@ class _Children:
         pid = os.fork()
         if pid == 0:
             others = [end for child in self.by_descriptor.values() for end in (child.requests, child.replies)]
-            for inherited in (requests_out, replies_in, *others):  # a pipe ends when the last of its holders closes it
+            for inherited in (requests_out, replies_in, *others):  # a pipe ends when its last holder closes it
                 os.close(inherited)
             _serve(self._function, self._items, requests_in, replies_out)
         os.close(requests_in)
@@ -124,7 +124,7 @@ class _Children:
         self._selector.register(replies_in, selectors.EVENT_READ)
 
     def remove(self, child: _Child) -> str:
-        """Forget a child, which leaves when its requests end; the sentence says how it ended."""
+        """Forget a child, which exits when its requests end; the sentence says how it ended."""
         late = time.monotonic() > child.deadline
         self._selector.unregister(child.replies)
         del self.by_descriptor[child.replies]
@@ -149,7 +149,7 @@ class _Children:
 
 
 def _serve(function: Callable[[ItemT], Any], items: Sequence[ItemT], requests: int, replies: int) -> NoReturn:
-    """In the child: reply to each request with `R` and the result, or `F` and the reason; leave without the parent's exit handlers."""
+    """In the child: reply to each request with `R` and the result, or `F` and the reason; exit without the parent's exit handlers."""
     code = 0
     try:
         with os.fdopen(requests, "rb") as stream, os.fdopen(replies, "wb") as answers:
@@ -167,7 +167,7 @@ def _attempt(function: Callable[[ItemT], Any], item: ItemT) -> bytes:
         return b"R" + msgspec.msgpack.encode(function(item))
     except FusebenchError as error:
         return b"F" + str(error).encode()
-    except BaseException as error:  # noqa: BLE001 - whatever it is concerns this item alone
+    except BaseException as error:  # noqa: BLE001 - any error concerns this item alone
         return b"F" + f"{type(error).__name__}: {error}".encode()
 
 

@@ -1,8 +1,8 @@
-"""Theoretical occupancy: how many blocks of a launch one multiprocessor holds, and what keeps it from holding more.
+"""Theoretical occupancy: how many blocks of a launch one multiprocessor holds, and which resource is the limit.
 
-The rules are those of CUDA's occupancy calculator (`cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`): registers are given
-to a warp in units and come from the quarter of the multiprocessor that the warp lives in; shared memory is given to a block in units, the
-system's own share included; block barriers are given to a block for as long as it lives.
+The rules are those of CUDA's occupancy calculator (`cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`).  A warp gets registers
+in units, from its own quarter of the multiprocessor.  A block gets shared memory in units, the system's own share included, and keeps its
+block barriers as long as it lives.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from .targets import WARP, Target
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a launch fills a multiprocessor when there are blocks enough."""
+    """How a launch fills a multiprocessor when it has enough blocks."""
 
     blocks: int
-    """Resident blocks per multiprocessor; 0 where not even one fits."""
+    """Resident blocks per multiprocessor; 0 where no block fits."""
     warps: int
     """Resident warps per multiprocessor."""
     share: float
-    """Of the warps that the multiprocessor can hold."""
+    """Share of the warps that the multiprocessor can hold."""
     limited_by: tuple[str, ...]
-    """Of `warps`, `blocks`, `registers`, `shared`, `barriers`: all that stop at this number of blocks."""
+    """All resources that allow only this number of blocks: `warps`, `blocks`, `registers`, `shared`, `barriers`."""
 
 
 def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int, block_barriers: int = 1) -> Occupancy:
@@ -31,7 +31,7 @@ def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int
     Args:
         registers: per thread.
         shared_bytes: per block, static and dynamic together, without the system's own.
-        block_barriers: that a block reserves.
+        block_barriers: number that a block reserves.
 
     Raises:
         ValueError: `threads` is not positive.
@@ -45,7 +45,7 @@ def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int
         "registers": _blocks_by_registers(target, warps, registers),
         "shared": _blocks_by_shared(target, shared_bytes),
     }
-    if target.barriers is not None and block_barriers > 1:  # one each never stops a block before `blocks` does
+    if target.barriers is not None and block_barriers > 1:  # one barrier per block never limits before `blocks` does
         limits["barriers"] = target.barriers // block_barriers
     blocks = min(limits.values())
     return Occupancy(

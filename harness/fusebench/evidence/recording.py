@@ -1,7 +1,7 @@
-"""What a kernel launches for a case, found by running its own launch code with launching replaced by recording.
+"""Finds a kernel's launches for a case: its own launch code runs, and launches are recorded instead of made.
 
-A process that records must not be used for anything else: Triton's compiler and driver and fusebench's NVRTC launch are replaced in it,
-and kernels may keep what the replacements gave them.  It belongs to one target, because kernels remember the device they planned for.
+Use a recording process for nothing else: Triton's compiler and driver and fusebench's NVRTC launch are replaced in it, and kernels may keep
+the replacements' results.  It serves one target, because kernels remember the device they planned for.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .targets import WARP, Target
 
 
 class RecordingError(FusebenchError):
-    """A kernel's launch code ran, and no launch that can be compiled came of it."""
+    """A kernel's launch code ran without a launch that can be compiled."""
 
 
 @dataclass(frozen=True)
 class Specialisation:
-    """What one compilation starts from.  `key` is equal for equal code, and holds nothing of the machine."""
+    """The input of one compilation.  `key` is equal for equal code, and holds nothing of the machine."""
 
     key: str
     entry: str
@@ -44,13 +44,13 @@ class RecordedLaunch:
     specialisation: Specialisation
     grid: tuple[int, int, int]
     threads: int | None
-    """Per block; None where only the compiled kernel knows (Triton)."""
+    """Threads per block; None where only the compiled kernel knows them (Triton)."""
     dynamic_shared_bytes: int | None
 
 
 @dataclass
 class Recorder:
-    """Collects launches while `launches` is drained by the caller."""
+    """Collects launches; the caller drains `launches`."""
 
     target: Target
     compilers: Mapping[str, str]
@@ -62,7 +62,7 @@ class Recorder:
         return found
 
     def compile_triton(self, source: Any, target: Any = None, options: Any = None, **_: Any) -> _StandInKernel:
-        """In the place of `triton.compiler.compile`."""
+        """The replacement of `triton.compiler.compile`."""
         chosen = dict(options or {})
         key = self._key("triton", _triton_parts(source, chosen))
         return _StandInKernel(self, Specialisation(key, source.name, source, chosen))
@@ -70,7 +70,7 @@ class Recorder:
     def launch_cuda(
         self, source: nvrtc.KernelSource, *, grid: Any, block: Any, device_index: int = 0, shared_bytes: int = 0, **_: Any
     ) -> None:
-        """In the place of `nvrtc.launch`."""
+        """The replacement of `nvrtc.launch`."""
         key = self._key("cuda", _cuda_parts(source))
         threads = 1
         for size in _three(block):
@@ -84,7 +84,7 @@ class Recorder:
 
 
 class _StandInKernel:
-    """What Triton's launch code holds instead of a compiled kernel: launching it, by whatever way, is recorded."""
+    """Replaces a compiled kernel in Triton's launch code: every way to launch it is recorded."""
 
     function = 0
     module = 0
@@ -116,7 +116,7 @@ class _StandInKernel:
 
 
 class _Driver:
-    """As much of a Triton driver as launching asks for."""
+    """The part of a Triton driver that launching needs."""
 
     def __init__(self, target: Target) -> None:
         from triton.backends.compiler import GPUTarget
@@ -154,7 +154,7 @@ class _Driver:
 
 @contextmanager
 def recording(target: Target, compilers: Mapping[str, str]) -> Iterator[Recorder]:
-    """Inside the block launches are recorded, and torch answers as on the target's GPU."""
+    """Inside the block, launches are recorded, and torch answers as on the target's GPU."""
     import triton.compiler
     import triton.runtime
 
@@ -172,8 +172,8 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunc
     """The launches of `kernel` for `case`, in order.
 
     Raises:
-        RecordingError: it launched nothing.
-        Exception: whatever the kernel's launch code or its op raises.
+        RecordingError: the kernel launched nothing.
+        Exception: any error of the kernel's launch code or its op.
     """
     import torch
 
@@ -186,7 +186,7 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunc
     try:
         buffers = op.buffers(params, device=torch.device("cuda", 0), generator=generator)
     except (RuntimeError, NotImplementedError):
-        # Inputs that are made from other inputs' values cannot be made without memory; their layouts are those of the same on the host.
+        # Inputs made from other inputs' values need memory; on the host they have the same layouts.
         made = op.buffers(params, device=torch.device("cpu"), generator=generator.manual_seed(0))
         buffers = {name: on_device(tensor) for name, tensor in made.items()}
     recorder.drain()
@@ -200,7 +200,7 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunc
 
 
 def _triton_parts(source: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides the code: the function with those it calls, types, constants, what is known of arguments, options."""
+    """All inputs of the code: the function and the functions it calls, types, constants, known facts of arguments, options."""
     named = {name: value for name, value in options.items() if name not in ("extern_libs", "backend_name")}
     libraries = sorted(str(name) for name, _ in options.get("extern_libs") or ())  # their paths are the machine's
     return {

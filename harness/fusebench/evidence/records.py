@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
-from ..schema import Language, Role
+from ..schema import KernelId, Language, Role
 from .disassembly import Instructions
 from .occupancy import Occupancy
 
 EVIDENCE_VERSION = 2
-"""Version of these records, of what is counted and how: part of every cache key, and written into baselines."""
+"""Version of these records and of the counting; part of every cache key and of baselines."""
 
 
 class StaticStatus(StrEnum):
-    """How far a kernel came on a case."""
+    """The result of a kernel on a case."""
 
     COMPILED = "compiled"
     UNSUPPORTED = "unsupported"
-    """The kernel declines the case, with a reason."""
+    """The kernel declines the case; the reason is recorded."""
     NOT_RUNNABLE = "not_runnable"
     """A library that the kernel needs is absent."""
     LAUNCH_ERROR = "launch_error"
@@ -32,17 +33,17 @@ FAILED = frozenset({StaticStatus.LAUNCH_ERROR, StaticStatus.COMPILE_ERROR})
 
 
 class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions of what makes and reads machine code; empty where it is not installed."""
+    """Versions of the programs that make and read machine code; empty for one that is not installed."""
 
     triton: str
     ptxas: str
     ptxas_blackwell: str
-    """The assembler that Triton uses for newer architectures; which those are depends on Triton."""
+    """The assembler that Triton uses for newer architectures; Triton's version decides which."""
     nvrtc: str
     nvdisasm: str
 
     def compiler(self, language: Language) -> str:
-        """What decides the machine code of kernels in `language`, on one line."""
+        """The versions that decide the machine code of kernels in `language`, on one line."""
         if language is Language.CUDA:
             return f"nvrtc {self.nvrtc}"
         return f"triton {self.triton}, ptxas {self.ptxas}, ptxas-blackwell {self.ptxas_blackwell}"
@@ -59,20 +60,20 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     entry: str
     compiler: str
     sha256: str
-    """Of the instructions alone."""
+    """SHA-256 of the instructions alone."""
     size: int
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     stack: int
     spill_stores: int
     spill_loads: int
     static_shared: int
     block_barriers: int
-    """Barriers that a block reserves: 16, all that there are, where their number is known only at run time."""
+    """Barriers that a block reserves: all 16 where their number is known only at run time."""
     dynamic_shared: int | None = None
-    """Where the compiler decides it (Triton); else the launch does."""
+    """Bytes where the compiler decides them (Triton); otherwise the launch does."""
     threads: int | None = None
-    """Per block, likewise."""
+    """Threads per block, likewise."""
     instructions: Instructions
 
 
@@ -81,21 +82,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     grid: tuple[int, int, int]
     threads: int
-    """Per block."""
+    """Threads per block."""
     dynamic_shared: int
     occupancy: Occupancy
     code: Code
 
 
 class KernelEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one kernel on one case of one target."""
+    """The evidence on one kernel and case for one target."""
 
     case: str
     """`suite:name`."""
     op: str
     shape: str
     params: str
-    """Digest of the case's parameters: a case that keeps its name and changes its shape is another."""
+    """Digest of the case's parameters: a case that keeps its name and changes its shape is another case."""
     kernel: str
     role: Role
     language: Language
@@ -132,7 +133,7 @@ class CapturedLaunch(msgspec.Struct, frozen=True):
 
 
 class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel launches for a case; `status` is COMPILED until its code says otherwise."""
+    """A kernel's launches for a case; `status` is COMPILED until its code says otherwise."""
 
     kernel: str
     role: Role
@@ -143,7 +144,7 @@ class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Every Triton and CUDA C++ kernel of the case's op, other libraries' (role `peer`) left out."""
+    """Every Triton and CUDA C++ kernel of the case's op, without other libraries' (role `peer`)."""
 
     kernels: tuple[CapturedKernel, ...]
     not_loaded: tuple[str, ...] = ()
@@ -151,3 +152,11 @@ class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sound(self) -> bool:
         return not self.not_loaded and all(kernel.status not in FAILED for kernel in self.kernels)
+
+
+def matches_id(kernel: str, pattern: str | Sequence[str] | None) -> bool:
+    """Whether the kernel `op/name@version` matches the glob `pattern`, or one of several, in any of its spellings; None matches all."""
+    if pattern is None:
+        return True
+    identity = KernelId.parse(kernel)
+    return any(identity.matches(one) for one in ([pattern] if isinstance(pattern, str) else pattern))

@@ -1,8 +1,8 @@
-"""A GPU that is not there: tensors without memory that say they are on it, and torch's answers to questions about it.
+"""Stands in for a GPU: tensors without memory that report to be on it, and torch's answers about it.
 
 Kernels choose their launches by shapes, strides, alignment and the device's properties, never by values.  So their launch code runs on
-tensors of torch's `meta` device that report a CUDA device and the addresses that CUDA's caching allocator would give: every buffer
-starts on 512 bytes, views start where they lie in it.
+tensors of torch's `meta` device.  These report a CUDA device and the addresses that CUDA's caching allocator would give: every buffer
+starts on 512 bytes, and views start at their own offset.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .targets import WARP, Target
 ALLOCATION_STEP = 512
 """Granularity of CUDA's caching allocator, in bytes; the timed buffers are placed by the same step."""
 FIRST_ADDRESS = 2**40
-"""Any multiple of the step that is far from zero."""
+"""Any multiple of the step far from zero."""
 
 
 class _Addresses:
-    """Gives every storage its own range, in the order of asking; holds the storages, so that none is mistaken for a later one."""
+    """Gives every storage its own address range, in order of request; it keeps the storages, so that none is mistaken for a later one."""
 
     def __init__(self) -> None:
         self._starts: dict[int, tuple[int, Any]] = {}
@@ -71,7 +71,7 @@ def on_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _OnDevice(TorchFunctionMode):
-    """Runs torch's functions on meta tensors wherever CUDA is meant, and hands device tensors back."""
+    """Runs torch's CUDA functions on meta tensors, and returns device tensors."""
 
     def __torch_function__(self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         named = {name: value for name, value in (kwargs or {}).items() if name != "generator"}  # nothing is drawn
@@ -95,7 +95,7 @@ def _wrapped(value: Any) -> Any:
 
 @contextmanager
 def device(target: Target) -> Iterator[None]:
-    """Inside the block torch answers as on a machine whose only GPU is the target's; nothing is computed there."""
+    """Inside the block, torch answers as on a machine whose only GPU is the target's; nothing is computed there."""
     properties = _properties(target)
     stream = types.SimpleNamespace(
         cuda_stream=0, device=torch.device("cuda", 0), device_index=0, synchronize=lambda: None, wait_stream=lambda *_: None
@@ -114,7 +114,7 @@ def device(target: Target) -> Iterator[None]:
         "is_current_stream_capturing": lambda: False,
         "is_bf16_supported": lambda *_, **__: True,
     }
-    # What Triton's own launcher asks for; absent from torch's builds without CUDA.
+    # Triton's own launcher needs it; torch's builds without CUDA lack it.
     raw_stream = mock.patch.object(torch._C, "_cuda_getCurrentRawStream", answers["current_device"], create=True)
     with ExitStack() as stack:
         for name, answer in answers.items():
@@ -125,7 +125,7 @@ def device(target: Target) -> Iterator[None]:
 
 
 def _properties(target: Target) -> types.SimpleNamespace:
-    """What `torch.cuda.get_device_properties` returns, by the names that it uses."""
+    """The result of `torch.cuda.get_device_properties`, with its own names."""
     return types.SimpleNamespace(
         name=target.gpu,
         major=target.major,

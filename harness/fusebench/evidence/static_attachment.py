@@ -1,4 +1,4 @@
-"""What two sides compile a kernel to, held against each other: the static provider of evidence for verdicts."""
+"""The static provider of evidence for verdicts: the compiled kernel of head beside that of base."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .static_gate import DEFAULT_MARGIN, StaticJudgement, judge
 from .targets import Target
 
 COLUMNS = ("launch", "figure", "before", "after", "")
-NEITHER = "neither side declares it as a kernel in Triton or CUDA C++"
+NEITHER = "neither revision declares it as a kernel in Triton or CUDA C++"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a side is asked for."""
+    """The request to one revision's kernels."""
 
     target: Target
     cases: tuple[Case, ...]
@@ -29,23 +29,23 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What it answers."""
+    """Their answer."""
 
     report: StaticReport
     name: str
     """`this checkout`, `commit 1a2b3c`."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of where it comes from."""
+    """Remarks on their origin."""
 
 
 Side = Callable[[Wanted], Told]
-"""Raises FusebenchError where there is nothing to tell."""
+"""The kernels of one revision, asked for evidence.  Raises FusebenchError where there is none."""
 
 
 def compiled_side(
     roots: Sequence[Path], name: str, *, ops: Mapping[str, Op], jobs: int, cache: EvidenceCache, on_progress: OnProgress
 ) -> Side:
-    """The side of the kernels in `roots`, compiled when it is asked."""
+    """The kernels in `roots`, compiled on request."""
 
     def tell(wanted: Wanted) -> Told:
         report = collect(
@@ -57,7 +57,7 @@ def compiled_side(
 
 
 class StaticEvidence:
-    """Compares what `before` and `after` compile each suspect to.  A FusebenchError of any of the three is left to the caller."""
+    """Compares the compiled suspects of `before` and `after`.  The caller handles a FusebenchError of either."""
 
     kind = "static"
     title = "static evidence"
@@ -66,10 +66,10 @@ class StaticEvidence:
         self._target, self._before, self._after = target, before, after
 
     def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
-        """An attachment for every suspect: Triton kernels and those in CUDA C++, other libraries' left out.
+        """An attachment for every suspect in Triton or CUDA C++, without other libraries' kernels.
 
         Raises:
-            FusebenchError: no target, no sources, or no compiler.
+            FusebenchError: the target, the sources or the compiler are missing.
         """
         wanted = Wanted(
             target=self._target(),
@@ -102,7 +102,7 @@ def _rows(judgement: StaticJudgement) -> tuple[tuple[str, ...], ...]:
 
 
 def _said(judgement: StaticJudgement, before: KernelEvidence | None, after: KernelEvidence | None, name: str) -> tuple[str, ...]:
-    """What the rows leave unsaid."""
+    """Facts that the rows do not show."""
     if after is None or after.status is not StaticStatus.COMPILED:
         return (judgement.reason,)
     if before is None:
@@ -113,5 +113,5 @@ def _said(judgement: StaticJudgement, before: KernelEvidence | None, after: Kern
         return (judgement.reason,)
     codes = [[launch.code.sha256 for launch in one.launches] for one in (before, after)]
     if codes[0] == codes[1]:
-        return (f"compiled to the same code on both sides and launched {'otherwise' if judgement.changes else 'alike'}",)
+        return (f"compiled to the same code in both revisions and launched {'differently' if judgement.changes else 'alike'}",)
     return () if judgement.changes else ("other machine code, the same in every figure",)

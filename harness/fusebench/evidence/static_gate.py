@@ -1,8 +1,8 @@
-"""Static evidence against static evidence: rules that leave no room for chance say which kernels became worse.
+"""Judges static evidence against static evidence, by rules without chance.
 
-A regression is one of: more bytes spilled, more stack or local-memory instructions, global accesses that became narrower, fewer warps
-resident, more instructions than the margin allows.  Everything else that changed is shown and judged no further: more registers that
-cost no occupancy, say, cost nothing.  Code from different compilers is not judged at all, and shown likewise.
+A regression is one of: more bytes spilled, more stack or local-memory instructions, narrower global accesses, fewer resident warps, more
+instructions than the margin allows.  Other changes are shown and not judged: registers that cost no occupancy, for example.  Code from
+different compilers is shown and not judged at all.
 
 Against a baseline of released versions any other machine code is a regression: a released version is frozen, and a change to it is a new
 version.
@@ -18,18 +18,18 @@ from ..schema import KernelId, VerdictKind
 from .records import FAILED, KernelEvidence, Launch, StaticReport, StaticStatus
 
 DEFAULT_MARGIN = 0.05
-"""Share of instructions that may be added: thirty on a fused norm's six hundred, less than one load's unrolling."""
+"""Share of instructions that may be added: thirty on a fused norm's six hundred, less than the unrolling of one load."""
 
 
 IDENTICAL = "identical machine code"
-"""Reason of a pass where not one instruction differs."""
+"""Reason of a pass where every instruction is equal."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One figure that differs."""
 
     kind: VerdictKind
-    """REGRESSION, IMPROVEMENT, or PASS for what is only shown."""
+    """REGRESSION, IMPROVEMENT, or PASS for a change that is only shown."""
     launch: int
     what: str
     old: str
@@ -53,11 +53,11 @@ class StaticJudgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     new: StaticReport, old: StaticReport, *, margin: float, cases: Sequence[str], reference: str = "the baseline", released: bool = False
 ) -> list[StaticJudgement]:
-    """A judgement on every kernel and case of `new`, and on what `old` has of `cases` (keys `suite:name`) and `new` lacks.
+    """A judgement on every kernel and case of `new`, and on the kernels of `old` that `new` lacks on `cases` (keys `suite:name`).
 
     Args:
         margin: share of instructions that may be added.
-        reference: what sentences call `old`.
+        reference: name of `old` in sentences.
         released: whether `old` holds released versions, whose machine code must not change under the same compilers.
     """
     before = {one.key: one for one in old.results if one.status is StaticStatus.COMPILED}
@@ -101,7 +101,7 @@ _SHOWN: dict[str, Callable[[Launch], object]] = {
     "atomics": lambda one: one.code.instructions.atomics,
     "code bytes": lambda one: one.code.size,
 }
-"""What is worth seeing and decides nothing."""
+"""Figures that are shown and not judged."""
 
 
 _Verdict = tuple[VerdictKind, str, list[Change]]
@@ -122,7 +122,7 @@ def _verdict(new: KernelEvidence, old: KernelEvidence | None, margin: float, ref
 
 
 def _compared(new: KernelEvidence, old: KernelEvidence, margin: float, reference: str, released: bool) -> _Verdict:
-    """The verdict on two that compiled for the same case."""
+    """The verdict on two records that compiled for the same case."""
     changes = list(_changes(old.launches, new.launches, margin))
     if _compilers(new) != _compilers(old):
         return VerdictKind.INCOMPARABLE, f"compiled by {_compilers(new)}, {reference} by {_compilers(old)}", changes
@@ -160,7 +160,7 @@ def _compilers(evidence: KernelEvidence) -> str:
 
 
 def _changes(old: Sequence[Launch], new: Sequence[Launch], margin: float) -> Iterator[Change]:
-    """Launch by launch in order; a launch without a counterpart is held against one of nothing."""
+    """Changes launch by launch, in order; a launch without a counterpart is compared with an empty one."""
     if len(old) != len(new):
         yield Change(kind=VerdictKind.PASS, launch=0, what="launches", old=str(len(old)), new=str(len(new)))
         totals = [sum(launch.code.instructions.total for launch in launches) for launches in (old, new)]
@@ -175,7 +175,7 @@ def _changes(old: Sequence[Launch], new: Sequence[Launch], margin: float) -> Ite
 
 
 def _worse_or_better(place: int, old: Launch | None, new: Launch) -> Iterator[Change]:
-    """The figures of which less is better, then occupancy and widths."""
+    """Changes of the figures where less is better, then of occupancy and widths."""
     for what, figure in _LESS_IS_BETTER.items():
         before, after = figure(old) if old is not None else 0, figure(new)
         if before != after:
@@ -199,7 +199,7 @@ def _worse_or_better(place: int, old: Launch | None, new: Launch) -> Iterator[Ch
 
 
 def became_narrower(old: Mapping[int, int], new: Mapping[int, int]) -> bool:
-    """Whether accesses of some width or wider became fewer while narrower ones became more: work moved to narrower instructions."""
+    """Whether work moved to narrower instructions: accesses of some width or wider became fewer, and narrower ones became more."""
     for width in set(old) | set(new):
         wide = [sum(count for size, count in counts.items() if size >= width) for counts in (old, new)]
         narrow = [sum(count for size, count in counts.items() if size < width) for counts in (old, new)]

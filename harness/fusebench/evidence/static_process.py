@@ -1,4 +1,4 @@
-"""The worker process seen from outside: started with a clean environment, listened to, ended with the caller."""
+"""The worker process that records and compiles: its messages (one JSON document a line), its clean environment, its start and end."""
 
 from __future__ import annotations
 
@@ -13,38 +13,90 @@ from contextlib import suppress
 import msgspec
 
 from ..errors import FusebenchError
-from ..schema import ExitCode
-from .messages import Broken, Done, Message, Request
+from ..schema import Case, ExitCode
+from .records import CapturedCase, Code
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    roots: tuple[str, ...]
+    target: str
+    cases: tuple[Case, ...]
+    compilers: dict[str, str]
+    """Compiler versions by language."""
+    kernel: str | tuple[str, ...] | None
+    """Globs of the kernels to compile; every kernel's launches are recorded."""
+    cache: str | None
+    """Folder of the cache, for code that is known already."""
+    jobs: int
+
+
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """The launches of `cases[index]`."""
+
+    index: int
+    case: CapturedCase
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    text: str
+    done: int
+    total: int
+
+
+class Assembled(msgspec.Struct, frozen=True, tag="assembled"):
+    """The code of one specialisation."""
+
+    key: str
+    code: Code
+
+
+class NotCompiled(msgspec.Struct, frozen=True, tag="not_compiled"):
+    key: str
+    reason: str
+
+
+class Broken(msgspec.Struct, frozen=True, tag="broken"):
+    """The whole request failed, for a reason that fusebench explains."""
+
+    reason: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The last message: without it the process was lost."""
+
+
+Message = Recorded | Progress | Assembled | NotCompiled | Broken | Done
+
 
 _CODE_CHANGING = ("TRITON_", "MLIR_", "LLVM_", "PTXAS_", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT", "NVPTX_", "ENABLE_LHS_TO_TMEM")
-"""Beginnings of environment variables that change what Triton makes of a kernel: evidence is that of a plain environment, everywhere."""
+"""Prefixes of environment variables that change Triton's code generation: evidence is that of a plain environment, on every machine."""
 
 
 class StaticWorkerError(FusebenchError):
-    """The process that records and compiles was lost: something that it loaded took it down."""
+    """The process that records and compiles was lost: a loaded file or library ended it."""
 
     exit_code = ExitCode.KERNEL_FAILED
 
 
 def clean_environment() -> dict[str, str]:
-    """This environment without what changes machine code, and without any GPU."""
+    """This environment without variables that change machine code, and without any GPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_CODE_CHANGING)}
-    # One thread, because the worker forks, and a forked process has none of its parent's threads but all of their locks.
+    # One thread, because the worker forks, and a forked process inherits its parent's locks but not its threads.
     return kept | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def answers(request: Request) -> Iterator[Message]:
-    """Every message but the last.  Leaving the loop early ends the process.
+    """Yield every message but the last.  Leaving the loop early ends the process.
 
     Raises:
         FusebenchError: the request failed as a whole, with the worker's words.
-        StaticWorkerError: the process ended without saying that it was done.
+        StaticWorkerError: the process ended without its last message.
     """
-    # -P: the current folder is no place to import from.
+    # -P: do not import from the current folder.
     command = [sys.executable, "-P", "-m", "fusebench.evidence.static_worker"]
     finished = False
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="fusebench_static_") as scratch:
-        environment = clean_environment() | {"TRITON_CACHE_DIR": scratch}  # empty: what Triton finds compiled it does not assemble
+        environment = clean_environment() | {"TRITON_CACHE_DIR": scratch}  # empty: Triton does not assemble entries of its cache again
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True
         )
@@ -55,7 +107,7 @@ def answers(request: Request) -> Iterator[Message]:
                 process.stdin.write(msgspec.json.encode(request))
                 process.stdin.close()
             except BrokenPipeError:
-                pass  # it ended before it listened; what it said is reported below
+                pass  # it ended before it listened; its output is reported below
             for line in process.stdout:
                 message = msgspec.json.decode(line, type=Message)
                 if isinstance(message, Broken):
@@ -67,7 +119,7 @@ def answers(request: Request) -> Iterator[Message]:
         finally:
             if not finished:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # and the compilers that it runs
+                    os.killpg(process.pid, signal.SIGKILL)  # and its compilers
             process.stdout.close()
             code = process.wait()
         if not finished:
@@ -75,5 +127,5 @@ def answers(request: Request) -> Iterator[Message]:
             said = " ".join(errors.read()[-2000:].decode("utf-8", "replace").split())
             raise StaticWorkerError(
                 f"the process that records launches and compiles for {request.target} ended with exit code {code}; "
-                f"it last said: {said or 'nothing'}; narrow the selection with --op or --kernel to find what took it down"
+                f"it last said: {said or 'nothing'}; narrow the selection with --op or --kernel to find the cause"
             )

@@ -1,7 +1,7 @@
 """The process that loads kernels, records their launches and compiles them: `python -m fusebench.evidence.static_worker`.
 
-One request on stdin, messages on stdout.  It is fresh for every request, for Triton's compiler and torch's CUDA functions are replaced
-in it; and it never sees a GPU, so that it does the same on every machine.
+One request on stdin, messages on stdout.  Each request has a new process, because Triton's compiler and torch's CUDA functions are replaced
+in it.  It never sees a GPU, so it does the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from ..device.triton_programs import tool
 from ..errors import FusebenchError
 from ..schema import Language, Role
 from .compiling import Compiled, compile_for
-from .cubin import MachineCode, code_of
-from .disassembly import DisassemblyError, Instructions, disassemble
+from .disassembly import DisassemblyError, Instructions, MachineCode, code_of, disassemble
 from .evidence_cache import EvidenceCache
 from .forked import Failed, run_forked
-from .messages import Assembled, Broken, Done, Message, NotCompiled, Progress, Recorded, Request
-from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus
-from .selecting import matches_id
+from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus, matches_id
+from .static_process import Assembled, Broken, Done, Message, NotCompiled, Progress, Recorded, Request
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -35,16 +33,16 @@ if TYPE_CHECKING:
 
 Say = Callable[[Message], None]
 COMPILE_TIMEOUT_S = 300.0
-"""For one specialisation: they take 0.1 to 0.3 s, and a spilling giant a minute."""
+"""Seconds for one specialisation: most take 0.1 to 0.3 s, a spilling giant a minute."""
 RESERVED_SHARED = 1024
-"""Bytes at the start of a block's shared memory that belong to the system, which cubins for compute capability 9.0 and later count as the
+"""Bytes at the start of a block's shared memory that belong to the system; cubins for compute capability 9.0 and later count them as the
 function's own."""
 
 
 def main() -> None:
     """Answer the request on stdin."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a kernel file or a compiler prints is no message
+    os.dup2(2, 1)  # output of a kernel file or a compiler is no message
 
     def say(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
@@ -57,7 +55,7 @@ def main() -> None:
     except FusebenchError as error:
         say(Broken(str(error)))
     answers.flush()
-    os._exit(0)  # stand-ins for drivers and devices are nothing to clean up after
+    os._exit(0)  # stand-ins for drivers and devices need no clean-up
 
 
 def _answer(request: Request, say: Say) -> None:
@@ -80,11 +78,11 @@ def _answer(request: Request, say: Say) -> None:
 def _record_case(
     collection: Collection, case: Case, recorder: Recorder, pattern: str | Sequence[str] | None, specialisations: dict[str, Specialisation]
 ) -> CapturedCase:
-    """The launches of every kernel of the case's op; those whose code is wanted go into `specialisations`."""
+    """The launches of every kernel of the case's op; kernels to compile go into `specialisations`."""
     captured = []
     for kernel in collection.kernels_of(case.op):
         if kernel.language is Language.TORCH or kernel.role is Role.PEER:
-            continue  # torch's code is compiled elsewhere, and another library's depends on versions that no toolchain here names
+            continue  # torch compiles its code elsewhere, and another library's depends on versions outside this toolchain
         status, reason, launches = _record_kernel(kernel, case, recorder)
         if matches_id(str(kernel.id), pattern):
             specialisations |= {launch.specialisation.key: launch.specialisation for launch in launches}
@@ -115,7 +113,7 @@ def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[Stat
         return StaticStatus.COMPILED, "", record(recorder, kernel, case)
     except FusebenchError as error:
         return StaticStatus.LAUNCH_ERROR, str(error), ()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel raises concerns that kernel alone
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a kernel concerns that kernel alone
         return StaticStatus.LAUNCH_ERROR, f"{type(error).__name__}: {error}", ()
 
 
@@ -144,7 +142,7 @@ def _compile_all(wanted: Sequence[Specialisation], target: Target, request: Requ
 
 
 def _count_all(codes: dict[str, MachineCode], target: Target, jobs: int) -> list[tuple[str, Instructions | str]]:
-    """Instructions by key, or why they could not be read."""
+    """Instructions by key, or the reason for their absence."""
     nvdisasm = tool("nvdisasm")
     keys = list(codes)
     size = max(1, -(-len(keys) // jobs))
@@ -156,7 +154,7 @@ def _count_all(codes: dict[str, MachineCode], target: Target, jobs: int) -> list
         except DisassemblyError as error:
             if len(batch) == 1:
                 return [(batch[0], str(error))]
-            return [entry for key in batch for entry in count_batch([key])]  # one of them is at fault; the others are not
+            return [entry for key in batch for entry in count_batch([key])]  # one of them is the cause; count each by itself
 
     with ThreadPoolExecutor(max_workers=jobs) as threads:  # nvdisasm does the work; nothing forks from here on
         return [entry for found in threads.map(count_batch, batches) for entry in found]

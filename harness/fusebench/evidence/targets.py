@@ -1,13 +1,13 @@
-"""The architectures that static evidence is made for: what one multiprocessor holds, and the GPU that stands for each.
+"""The architectures of static evidence: the capacity of one multiprocessor, and the GPU assumed for each.
 
 Sources, by the kind of fact:
 
-* what a multiprocessor holds (warps, blocks, shared memory, registers, what the system takes of a block's shared memory): the tables
+* capacity of a multiprocessor (warps, blocks, shared memory, registers, the system's part of a block's shared memory): the tables
   "Technical Specifications per Compute Capability" and "Shared Memory Capacity per Compute Capability" of NVIDIA's CUDA programming guide;
-  the same figures stand in libcu++'s `cuda::arch_traits`.  For the H200 also read off one by Nsight Compute (`device__attribute_*`);
-* how it is given out (units of registers and of shared memory, quarters): CUDA's occupancy calculator, `cuda_occupancy.h`, which agrees
-  with `occupancy.py` over all four (tests/evidence/test_occupancy.py compiles it and compares);
-* what a GPU has in all (multiprocessors, L2, memory): what its driver reports, from the place that is named beside it.
+  libcu++'s `cuda::arch_traits` has the same figures.  For the H200 also read off one by Nsight Compute (`device__attribute_*`);
+* its allocation (units of registers and of shared memory, quarters): CUDA's occupancy calculator, `cuda_occupancy.h`, which agrees with
+  `occupancy.py` over all four (tests/evidence/test_occupancy.py compiles it and compares);
+* totals of a GPU (multiprocessors, L2, memory): its driver's report, from the source named beside it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One architecture.  Sizes are bytes, registers are 32-bit."""
 
     name: str
-    """`sm_90`, as compilers spell it."""
+    """`sm_90`, the compilers' spelling."""
     capability: int
     """10 x major + minor."""
     gpu: str
-    """The GPU that is stood in for: kernels choose their launches by its count of multiprocessors."""
+    """The GPU assumed: kernels choose their launches by its count of multiprocessors."""
     multiprocessors: int
     l2_bytes: int
     memory_bytes: int
     warps: int
-    """Resident at once on a multiprocessor; likewise below."""
+    """Warps resident at once on a multiprocessor; likewise below."""
     blocks: int
     shared: int
     shared_per_block: int
-    """The most that a launch may ask for, once it has opted in."""
+    """The most bytes that a launch may request, once it has opted in."""
     registers: int = 65536
     registers_per_thread: int = 255
     sub_partitions: int = 4
-    """Each owns a quarter of the registers, and a warp lives in one."""
+    """Each owns a quarter of the registers, and a warp stays in one."""
     register_unit: int = 256
-    """Registers are given to a warp in multiples of this."""
+    """A warp gets registers in multiples of this."""
     barriers: int | None = None
-    """Block barriers, shared out among the resident blocks; None where the occupancy calculator knows no limit (before 9.0)."""
+    """Block barriers, shared by the resident blocks; None where the occupancy calculator knows no limit (before 9.0)."""
     shared_unit: int = 128
     shared_reserved: int = KIB
-    """Shared memory that the system takes of every block, from compute capability 8.0 on."""
+    """Shared memory that the system takes from every block, from compute capability 8.0 on."""
     threads_per_block: int = 1024
 
     @property
@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def disassembly(self) -> str:
-        """The dialect that nvdisasm must read: with the architecture-specific instructions (`a`), where there are any."""
+        """The dialect for nvdisasm: with the architecture-specific instructions (`a`), where there are any."""
         return f"SM{self.capability}a" if self.capability >= 90 else f"SM{self.capability}"
 
 
@@ -130,10 +130,10 @@ TARGETS = {
 
 
 def target(name: str) -> Target:
-    """The target called `name`.
+    """The target with this name.
 
     Raises:
-        UnknownNameError: there is no such target; the nearest is offered.
+        UnknownNameError: there is none; the message offers the nearest.
     """
     try:
         return TARGETS[name]
@@ -142,30 +142,30 @@ def target(name: str) -> Target:
 
 
 ON_A_CPU = "sm_90"
-"""What kernels are compiled for where no GPU is at hand and none is asked for."""
+"""The target without a GPU and without --arch."""
 _PRODUCTS = {
     "sm_80": r"A100|A800|A30",
     "sm_90": r"GH200|H100|H200|H800|H20",
     "sm_100": r"G?B200|B100",
     "sm_120": r"RTX 50[5-9]0|RTX PRO [2-6][05]00 Blackwell",
 }
-"""By target, the product names in what drivers call GPUs of its capability (NVIDIA's list "CUDA GPU Compute Capability")."""
+"""By target, the product names of drivers for GPUs of its capability (NVIDIA's list "CUDA GPU Compute Capability")."""
 
 
 class NoTargetError(FusebenchError):
-    """A GPU that no target stands for."""
+    """The GPU has no target."""
 
 
 def target_of(kind: str, gpu: str, capability: tuple[int, int] | None = None) -> Target:
-    """The target that a device's kernels are compiled for; that of ON_A_CPU for a CPU.
+    """The target of a device's kernels; ON_A_CPU's for a CPU.
 
     Args:
         kind: `cpu` or `cuda`.
-        gpu: its name, as the driver has it.
-        capability: major and minor, where they are known: a stored record knows the name alone.
+        gpu: its name, as the driver reports it.
+        capability: major and minor, where they are known: a stored record has the name alone.
 
     Raises:
-        NoTargetError: the GPU is of another architecture, or its name tells none.
+        NoTargetError: the GPU has another architecture, or an unknown name.
     """
     if kind == "cpu":
         return TARGETS[ON_A_CPU]

@@ -16,8 +16,8 @@ from ...device import Device
 from ...errors import UsageError
 from ...evidence.attached import Provider
 from ...evidence.evidence_cache import EvidenceCache, cache_folder
-from ...evidence.messages import Progress
 from ...evidence.static_attachment import Side, StaticEvidence, Told, Wanted, compiled_side
+from ...evidence.static_process import Progress
 from ...evidence.targets import target_of
 from ...registry import Collection, Op
 from ...schema import CacheState, Run

@@ -12,8 +12,8 @@ import msgspec
 from ...config import Project
 from ...counters.attachment import KernelFolders
 from ...errors import FusebenchError
+from ...evidence.fingerprint import toolchain
 from ...evidence.static_attachment import Side, Told, Wanted
-from ...evidence.tools import toolchain
 from ...schema import Environment, Language
 from ...store.static_baselines import load_static
 from .base_checkout import BaseCommit, extract, why_absent
