@@ -13,7 +13,7 @@ from fusebench.store.run_folder import SAMPLES_FILE, read_run
 
 
 @pytest.mark.parametrize(
-    ("form", "start"), [("md", "# NVIDIA H200"), ("html", "<!doctype html>"), ("junit", "<?xml"), ("github", "::notice")]
+    ("form", "start"), [("md", "# Measured: "), ("html", "<!doctype html>"), ("junit", "<?xml"), ("github", "::notice")]
 )
 def test_every_form_can_be_written_from_the_record(
     keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, form: str, start: str

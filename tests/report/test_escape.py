@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from types import ModuleType
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ from fusebench.report import escape
 from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.html import html_report
 from fusebench.report.markdown import markdown_report
+from fusebench.report.pull_request import pull_request_page
 from fusebench.report.table import print_run
 from fusebench.schema import Run, Status
 
@@ -61,8 +63,9 @@ def test_a_terminal_obeys_nothing(hostile: Run) -> None:
     assert "\\x1b]0;owned" in console.file.getvalue(), "it is shown, not dropped"
 
 
-def test_markdown_renders_none_of_it(hostile: Run) -> None:
-    page = markdown_report(hostile)
+@pytest.mark.parametrize("view", [markdown_report, pull_request_page])
+def test_markdown_renders_none_of_it(hostile: Run, view: Callable[[Run], str]) -> None:
+    page = view(hostile)
     assert obeyed(page) == []
     prose = re.sub(r"(?ms)^(`{3,})\n.*?\n\1$", "", page)
     prose = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", prose)

@@ -42,8 +42,8 @@ def report(
         Format,
         typer.Option(
             "--format",
-            help="md for a pull request, html for one self-contained page, junit and github for CI, pages for a folder with a page and a "
-            "picture per suite, record for the run's record in the newest schema; the others are files for the tools of these "
+            help="md: one page for a pull request; html: one self-contained file with everything; junit, github: for CI; pages: a folder "
+            "with a page and a picture per suite; record: the record in the newest schema; the others are files for the tools of these "
             "names (docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
@@ -161,6 +161,6 @@ def _render(run: Run, form: Format) -> str:
         from ..report.ci import github_annotations
 
         return github_annotations(run)
-    from ..report.markdown import markdown_report
+    from ..report.pull_request import pull_request_page
 
-    return markdown_report(run)
+    return pull_request_page(run)

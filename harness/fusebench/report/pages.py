@@ -14,6 +14,7 @@ from ..store.files import write_file
 from . import escape
 from .markdown import environment_table, markdown_report, markdown_table
 from .plots.speedup import speedup_png
+from .pull_request import pull_request_page
 from .savings import SAVING_HEADER, compiled_lines, saving_rows
 from .summary import calibration_line, headline, spending_lines
 from .wording import DASH
@@ -87,5 +88,5 @@ def write_views(run: Run, folder: Path) -> list[Path]:
     """Make the run's report and plot in its folder, replacing any that are there, and return their paths."""
     report, plot = (folder / name for name in VIEWS)
     write_file(plot, speedup_png(run))
-    write_file(report, markdown_report(run, plot=plot.name).encode())
+    write_file(report, pull_request_page(run, plot=plot.name).encode())
     return [report, plot]

@@ -1,11 +1,23 @@
-"""Sentences about a whole run, the same in every report: device, sampling, control arm, calibration, time spent."""
+"""Sentences about a whole run, the same in every report: verdict, device, sampling, control arm, calibration, time spent."""
 
 from __future__ import annotations
 
 import math
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 
-from ..schema import CacheState, CalibrationNote, Run, VisibleEffect
+from ..schema import (
+    FAILED_STATUSES,
+    CacheState,
+    CalibrationNote,
+    ExitCode,
+    Result,
+    Run,
+    Status,
+    VerdictKind,
+    VisibleEffect,
+)
 from ..stats.calibration import durations
 from .wording import count, short_kernel
 
@@ -99,3 +111,62 @@ def spending_lines(run: Run) -> list[str]:
     if slow:
         lines.append(f"slowest to check and compile: {', '.join(slow)}")
     return lines
+
+
+def verdict_line(run: Run) -> str:
+    """The conclusion of a run, worst first: `Regression: 2 regression, 1 undecided, 27 pass; advisory: 1 regression`."""
+    gating = Counter(_kind(result) for result in run.results if result.gating)
+    advisory = Counter(kind for result in run.results if not result.gating and (kind := _kind(result)) in _NOTABLE)
+    word = "Incomplete" if not run.complete and not run.exit_code else _CONCLUSIONS[ExitCode(run.exit_code)]
+    if not any(gating[kind] for kind in VerdictKind):
+        measured = sum(result.measurement is not None for result in run.results)
+        word = word if run.exit_code or not run.complete else "Measured"
+        counted = f"{count(measured, 'kernel-case pair')} timed, none judged"
+    else:
+        counted = ", ".join(f"{gating[kind]} {kind}" for kind in (*_NOTABLE, VerdictKind.PASS) if gating[kind])
+    aside = ", ".join(f"{advisory[kind]} {kind}" for kind in _NOTABLE if advisory[kind])
+    return f"{word}: {counted}" + (f"; advisory: {aside}" if aside else "")
+
+
+def reproduce(result: Result) -> str:
+    """The command that measures one kernel on one case again, and judges it by the stored baseline."""
+    words = ("fusebench", "run", "--suite", result.suite, "--case", result.case, "--kernel", result.kernel)
+    return " ".join(map(shlex.quote, words))
+
+
+def needing_attention(run: Run) -> list[tuple[VerdictKind, Result]]:
+    """Results that are no pass: gating before advisory, then errors, regressions, undecided, incomparable; the largest change first."""
+    found = [(kind, result) for result in run.results if (kind := _kind(result)) in _TROUBLE]
+    return sorted(found, key=lambda one: (not one[1].gating, _TROUBLE.index(one[0]), -_change(one[1])))
+
+
+def absent_line(run: Run) -> str:
+    """One line that names the kernels which cannot run here; empty where all can."""
+    absent = [result for result in run.results if result.status is Status.NOT_RUNNABLE]
+    names = dict.fromkeys(short_kernel(result.kernel) for result in absent)
+    return f"not runnable here ({count(len(absent), 'kernel-case pair')}): {', '.join(names)}" if absent else ""
+
+
+_TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)
+_NOTABLE = (*_TROUBLE, VerdictKind.IMPROVEMENT)
+_CONCLUSIONS = {
+    ExitCode.PASS: "Pass",
+    ExitCode.REGRESSION: "Regression",
+    ExitCode.USAGE: "Not usable",
+    ExitCode.DEVICE_UNFIT: "Device not fit to measure",
+    ExitCode.UNDECIDED: "Undecided",
+    ExitCode.KERNEL_FAILED: "Kernel failed",
+    ExitCode.FAULT: "Fault of fusebench",
+}
+
+
+def _kind(result: Result) -> VerdictKind | None:
+    """The verdict; `error` for a kernel that failed before it could be judged."""
+    if result.verdict is not None:
+        return result.verdict.kind
+    return VerdictKind.ERROR if result.status in FAILED_STATUSES else None
+
+
+def _change(result: Result) -> float:
+    change = result.verdict.change if result.verdict is not None else None
+    return change.value if change is not None and math.isfinite(change.value) else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..schema import CaseSummary, Estimate, Result, Run, Status, VerdictKind
+from ..schema import Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
 from .escape import one_line
 
 DASH = "–"
@@ -87,6 +87,22 @@ def error_against_split(own: float, split: float) -> str:
     if own == 0:
         return "0"
     return f"{own:.1e} ({own / split:.2f}x)" if split > _ERROR_EPSILON else f"{own:.1e}"
+
+
+def error_ratio(accuracy: Accuracy | None) -> str:
+    """`0.71x`: the RMS error of the worst output as a multiple of the split chain's, every output channel scaled to RMS 1.
+
+    That one magnitude makes errors comparable over outputs and input draws of any size.  Records without such figures give the ratio of
+    their absolute errors.  An exact split chain gives no ratio: `0`, or the error itself.
+    """
+    if accuracy is None:
+        return DASH
+    pairs = [(one.rms, one.split_rms) for one in accuracy.outputs] or [(accuracy.rms_error, accuracy.split_rms_error)]
+    own, split = max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] > _ERROR_EPSILON else math.inf if pair[0] else 0.0)
+    return f"{own / split:.2f}x" if split > _ERROR_EPSILON else f"{own:.1e}" if own else "0"
+
+
+ERROR_MEANING = "error: RMS error against float64 as a multiple of the split chain's, every output channel scaled to RMS 1; worst output"
 
 
 def status_text(status: Status) -> str:
