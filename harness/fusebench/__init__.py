@@ -6,7 +6,7 @@ The package root offers what kernel authors and model code need; importing it im
 from .registry import Arguments, Op, Part, axis, define_op, dispatch, kernel, launchable, option, tensor
 from .schema import Bitwise, Close
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Arguments",

@@ -30,6 +30,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "psutil": "psutil",
         "pyarrow": "pyarrow",
         "pynvml": "nvidia-ml-py",
+        "pytest_benchmark": "pytest-benchmark",
         "rich": "rich",
         "scipy": "scipy",
         "torch": "torch",
@@ -38,6 +39,8 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
+EXTRAS: Mapping[str, str] = MappingProxyType({"pytest-benchmark": "pytest"})
+"""By package, the extra of pyproject.toml that brings it; any other package comes with the extra `gpu`."""
 
 
 def missing_package(error: BaseException) -> UsageError | None:
@@ -49,10 +52,11 @@ def missing_package(error: BaseException) -> UsageError | None:
     package = PACKAGES.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
     if package is None:
         return None
+    extra = EXTRAS.get(package, "gpu")
     return UsageError(
         f"the package {package}, which fusebench needs, is not installed for {sys.executable}; install fusebench with all that it needs: "
-        f"`{sys.executable} -m pip install -e '.[gpu]'` in the folder of its pyproject.toml, or `make run` there, which makes a .venv of "
-        "its own"
+        f"`{sys.executable} -m pip install -e '.[{extra}]'` in the folder of its pyproject.toml, or `make run` there, which makes a .venv "
+        "of its own"
     )
 
 

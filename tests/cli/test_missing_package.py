@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fusebench.faults import PACKAGES, missing_package, what_ended
+from fusebench.faults import EXTRAS, PACKAGES, missing_package, what_ended
 from fusebench.schema import ExitCode
 
 Run = Callable[..., Any]
@@ -108,8 +108,12 @@ def test_the_packages_are_those_that_fusebench_imports_and_declares(tmp_path: Pa
     files = list((SOURCES / "fusebench").rglob("*.py"))
     assert imports(files) == set(PACKAGES)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["gpu"]]
-    assert set(PACKAGES.values()) <= {Requirement(line).name for line in declared}, "what the remedy installs"
+    extras = project["optional-dependencies"]
+    for package in PACKAGES.values():
+        declared = [*project["dependencies"], *extras[EXTRAS.get(package, "gpu")]]
+        assert package in {Requirement(line).name for line in declared}, "what the remedy installs"
+    needed = {Requirement(line).name for line in project["dependencies"]}
+    assert needed <= set(PACKAGES.values()), "a dependency that no module imports"
     planted = tmp_path / "planted.py"
     planted.write_text("import os\ndef later():\n    from undeclared.part import thing\n")
     assert imports([planted]) == {"undeclared"}, "the detector on a planted defect"

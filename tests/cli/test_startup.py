@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-HEAVY = ("torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy", "numpy", "jinja2", "fsspec", "pytest")
+HEAVY = ("torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy", "numpy", "jinja2", "pytest")
 
 PROBE = """
 import sys
