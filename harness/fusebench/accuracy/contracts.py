@@ -1,6 +1,6 @@
-"""The numerical contracts as pure judgements on metrics and on bits: what passes, and the sentence for what does not.
+"""The numerical contracts as pure judgements on metrics and bits, with a sentence for each failure.
 
-The bounds are those of "Numerical contracts" in docs/accuracy.md.  Nothing here draws inputs or runs kernels.
+The bounds are those of "Numerical contracts" in docs/accuracy.md.  This module draws no inputs and runs no kernels.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ BIAS_SHARE = 0.25
 """Greatest absolute mean error as a share of the RMS error."""
 
 BIAS_ELEMENTS = 4096
-"""Fewest elements on which bias is judged.  The mean of n independent errors has a standard error of rms / sqrt(n), whatever
-their sizes, so at 4096 the share of 0.25 lies 16 standard errors out."""
+"""Fewest elements on which bias is judged.  The mean of n independent errors of any size has a standard error of rms / sqrt(n), so at 4096
+the share of 0.25 lies 16 standard errors out."""
 
 BIAS_ROWS = 16
-"""Fewest rows on which bias is judged.  Errors within a row share its normalisation factor, so the spread of an average is
-taken from the rows, and needs this many to be known to a fifth."""
+"""Fewest rows on which bias is judged.  Errors within a row share its normalisation factor, so the spread of an average is taken from the
+rows, and this many give it to a fifth."""
 
 OUTWARD_SIGMAS = 6.0
-"""Standard errors granted to the average direction of errors on top of `BIAS_SHARE`: where few rows share one rounded factor
-each, chance alone moves it beyond that share."""
+"""Standard errors granted to the average direction of errors on top of `BIAS_SHARE`: where each of few rows shares one rounded factor,
+chance alone moves it beyond that share."""
 
 FLOAT32_FLOOR_ULPS = 2.0
-"""The least error bound of a float32 output, in units in the last place."""
+"""The smallest error bound of a float32 output, in units in the last place."""
 
 
 def floor_ulps(dtype: torch.dtype) -> float:
     """Units in the last place of `dtype` that are always allowed: 2 for float32, none for 16-bit formats.
 
-    In float32 the arithmetic and the output have the same precision: a different summation order or a different rsqrt moves the
-    last bits of both chains, and a ratio of two such errors means nothing.  A 16-bit output is float32 arithmetic with one
-    rounding of at most half a unit: two units would hide the second rounding and the truncation that the contract is there for.
+    In float32 the arithmetic and the output have the same precision.  Another summation order or another rsqrt moves the last bits of both
+    chains, and a ratio of two such errors has no meaning.  A 16-bit output is float32 arithmetic with one rounding of at most half a unit:
+    two units would hide a second rounding or a truncation, which the contract must find.
     """
     return FLOAT32_FLOOR_ULPS if dtype == torch.float32 else 0.0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One error figure of a kernel and what it may be."""
+    """One error figure of a kernel and its limit."""
 
     what: str
     error: float
     limit: float
     origin: str
-    """Where the limit comes from, in words."""
+    """The source of the limit, in words."""
 
     @property
     def use(self) -> float:
-        """Error over limit: above 1 fails; infinite for an error where none is allowed."""
+        """Error over limit: above 1 fails; infinite for an error where the limit is 0."""
         if self.error == 0:
             return 0.0
         return self.error / self.limit if self.limit else math.inf
@@ -62,12 +62,12 @@ class Bound:
 def bounds(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor: float) -> tuple[Bound, ...]:
     """RMS and maximum error, absolute and in units of the channel's RMS, each with its limit.
 
-    A limit is `factor` x the split chain's figure, or `floor` units in the last place where that is more.  The unit is taken at
-    each reference value and pooled as a root mean square for RMS errors, and at the reference value of largest magnitude for
-    maxima.  Where the split chain is exact and there is no floor, the limit is 0.
+    A limit is `factor` x the split chain's figure, or `floor` units in the last place where that is more.  RMS errors take the unit at each
+    reference value, pooled as a root mean square; maxima take it at the reference value of largest magnitude.  Where the split chain is
+    exact and there is no floor, the limit is 0.
 
-    The figures per channel exist because outlier channels, 30 to 100 times larger than the rest, make an absolute maximum so wide
-    that a wrong element elsewhere fits into it.
+    The figures per channel are needed because outlier channels, 30 to 100 times larger than the rest, make an absolute maximum so wide that
+    a wrong element elsewhere fits into it.
     """
     rows = (
         ("RMS error", kernel.rms, split.rms, split.ulp_rms),
@@ -84,11 +84,11 @@ def bounds(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor: floa
 
 
 def judge_close(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor: float) -> str | None:
-    """Everything in which `kernel` breaks `Close(factor)`, or None.
+    """A sentence with every bound of `Close(factor)` that `kernel` breaks, or None.
 
     Args:
         kernel: pooled metrics of the kernel's output.
-        split: those of the split chain on the same inputs.
+        split: pooled metrics of the split chain on the same inputs.
         factor: allowed multiple of the split chain's errors.
         floor: `floor_ulps` of the output's dtype.
     """
@@ -113,8 +113,10 @@ def _judge_mean(kernel: ErrorMetrics, split: ErrorMetrics, floor: float) -> str 
 
 
 def _judge_direction(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, floor: float) -> str | None:
-    """The signed mean of outputs that are symmetric about zero cancels truncation, whose errors all point toward zero; so the
-    direction of each error is judged too, as a sign, which a few large elements cannot drown."""
+    """Judge the direction of errors as a sign, which a few large elements cannot hide.
+
+    On outputs that are symmetric about zero, the signed mean cancels truncation, whose errors all point toward zero.
+    """
     if kernel.rms <= floor * split.ulp_rms:
         return None
     chance = OUTWARD_SIGMAS * kernel.outward_bias_sd
@@ -127,7 +129,7 @@ def _judge_direction(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, f
 
 @dataclass(frozen=True)
 class BitAgreement:
-    """How many elements of two tensors are equal bit for bit; NaNs are equal by position, whatever their payload."""
+    """The number of equal elements of two tensors, bit for bit; NaNs are equal by position, whatever their payload."""
 
     elements: int
     equal: int
@@ -143,7 +145,7 @@ def judge_bitwise(output: torch.Tensor, other: torch.Tensor) -> BitAgreement:
     """Compare two tensors of one shape and dtype element for element; -0.0 and 0.0 differ.
 
     Raises:
-        ValueError: shape or dtype differ.
+        ValueError: shapes or dtypes differ.
     """
     if output.shape != other.shape or output.dtype != other.dtype:
         raise ValueError(f"cannot compare bits of {output.dtype} {tuple(output.shape)} with those of {other.dtype} {tuple(other.shape)}")

@@ -1,4 +1,4 @@
-"""One guarded call of a kernel: placed inputs, poison, and everything that can be seen wrong without a reference."""
+"""One guarded call of a kernel: placed inputs, poison, and all checks that need no reference."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MOST_LEAD = 64
 
 @dataclass
 class Execution:
-    """What one call produced.  `outputs` is empty where `faults` tells why they cannot be compared."""
+    """The result of one call.  `outputs` is empty where `faults` says why they cannot be compared."""
 
     outputs: tuple[torch.Tensor, ...] = ()
     faults: list[str] = field(default_factory=list)
 
 
 class _MalformedError(Exception):
-    """The kernel returned something that the op's outputs cannot be taken from."""
+    """The kernel's return value does not contain the op's outputs."""
 
 
 def run_plain(kernel: Kernel, op: Op, params: Any, buffers: Buffers) -> tuple[torch.Tensor, ...]:
@@ -51,12 +51,12 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
     """Call `kernel` once on the placed inputs.
 
     Args:
-        expected: the split chain's outputs, which say what shapes, dtypes and device are due.
-        intercept: fill what the kernel allocates through torch with poison.  Never done for `compiled` kernels.
+        expected: the split chain's outputs: they give the shapes, dtypes and device to expect.
+        intercept: fill memory that the kernel allocates through torch with poison.  Never done for `compiled` kernels.
 
     Raises:
-        KernelDeclarationError: the op's `arguments` copies a buffer, so that nothing would guard it.
-        Exception: whatever the kernel raises.
+        KernelDeclarationError: the op's `arguments` copies a buffer, which no guard would cover.
+        Exception: any error of the kernel.
     """
     device = expected[0].device
     arguments = op.arguments(params, placed.buffers)
@@ -80,8 +80,8 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
         outputs = _as_tuple(returned)
         _require_form(names, outputs, expected)
         if op.in_place:
-            # A kernel that returns new tensors has no business writing to its arguments; one that returns an argument
-            # has overwritten it, which the op allows.
+            # A kernel that returns new tensors must not write to its arguments.  One that returns an argument has overwritten it, which
+            # the op allows.
             overwritten = [target for target, output in zip(targets, outputs, strict=True) if _same_memory(target, output)]
             early.extend(placed.violations(overwritten))
         return outputs

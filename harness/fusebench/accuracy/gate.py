@@ -1,6 +1,6 @@
 """The accuracy gate: draws inputs as often as a judgement needs, and judges a kernel by its contract.
 
-What one draw shows is found by `accuracy.one_draw`, what several say together by `accuracy.pool`.  A kernel that is wrong is never timed.
+`accuracy.one_draw` examines one draw, `accuracy.pool` pools several.  A kernel that is wrong is never timed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from .one_draw import Drawing
 from .pool import Pool
 
 _CONFIRM_FACTORS = (4, 16)
-"""Draws in multiples of the first judgement's, each judged again.  A bfloat16 kernel that rounds as often as the split chain but
-elsewhere fails the first judgement in 30 % of the checks of 17 x 256 elements, 10 % with four times the draws, 1 % with sixteen.  What
-still fails is found again on as many fresh draws, or was luck: of 30 checks of float32 rows of 8192, where four roundings are two units
-in the last place, one failed with sixteen times the draws, and over a suite of hundreds of cases that is a false alarm in every run."""
+"""Multiples of the first judgement's draws, each judged again.  A bfloat16 kernel that rounds as often as the split chain, but elsewhere,
+fails the first judgement in 30 % of the checks of 17 x 256 elements, with four times the draws in 10 %, with sixteen times in 1 %.  A
+remaining failure must appear again on as many fresh draws; otherwise it was luck.  Of 30 checks of float32 rows of 8192, where four
+roundings are two units in the last place, one failed with sixteen times the draws: over a suite of hundreds of cases, a false alarm in
+every run."""
 
 OnDraw = Callable[[int, int], None]
-"""Called after each draw with the number done and the number planned as far as is known."""
+"""Called after each draw with the number done and the number planned so far."""
 
 
 def check_kernel(
@@ -45,23 +46,23 @@ def check_kernel(
     rows: int | None = None,
     on_draw: OnDraw | None = None,
 ) -> Accuracy:
-    """Judge `kernel` on `params` by its contract; one that covers a part of the op by that part's reference and split chain.
+    """Judge `kernel` on `params` by its contract; a kernel of a part of the op by that part's reference and split chain.
 
     Args:
-        split: the op's split reference, whose errors the `close` contract is relative to.
+        split: the op's split reference; the `close` contract is relative to its errors.
         others: kernels by id, among which a `bitwise` contract finds its target.
         device: where inputs are made and the kernel runs.
         seed: of all draws; taken from the operating system when None, and recorded in the result.
-        rows: check the case shrunk to that many tokens (`Op.shrink`), for interpreters; to more where a token has so few elements that
+        rows: check the case shrunk to that many tokens (`Op.shrink`), for interpreters; to more where tokens have so few elements that
             bias would need hundreds of draws.
         on_draw: progress.
 
     Returns:
-        The result; `passed` is False with a `reason` that names what was wrong, where, and at which magnitude.
+        The result; `passed` is False with a `reason` that names the defect, its place and its magnitude.
 
     Raises:
-        KernelDeclarationError: a bitwise target that is not among `others`, or an op whose arguments copy their buffers.
-        Exception: whatever the kernel raises; the caller decides what status that is.
+        KernelDeclarationError: a bitwise target is not among `others`, or an op's arguments copy their buffers.
+        Exception: any error of the kernel; the caller chooses the status.
     """
     if kernel.part is not None:
         op, split = kernel.part.op_of(op), split.of_part(kernel.part)
@@ -73,7 +74,7 @@ def check_kernel(
 
 
 def _shrink(op: Op, params: Any, rows: int) -> tuple[Any, int | None]:
-    """The case shrunk to `rows` tokens or more, and how many; None where that leaves the case as it is."""
+    """The case shrunk to `rows` tokens or more, and their number; None where that leaves the case as it is."""
     cpu = torch.device("cpu")
     buffers = op.buffers(op.shrink(params, rows), device=cpu, generator=torch.Generator().manual_seed(0))
     elements = max((buffer.numel() for buffer in buffers.values()), default=0)
@@ -102,7 +103,7 @@ def _bitwise_target(kernel: Kernel, contract: Contract, split: Kernel, others: M
 
 
 class _Check:
-    """A check under way: how many draws it takes, and what they say together."""
+    """A check in progress: its number of draws, and their pooled judgement."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class _Check:
         self.loose = True
 
     def run(self) -> str:
-        """The reason for failing, or an empty string."""
+        """The reason of a failure, or an empty string."""
         self.planned = len(MAGNITUDES)
         for magnitude in MAGNITUDES:
             pool = self.pools[magnitude] = Pool(self.names, self.contract)
@@ -142,7 +143,7 @@ class _Check:
         return ""
 
     def _draw_unit(self, pool: Pool, buffers: Buffers) -> str:
-        """One plain draw and those with special values, or, where inputs are large, special values in the only draw."""
+        """One plain draw and the draws with special values or, where inputs are large, special values in the only draw."""
         planted = special_draws(buffers)
         if len(planted) > 1 or is_small(buffers):
             if reason := self._draw(pool, 1.0, buffers):
@@ -155,8 +156,8 @@ class _Check:
         return ""
 
     def _draws_for_bias(self, pool: Pool, magnitude: float) -> int:
-        # A draw that costs a GPU nothing costs an interpreter tenths of a second.  Equality of bits knows no bias, and how values are
-        # rounded does not follow their magnitude; the other bounds are judged at every magnitude all the same.
+        # A draw that costs a GPU nothing costs an interpreter tenths of a second.  Equality of bits has no bias, and rounding does not
+        # depend on magnitude; the other bounds are judged at every magnitude all the same.
         if self.interpreted and (isinstance(self.contract, Bitwise) or magnitude != 1.0):
             return 1
         return min(pool.draws_for_bias(), MOST_DRAWS)
@@ -164,13 +165,13 @@ class _Check:
     def _extend(self, pool: Pool, magnitude: float, draws: int) -> str:
         self.planned += max(0, draws - pool.draws)
         while pool.draws < draws:
-            # An interpreter has no races, and memory that was not written shows in the draw before: these are here for statistics.
+            # An interpreter has no races, and the draw before has shown unwritten memory: these draws are for statistics.
             if reason := self._draw(pool, magnitude, self.drawing.inputs(magnitude), twice=not self.interpreted):
                 return reason
         return ""
 
     def _draw(self, pool: Pool, magnitude: float, buffers: Buffers, specials: tuple[Special, ...] = (), *, twice: bool = True) -> str:
-        """One draw on `buffers`, added to `pool`; what no pooling can excuse is the reason returned."""
+        """One draw on `buffers`, added to `pool`; it returns the reason of a failure that no pooling can excuse."""
         drawn = self.drawing.draw(magnitude, buffers, specials, twice=twice)
         if not drawn.outputs:
             return drawn.reason
@@ -191,7 +192,7 @@ class _Check:
                 break
             reason = self._extend(pool, magnitude, factor * draws) or pool.judge()
         if reason and pool.may_be_luck():
-            # More draws cannot take an unlucky maximum back, so what they leave must be found again, on as many draws of their own.
+            # More draws cannot lower an unlucky maximum, so a remaining failure must appear again on as many draws of its own.
             again = Pool(self.names, self.contract)
             reason = self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
         return reason
@@ -214,7 +215,7 @@ class _Check:
                     unit=unit,
                     rms=_storable(rms),
                     split_rms=_storable(split_rms),
-                    floor=_storable(FLOAT32_FLOOR_ULPS * ulp),  # 0 for 16-bit outputs, whose units are not summed
+                    floor=_storable(FLOAT32_FLOOR_ULPS * ulp),  # 0 for 16-bit outputs: their units are not summed
                     rounding=_storable(rounding),
                 )
             )
@@ -252,5 +253,5 @@ class _Check:
 
 
 def _storable(value: float) -> float:
-    """JSON has no infinity: the largest double stands for it."""
+    """JSON has no infinity: the largest double replaces it."""
     return min(max(value, -sys.float_info.max), sys.float_info.max)

@@ -1,7 +1,7 @@
-"""Random input values that show what plain normal noise hides.
+"""Random input values that show more than plain normal noise.
 
-Activations of diffusion transformers have a few channels far larger than the rest; a kernel that sums squares in low precision,
-or whose clocks depend on the data, behaves differently on them.  Ops build their inputs from these functions.
+Activations of diffusion transformers have a few channels far larger than the rest.  A kernel that sums squares in low precision, or whose
+clocks depend on the data, behaves differently on them.  Ops build their inputs from these functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 OUTLIER_SHARE = 1 / 64
 """Share of channels that are outliers (at least one)."""
 OUTLIER_FACTORS = (30.0, 100.0)
-"""Outlier channels are this many times larger than the others, uniformly drawn."""
+"""Range of the factor by which an outlier channel is larger than the others, uniformly drawn."""
 
 
 def normal_with_outliers(
@@ -47,7 +47,7 @@ def normal_with_outliers(
 
 
 def norm_weight(channels: int, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """A norm's weight `[channels]`: normal around one with standard deviation 0.25, about what trained ones are."""
+    """A norm's weight `[channels]`: normal around one with standard deviation 0.25, similar to trained weights."""
     import torch
 
     values = torch.randn(channels, generator=generator, device=device, dtype=torch.float32)

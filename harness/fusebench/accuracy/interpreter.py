@@ -1,11 +1,11 @@
 """Triton's interpreter made to round as the hardware does, and to spend its time on the kernel.
 
-The interpreter (triton 3.6 to 3.9) converts float32 to bfloat16 by dropping the low bits; the GPU rounds to nearest even.  An
-accuracy gate that ran on that would see a bias no kernel has, so the conversion is replaced by torch's, which rounds to nearest
-even, keeps NaN and overflows to infinity.  The way back goes wrong for subnormals and is replaced by what it is: a shift.
+The interpreter (triton 3.6 to 3.9) converts float32 to bfloat16 by dropping the low bits; the GPU rounds to nearest even.  An accuracy gate
+on that would see a bias that no kernel has.  So the conversion is replaced by torch's, which rounds to nearest even, keeps NaN and
+overflows to infinity.  The conversion back is wrong for subnormals, and is replaced by a shift.
 
-At every launch, and at every call of a device function within one, the interpreter also looks through all of triton.language for
-the functions that it replaces: up to a quarter of a check's time.  Which they are never changes, so they are looked for once.
+At every launch, and at every call of a device function within one, the interpreter searches all of triton.language for the functions that
+it replaces: up to a quarter of a check's time.  The functions never change, so the search is made once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def install_exact_casts() -> None:
 
 
 def install_remembered_builtins() -> None:
-    """Have the interpreter remember what it replaces in triton.language; calling it again changes nothing.
+    """Make the interpreter remember its replacements in triton.language; calling it again changes nothing.
 
-    To be called before the first launch, while nothing is replaced.
+    Call it before the first launch, while nothing is replaced.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -60,7 +60,7 @@ def install_remembered_builtins() -> None:
             return
         for name in names[namespace]:
             member = getattr(namespace, name)
-            if is_builtin(member):  # not so within a launch, which has replaced it already
+            if is_builtin(member):  # false within a launch, which has replaced it already
                 interpreter._patch_attr(namespace, name, member, builder, scope)
 
     patch_builtin.remembers = True  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Memory guards: every input buffer lies between guard bytes, and every byte that may not change is compared afterwards.
+"""Memory guards: every input buffer lies between guard bytes, and every read-only byte is compared afterwards.
 
-One mechanism answers four questions: was anything written before or after a buffer, into a read-only input, into the part of
-a packed buffer that no mutable argument views, or between the elements of a strided view?  A buffer gets an arena of its own,
-because `torch.compile` treats tensors of one storage as possibly aliased and would then run other code than models do.
+One mechanism finds four kinds of writes: before or after a buffer, into a read-only input, into the part of a packed buffer that no mutable
+argument views, and between the elements of a strided view.  Each buffer has an arena of its own, because `torch.compile` treats tensors of
+one storage as possibly aliased and would then run other code than models do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 ALIGNMENT = 256
-"""Bytes that a buffer's address is a multiple of: what cudaMalloc guarantees at least (CUDA C++ Programming Guide, "Device
-Memory Accesses") and models therefore get.  A smaller alignment would refuse 16-byte loads and TMA descriptors that are right
-in use, and Triton would compile another variant than the one that models run."""
+"""Alignment of a buffer's address in bytes: cudaMalloc's minimum (CUDA C++ Programming Guide, "Device Memory Accesses"), which models
+therefore get.  A smaller one would refuse 16-byte loads and TMA descriptors that are right in use, and Triton would compile another variant
+than models run."""
 
 GUARD_BYTES = 64 * 1024
-"""Guard on each side.  Covers a whole row written past the end, not just an element: the widest row of the ops is 8192 float32
+"""Bytes of guard on each side.  They cover a whole row written past the end, not just an element: the widest row of the ops is 8192 float32
 channels (32 KiB)."""
 
 _GUARD_WORD = 0x7FA5
-"""Every 16-bit word of a guard.  It is NaN as bfloat16, as float16 and, repeated, as float32, so an out-of-bounds read that
-reaches a result shows too; as bfloat16 and float32 it is a signalling NaN, so arithmetic on it changes its bits and writing the
-outcome back in place is a visible change."""
+"""Every 16-bit word of a guard.  It is NaN as bfloat16, as float16 and, repeated, as float32, so an out-of-bounds read that reaches a
+result shows too.  As bfloat16 and float32 it is a signalling NaN: arithmetic changes its bits, so writing the outcome back in place is
+visible."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Arena:
     memory: torch.Tensor
     """uint8, a multiple of `ALIGNMENT` bytes, a storage of its own."""
     start: int
-    """Byte at which the buffer starts."""
+    """Offset of the buffer in bytes."""
     nbytes: int
     buffer: torch.Tensor
     snapshot: torch.Tensor | None = None
@@ -55,28 +55,27 @@ class Placed:
         return next((arena.name for arena in self._arenas if tensor.numel() and arena.holds(tensor)), None)
 
     def unguarded(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Names of tensor arguments that are not views of the placed buffers, so that nothing here guards them."""
+        """Names of tensor arguments that are not views of the placed buffers, and so have no guards."""
         return [
             name for name, value in arguments.items() if isinstance(value, torch.Tensor) and value.numel() and self.owner(value) is None
         ]
 
     def refill(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Copy other values of the same shapes into the buffers, where they are."""
+        """Copy other values of the same shapes into the buffers, at the same addresses."""
         for name, buffer in self.buffers.items():
             buffer.copy_(values[name].detach())
 
     def snapshot(self) -> None:
-        """Remember every byte as it is now."""
+        """Remember the present value of every byte."""
         for arena in self._arenas:
             # Eight bytes at a time: small arenas then stay below the size at which torch wakes its thread pool.
             arena.snapshot = arena.memory.view(torch.int64).clone().view(torch.uint8)
 
     def violations(self, mutable: Sequence[torch.Tensor] = ()) -> list[str]:
-        """What changed since `snapshot` outside the elements of `mutable`, one sentence per place; empty when nothing did.
+        """The changes since `snapshot` outside the elements of `mutable`, one sentence per place; empty without any.
 
         Args:
-            mutable: tensors that were allowed to change: any strided views into the placed buffers.  Their elements are
-                accepted as they are now, and the snapshot takes them over.
+            mutable: strided views into the placed buffers that the call may change.  The snapshot takes over their present values.
 
         Raises:
             ValueError: no snapshot was taken, or a tensor of `mutable` is not a view of a placed buffer.
@@ -91,14 +90,14 @@ class Placed:
             for tensor in mutable:
                 if arena.holds(tensor):
                     _same_view(tensor, arena.snapshot).copy_(tensor)
-            # Compared as integers: NaN must equal itself, and eight bytes at a time is faster.
+            # Compare as integers: NaN must equal itself, and eight bytes at a time is faster.
             if not torch.equal(arena.memory.view(torch.int64), arena.snapshot.view(torch.int64)):
                 found += _describe_changes(arena, arena.memory != arena.snapshot)
         return found
 
 
 def _same_view(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """The elements of `memory` (uint8, one storage) at the places that `tensor` has in its own storage."""
+    """The elements of `memory` (uint8, one storage) at the places of `tensor` in its own storage."""
     view = torch.empty(0, dtype=tensor.dtype, device=memory.device)
     return view.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
@@ -137,11 +136,11 @@ def place(
     """Copy every buffer to `device`, each into an arena of its own with guards around it.
 
     Args:
-        buffers: tensors by name; what a non-contiguous one views becomes contiguous.
+        buffers: tensors by name; the copy of a non-contiguous view is contiguous.
         device: where the copies live.
         guard_bytes: least number of guard bytes on each side.
-        lead_bytes: called once per buffer; that many more bytes, rounded up to `ALIGNMENT`, come before it.  Timing and the
-            determinism check give random numbers, so that no two placements agree.
+        lead_bytes: called once per buffer; returns the number of bytes before it, rounded up to `ALIGNMENT`.  Timing and the determinism
+            check return random numbers, so that no two placements agree.
     """
     arenas = []
     for name, source in buffers.items():
@@ -152,7 +151,7 @@ def place(
         memory = torch.empty(lead + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device)
         start = lead + guard + -memory.data_ptr() % ALIGNMENT
         end = start + nbytes
-        for edge in (memory[:start], memory[end - end % 8 :]):  # what the second covers of the buffer is overwritten below
+        for edge in (memory[:start], memory[end - end % 8 :]):  # the copy below overwrites the part of the second inside the buffer
             edge.view(torch.int64).fill_(_GUARD_WORD * 0x0001_0001_0001_0001)
         # set_, not a view of `memory`: to torch.compile the buffer must look like any other tensor at an offset.
         buffer = torch.empty(0, dtype=source.dtype, device=device)

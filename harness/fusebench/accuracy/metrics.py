@@ -1,4 +1,4 @@
-"""Errors of an output against its float64 reference, in float64, as sums that can be pooled over draws."""
+"""Errors of an output against its float64 reference, computed in float64, as sums that can be pooled over draws."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 _CHUNK = {"cpu": (1 << 15) - 1, "cuda": 1 << 24}
-"""Elements per step.  On a CPU the largest that torch computes on one thread: steps stay in the cache, and no step waits for a pool
-that other processes keep busy (14 M elements took 0.24 s so, and 1.6 to 3.4 s in steps of 2^18, on two shared cores).  On a GPU few
-steps matter more (128 MB of float64)."""
+"""Elements per step.  On a CPU it is the largest number that torch computes on one thread: steps stay in the cache, and no step waits for a
+thread pool that other processes keep busy (14 M elements took 0.24 s this way, and 1.6 to 3.4 s in steps of 2^18, on two shared cores).  On
+a GPU a small number of steps matters more (128 MB of float64)."""
 
 _CHANNEL_ROWS = 16
-"""Fewest rows of a draw from which a channel's RMS is known well enough to scale errors by; where there are fewer, each error is scaled by
-its own reference value."""
+"""Fewest rows of a draw that give a channel's RMS well enough to scale errors by; with fewer, each error is scaled by its own reference
+value."""
 
 _LISTED = 3
-"""Positions named in a message; the count says how many there are."""
+"""Positions named in a message; the message also has their number."""
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -35,34 +35,34 @@ class ErrorMetrics:
 
     elements: int = 0
     rows: int = 0
-    """Slices along the last dimension: what one normalisation shares, so errors within one need not be independent."""
+    """Slices along the last dimension.  One normalisation covers a slice, so errors within it need not be independent."""
     error_sum: float = 0.0
     error_squares: float = 0.0
     rounding_sum: float = 0.0
-    """Sum of the errors that rounding the exact result once would make: no bias of the kernel's."""
+    """Sum of the errors of rounding the exact result once; they are no bias of the kernel."""
     max: float = 0.0
     """Largest absolute error."""
     channel_elements: int = 0
-    """Elements that the two figures below cover; 0 for draws of few rows."""
+    """Elements in the two figures below; 0 for draws of few rows."""
     channel_squares: float = 0.0
     """Sum of squares of error / (RMS of the reference in the element's channel, the last dimension)."""
     rounding_channel_squares: float = 0.0
-    """As `channel_squares`, of the errors that rounding the exact result once would make."""
+    """As `channel_squares`, for the errors of rounding the exact result once."""
     channel_max: float = 0.0
-    """Largest absolute error in units of its channel's RMS: sees a wrong element that an outlier channel's errors hide."""
+    """Largest absolute error in units of its channel's RMS: it shows a wrong element that an outlier channel's errors would hide."""
     relative_elements: int = 0
-    """Elements that the next figure covers: those of draws of few rows, where the channels' RMS is not known."""
+    """Elements in the next figure: those of draws of few rows, where the channels' RMS is unknown."""
     relative_squares: float = 0.0
-    """Sum of squares of error / (the reference value, or the median of its row where that is larger, both absolute): what outlier
-    channels add does not grow with them."""
+    """Sum of squares of error / (the reference value, or the median of its row where that is larger, both absolute).  Outlier channels do
+    not make it grow."""
     rounding_relative_squares: float = 0.0
-    """As `relative_squares`, of the errors that rounding the exact result once would make."""
+    """As `relative_squares`, for the errors of rounding the exact result once."""
     ulp_relative_squares: float = 0.0
     """As `ulp_squares`, in these units."""
     inexact: int = 0
-    """Elements with an error at all, of a nonzero reference value."""
+    """Elements with an error and a nonzero reference value."""
     outward: float = 0.0
-    """Errors away from zero less errors toward zero, as counts."""
+    """Number of errors away from zero, less the number toward zero."""
     outward_row_squares: float = 0.0
     """Sum over rows of the square of that row's `outward`."""
     ulp_squares: float = 0.0
@@ -73,7 +73,7 @@ class ErrorMetrics:
     ulp_channel_max: float = 0.0
     """As `ulp_squares` and `ulp_max`, in units of the channel's RMS."""
     mismatches: int = 0
-    """Elements whose kind (finite, NaN, +Inf, -Inf) is not the reference's."""
+    """Elements whose kind (finite, NaN, +Inf, -Inf) differs from the reference's."""
     first_mismatches: tuple[str, ...] = ()
 
     @property
@@ -87,9 +87,9 @@ class ErrorMetrics:
 
     @property
     def excess_mean(self) -> float:
-        """Signed mean error beyond that of one rounding of the exact result.
+        """Signed mean error beyond that of rounding the exact result once.
 
-        The latter is not zero where values lie close together: all of 1003 +- 0.5 round to 1004 in bfloat16, whoever computes them.
+        The latter is not zero where values lie close together: all of 1003 +- 0.5 round to 1004 in bfloat16, in any implementation.
         """
         return (self.error_sum - self.rounding_sum) / self.elements if self.elements else 0.0
 
@@ -123,7 +123,7 @@ class ErrorMetrics:
 
     @property
     def outward_bias(self) -> float:
-        """From -1 (every error is toward zero, as truncation makes them) to 1; 0 for unbiased rounding."""
+        """From -1 (every error is toward zero, as in truncation) to 1; 0 for unbiased rounding."""
         return self.outward / self.inexact if self.inexact else 0.0
 
     @property
@@ -157,15 +157,14 @@ def merge(parts: Iterable[ErrorMetrics]) -> ErrorMetrics:
 def compare(output: torch.Tensor, reference: torch.Tensor, *, tolerated: torch.Tensor | None = None) -> ErrorMetrics:
     """Errors of `output` against `reference`, computed in float64 on the output's device, in steps of bounded memory.
 
-    An element's kind must be that of the reference rounded to the output's dtype, so a float16 output beyond 65504 is
-    expected to be Inf.  Within 4 epsilon of the dtype's greatest value, where one rounding decides, finite and Inf are both
-    right and neither counts.
+    An element's kind must be that of the reference rounded to the output's dtype: a float16 output beyond 65504 must be Inf.  Within 4
+    epsilon of the dtype's greatest value one rounding decides: finite and Inf are both right, and neither counts.
 
     Args:
         output: any shape, any real dtype.
         reference: same shape, float64, on the same device.
-        tolerated: same shape and dtype as `output`: the split chain's output.  A kind that it shares with `output` is no
-            mismatch: an intermediate overflow that models live with today is not held against a kernel.
+        tolerated: same shape and dtype as `output`: the split chain's output.  A kind that both share is no mismatch: a kernel is not
+            blamed for an intermediate overflow that models have today.
 
     Raises:
         ValueError: shapes differ, or `reference` is not float64.
@@ -211,7 +210,7 @@ def _compare_rows(
 ) -> ErrorMetrics:
     error = output.to(torch.float64).sub_(reference)
     found: dict[str, Any] = {"elements": error.numel(), "rows": error.shape[0]}
-    if not math.isfinite(_sum_of_squares(error)):  # rare, so the common path does not look element by element
+    if not math.isfinite(_sum_of_squares(error)):  # rare, so the common path does not test element by element
         expected = reference.to(output.dtype)
         wrong, left_out = _kinds(output, expected, reference, tolerated)
         found["mismatches"] = int(wrong.sum())
@@ -222,7 +221,7 @@ def _compare_rows(
         found["elements"] -= int(left_out.sum())
     found |= {"error_sum": float(error.sum()), "error_squares": _sum_of_squares(error), "max": _largest(error)}
     rounding = reference.to(output.dtype).to(torch.float64).sub_(reference)
-    rounding.nan_to_num_(0.0, 0.0, 0.0)  # Inf where rounding overflows, and output did not
+    rounding.nan_to_num_(0.0, 0.0, 0.0)  # Inf where rounding overflows and the output did not
     found["rounding_sum"] = float(rounding.sum())
     ulp = _float32_ulp(reference) if output.dtype == torch.float32 else None
     if ulp is not None:
@@ -263,7 +262,7 @@ def _largest(tensor: torch.Tensor) -> float:
 def _kinds(
     output: torch.Tensor, expected: torch.Tensor, reference: torch.Tensor, tolerated: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks: elements of the wrong kind, and elements that have no error to count because one side is not finite."""
+    """Masks: elements of the wrong kind, and elements without an error because one of the two values is not finite."""
     got = _kind(output)
     wrong = got != _kind(expected)
     if output.dtype.is_floating_point:
@@ -280,9 +279,9 @@ def _kinds(
 
 _NAN = 3
 FLIPPED_INF_SHARE = 0.01
-"""Share of a piece's Infs that may have the other sign.  Inf times a value near zero takes that value's sign, which is a
-matter of rounding where the value is what two larger ones leave of each other: 16-bit rounding decides some 0.3 % of them.  The contract
-is about positions; a kernel that has a sign wrong has it wrong in finite values, and in more than these."""
+"""Share of a piece's Infs that may have the other sign.  Inf times a value near zero takes that value's sign.  Where the value is a small
+difference of two larger ones, rounding decides it: 16-bit rounding decides some 0.3 % of them.  The contract covers positions; a kernel
+with a wrong sign has it in finite values too, and in more than these."""
 
 
 def _kind(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,29 +18,29 @@ from .memory import Placed
 from .metrics import ErrorMetrics, compare
 
 LOOSE_TOLERANCE = 5e-2
-"""Absolute and relative tolerance that other harnesses pass bfloat16 kernels with: reported, never the gate."""
+"""Absolute and relative tolerance of other harnesses for bfloat16 kernels: reported, never the gate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputErrors:
-    """What a draw says of one output."""
+    """The errors of one output in one draw."""
 
     kernel: ErrorMetrics
     split: ErrorMetrics
     dtype: torch.dtype
     elements: int
     equal_to_split: int
-    """Elements that are bit for bit the split chain's."""
+    """Elements that equal the split chain's bit for bit."""
     within_loose_tolerance: bool
-    """Looked at where inputs have magnitude 1, as those harnesses draw them; elsewhere True."""
+    """Judged where inputs have magnitude 1, as in those harnesses; elsewhere True."""
 
 
 @dataclass
 class Drawn:
-    """What a draw showed.  `outputs` is empty where `reason` tells why they cannot be compared."""
+    """The result of a draw.  `outputs` is empty where `reason` says why they cannot be compared."""
 
     reason: str
-    """What no pooling of draws can excuse, or an empty string."""
+    """A failure that no pooling of draws can excuse, or an empty string."""
     outputs: dict[str, OutputErrors] = field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ class Drawing:
     def __init__(
         self, kernel: Kernel, op: Op, params: Any, *, split: Kernel, target: Kernel | None, device: torch.device, seed: int
     ) -> None:
-        """`target`: the kernel that this one promises to equal bit for bit, if it does.  `seed`: of all draws."""
+        """`target`: the kernel that this one promises to equal bit for bit, or None.  `seed`: of all draws."""
         self._kernel, self._op, self._params = kernel, op, params
         self._split, self._target, self._device = split, target, device
         self._names = op.outputs_of(params)
@@ -59,24 +59,24 @@ class Drawing:
         self._placed: Placed | None = None
 
     def inputs(self, magnitude: float) -> Buffers:
-        """Fresh inputs of that scale."""
+        """Fresh inputs of this magnitude."""
         buffers = self._op.buffers(self._params, device=self._device, generator=self._generator, magnitude=magnitude)
         keep_in_range(buffers)
         return buffers
 
     def draw(self, magnitude: float, buffers: Buffers, specials: tuple[Special, ...], *, twice: bool) -> Drawn:
-        """Run everything on `buffers`, which are overwritten where `specials` are planted; the kernel `twice` or once.
+        """Run references and kernel on `buffers`, which are overwritten where `specials` are planted; the kernel runs `twice` or once.
 
         Raises:
-            KernelDeclarationError: an op whose arguments copy their buffers.
-            Exception: whatever the kernel raises.
+            KernelDeclarationError: an op's arguments copy their buffers.
+            Exception: any error of the kernel.
         """
         plant(buffers, specials, self._rng)
         reference = self._op.reference(self._params, self._op.arguments(self._params, buffers))
         split = run_plain(self._split, self._op, self._params, buffers)
-        # The first call is the code that is timed, undisturbed, on other values at the addresses of the draw before: a result
-        # kept by address is an old one.  The second, elsewhere in memory and under poison, must give the same bits: an error
-        # that moves is a race, or memory that was never written.
+        # The first call is the timed code as it is, on other values at the addresses of the draw before: it shows a result kept by address.
+        # The second call, elsewhere in memory and under poison, must give the same bits: an error that moves is a race or a read of
+        # unwritten memory.
         if self._placed is None:
             self._placed = place_at_random(buffers, self._device, self._rng)
         self._placed.refill(buffers)
@@ -142,5 +142,5 @@ class Drawing:
 
 
 def _within_loose_tolerance(output: torch.Tensor, reference: torch.Tensor) -> bool:
-    # In the output's own dtype, as those harnesses do it, and cheap.
+    # In the output's own dtype, as in those harnesses, and cheap.
     return torch.allclose(output, reference.to(output.dtype), atol=LOOSE_TOLERANCE, rtol=LOOSE_TOLERANCE, equal_nan=True)

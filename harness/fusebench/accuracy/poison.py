@@ -1,8 +1,8 @@
-"""Poison: memory that a kernel allocates holds NaN until the kernel writes it, so an element it forgot shows.
+"""Poison: memory that a kernel allocates holds NaN until the kernel writes it, so an unwritten element shows.
 
-Two nets, because neither sees everything (docs/accuracy.md lists what each covers): a dispatch mode that fills what
-`torch.empty` and its relatives return inside the kernel, and blocks of the outputs' sizes that are filled and freed just before
-the call, which the caching allocator then hands to code that allocates below the dispatcher, such as torch.compile's.
+Two mechanisms, because neither reaches everything (docs/accuracy.md lists their reach).  A dispatch mode fills the results of `torch.empty`
+and its relatives inside the kernel.  Blocks of the outputs' sizes are filled and freed just before the call; the caching allocator hands
+them to code that allocates below the dispatcher, such as torch.compile's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .metrics import as_bits
 
 _POISON_WORD = 0x7FB1
-"""Every 16-bit word of poison.  NaN as bfloat16, float16 and, repeated, as float32; a signalling one with a payload that no
-arithmetic produces, so that poison is told apart from a NaN that was written: all bits set would not do, since torch's own
-vectorised float32 to bfloat16 conversion writes NaN so.  As an integer it is large, and so are indices made of it."""
+"""Every 16-bit word of poison.  NaN as bfloat16, float16 and, repeated, as float32: a signalling one with a payload that no arithmetic
+produces, so that it differs from a computed NaN.  All bits set would not do, because torch's own vectorised conversion from float32 to
+bfloat16 writes NaN that way.  As an integer it is large, and so are indices made of it."""
 
 _ALLOCATIONS = frozenset(
     {
@@ -36,7 +36,7 @@ _ALLOCATIONS = frozenset(
 class _PoisonAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        # Otherwise torch.compile'd code called by a kernel falls back to eager here, and what is checked is not what is timed.
+        # Otherwise compiled code called by a kernel falls back to eager here, and the check covers other code than the timing.
         return True
 
     def __torch_dispatch__(
@@ -52,7 +52,7 @@ def _fill(tensor: torch.Tensor) -> None:
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return
     if tensor.dtype is torch.bool:
-        tensor.fill_(True)  # other bytes than 0 and 1 are undefined behaviour in a bool
+        tensor.fill_(True)  # bytes other than 0 and 1 are undefined behaviour in a bool
         return
     storage = tensor.untyped_storage()
     words = torch.empty(0, dtype=torch.int16, device=tensor.device)
@@ -60,19 +60,19 @@ def _fill(tensor: torch.Tensor) -> None:
 
 
 def _fill_and_free(like: Sequence[torch.Tensor]) -> None:
-    # All are held at once, so that each is a block of its own; a function of its own, so that none stays referenced.
+    # Hold all at once, so that each is a block of its own; in a separate function, so that no reference stays.
     for block in [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in like]:
         _fill(block)
 
 
 @contextmanager
 def poisoned(like: Sequence[torch.Tensor], *, intercept: bool) -> Iterator[None]:
-    """Within the block, freshly allocated memory is poison as far as the two nets reach.
+    """Within the block, freshly allocated memory is poison, as far as the two mechanisms reach.
 
     Args:
         like: tensors of the sizes and devices that the kernel is expected to allocate.
-        intercept: use the dispatch mode too.  Pass False for a kernel that is torch.compile'd as a whole: a mode that torch
-            does not tell apart from a user's would turn compilation off.
+        intercept: use the dispatch mode too.  Pass False for a kernel that is torch.compile'd as a whole: torch would take the mode for
+            a user's and turn compilation off.
     """
     _fill_and_free(like)
     mode = _PoisonAllocations() if intercept else nullcontext()  # type: ignore[no-untyped-call]
@@ -81,7 +81,7 @@ def poisoned(like: Sequence[torch.Tensor], *, intercept: bool) -> Iterator[None]
 
 
 def unwritten(output: torch.Tensor) -> torch.Tensor:
-    """Flat indices of the elements of `output` that still hold poison; looked for in 16-bit and float32 outputs only."""
+    """Flat indices of the elements of `output` that still hold poison; checked in 16-bit and float32 outputs only."""
     poison = {2: _POISON_WORD, 4: _POISON_WORD * 0x10001}.get(output.element_size())
     if poison is None or not output.is_floating_point():
         return torch.empty(0, dtype=torch.int64, device=output.device)

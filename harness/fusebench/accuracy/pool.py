@@ -1,4 +1,4 @@
-"""Draws of one magnitude, pooled: what their errors together say of a contract, and whether that may be luck."""
+"""Draws of one magnitude, pooled: a judgement of their errors by a contract, and whether luck may explain a failure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .metrics import ErrorMetrics, merge
 from .one_draw import OutputErrors
 
 _CONFIRM_BELOW = 1 << 20
-"""Elements of a draw below which a broken error bound is put to more draws before it counts: the maximum over a few thousand elements rests
-on a handful of large ones, and the luck of those is not the kernel's fault."""
+"""Elements of a draw below which a broken error bound needs more draws: the maximum over a few thousand elements rests on a handful of
+large ones, and their luck is not the kernel's fault."""
 
 _GROSS = 4.0
-"""Multiple of the bound that no luck explains: fails at once."""
+"""Multiple of the bound that no luck explains: it fails at once."""
 
 
 class Pool:
-    """Errors by output, those of a kernel and of the split chain."""
+    """Errors by output, of a kernel and of the split chain."""
 
     def __init__(self, names: Sequence[str], contract: Contract) -> None:
-        """`names`: of the outputs."""
+        """`names`: names of the outputs."""
         self.draws = 0
         self.kernel: dict[str, list[ErrorMetrics]] = {name: [] for name in names}
         self.split: dict[str, list[ErrorMetrics]] = {name: [] for name in names}
@@ -31,7 +31,7 @@ class Pool:
         self._dtypes: dict[str, torch.dtype] = {}
 
     def add(self, outputs: Mapping[str, OutputErrors]) -> None:
-        """Take in a draw."""
+        """Add a draw."""
         for name, errors in outputs.items():
             self.kernel[name].append(errors.kernel)
             self.split[name].append(errors.split)
@@ -39,11 +39,11 @@ class Pool:
         self.draws += 1
 
     def merged(self, name: str) -> tuple[ErrorMetrics, ErrorMetrics]:
-        """Of one output, the kernel's errors and the split chain's."""
+        """The kernel's errors and the split chain's on one output."""
         return merge(self.kernel[name]), merge(self.split[name])
 
     def judge(self) -> str:
-        """How the first output that breaks the contract does so, or an empty string.  Bits are compared draw by draw, and not here."""
+        """How the first failing output breaks the contract, or an empty string.  Bits are compared draw by draw, not here."""
         if not isinstance(self._contract, Close):
             return ""
         for name in self.kernel:
@@ -53,18 +53,18 @@ class Pool:
         return ""
 
     def use_of_bound(self, name: str) -> float:
-        """The worst of the errors of one output, as a multiple of what it may be."""
+        """The worst error of one output, as a multiple of its limit."""
         kernel, split = self.merged(name)
         factor = self._contract.factor if isinstance(self._contract, Close) else 1.0
         return max(bound.use for bound in bounds(kernel, split, factor, floor_ulps(self._dtypes[name])))
 
     def may_be_luck(self) -> bool:
-        """Whether draws are so small, and errors so near to their bounds, that more draws may take back what these say."""
+        """Whether draws are so small, and errors so near to their bounds, that more draws may reverse the judgement."""
         elements = max(part.elements for parts in self.kernel.values() for part in parts)
         return elements < _CONFIRM_BELOW and max(self.use_of_bound(name) for name in self.kernel) < _GROSS
 
     def draws_for_bias(self) -> int:
-        """Draws that fill `BIAS_ELEMENTS` and `BIAS_ROWS` for every output, going by the fullest draw so far."""
+        """Draws that fill `BIAS_ELEMENTS` and `BIAS_ROWS` for every output, by the fullest draw so far."""
         need = 1
         for parts in self.kernel.values():
             elements, rows = max((part.elements, part.rows) for part in parts)
