@@ -22,6 +22,7 @@ from . import (
     baseline_command,
     calibrate_command,
     check_command,
+    ci_command,
     compare_command,
     doctor_command,
     gate_command,
@@ -83,6 +84,7 @@ app.add_typer(baseline_command.baseline, name="baseline")
 app.command("static")(static_command.static)
 app.command("ncu")(ncu_command.ncu)
 app.command("report")(report_command.report)
+app.add_typer(ci_command.ci, name="ci")
 
 
 def _version(wanted: bool) -> None:

@@ -16,8 +16,8 @@ from ...errors import RunRecordError
 from ...schema import Run
 from ...verdict.history import Figure, Series, Snapshot, comparable_runs, series_of
 from ...verdict.snapshots import history_folders, read_history
+from ..escape import one_line
 from ..wording import count
-from .series import plain
 
 ATTRIBUTES = ("commit", "run", "branch")
 """Columns that Otava shows beside a change point."""
@@ -67,11 +67,11 @@ def _csv(runs: list[Snapshot], series: list[Series], names: list[str]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([TIME, *ATTRIBUTES, *names])
     for place, one in enumerate(runs):
-        commit, created = plain(one.run.environment.git_commit), one.time.isoformat()
+        commit, created = one_line(one.run.environment.git_commit), one.time.isoformat()
         times = [f"{line.times_us[line.places.index(place)]:.6g}" for line in series]
-        writer.writerow([created, commit, plain(one.run.id), "main", *times])
+        writer.writerow([created, commit, one_line(one.run.id), "main", *times])
     return out.getvalue()
 
 
 def _name(series: Series) -> str:
-    return plain(f"{series.kernel}[{series.suite}:{series.case}] us")
+    return one_line(f"{series.kernel}[{series.suite}:{series.case}] us")

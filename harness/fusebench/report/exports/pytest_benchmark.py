@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import RunRecordError
 from ...schema import Run
 from ...store.run_folder import SAMPLES_FILE, read_samples
-from .series import Exported, device_facts, document, exported, plain
+from ..escape import one_line
+from .series import Exported, device_facts, document, exported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,15 +34,15 @@ def pytest_benchmark_json(run: Run, folder: Path) -> str:
     return document(
         {
             "machine_info": {
-                "node": plain(run.environment.device_name),
-                "processor": plain(run.environment.cpu),
-                "machine": plain(run.environment.platform),
-                "python_version": plain(run.environment.python),
-                "cpu": {"brand_raw": plain(run.environment.cpu), "count": run.environment.cpu_count},
+                "node": one_line(run.environment.device_name),
+                "processor": one_line(run.environment.cpu),
+                "machine": one_line(run.environment.platform),
+                "python_version": one_line(run.environment.python),
+                "cpu": {"brand_raw": one_line(run.environment.cpu), "count": run.environment.cpu_count},
                 **device_facts(run),
             },
             "commit_info": {
-                "id": plain(run.environment.git_commit),
+                "id": one_line(run.environment.git_commit),
                 "time": run.created,
                 "author_time": run.created,
                 "dirty": run.environment.git_dirty,
@@ -73,7 +74,7 @@ def _benchmark(one: Exported, seconds: NDArray[np.float64]) -> dict[str, Any]:
     timing = one.timing
     info: dict[str, Any] = {"time_us": timing.time_us.value, "low_us": one.low_us, "high_us": one.high_us, **one.facts()}
     return {
-        "group": plain(one.summary.case.key),
+        "group": one_line(one.summary.case.key),
         "name": one.name,
         "fullname": one.name,
         "params": None,

@@ -11,6 +11,7 @@ import msgspec
 
 from ...errors import RunRecordError
 from ...schema import CaseSummary, Estimate, KernelInfo, Measurement, Result, Run, Status
+from ..escape import one_line
 from ..wording import bounded
 
 
@@ -47,7 +48,7 @@ class Exported(msgspec.Struct, frozen=True):
             found["error over the split chain's"] = number(accuracy.rms_error / accuracy.split_rms_error, ".2f")
         if self.result.covers:
             found["covers"] = self.result.covers
-        return {name: plain(value) for name, value in found.items() if value}
+        return {name: one_line(value) for name, value in found.items() if value}
 
 
 def exported(run: Run) -> list[Exported]:
@@ -66,16 +67,11 @@ def exported(run: Run) -> list[Exported]:
         if result.status is not Status.MEASURED or timing is None or summary is None or summary.not_cold:
             continue
         if math.isfinite(timing.time_us.value) and timing.time_us.value > 0:
-            name = plain(f"{result.kernel}[{result.case_key}]")
+            name = one_line(f"{result.kernel}[{result.case_key}]")
             found.append(Exported(name, result, timing, summary, kernels.get(result.kernel)))
     if not found:
         raise RunRecordError(f"run {run.id} holds no measured time that may be compared: there is nothing to export")
     return found
-
-
-def plain(text: str) -> str:
-    """`text` on one line and without control characters: other tools print names as they stand."""
-    return "".join(character if character.isprintable() else " " for character in text).strip()
 
 
 def number(value: float | None, form: str) -> str:
@@ -96,11 +92,11 @@ def device_facts(run: Run) -> Mapping[str, str]:
     """What two runs must share for their times to be compared."""
     facts = run.environment
     return {
-        "device": plain(facts.device_name),
-        "driver": plain(facts.driver),
-        "torch": plain(facts.torch),
-        "triton": plain(facts.triton),
-        "timer": plain(run.timer),
+        "device": one_line(facts.device_name),
+        "driver": one_line(facts.driver),
+        "torch": one_line(facts.torch),
+        "triton": one_line(facts.triton),
+        "timer": one_line(run.timer),
         "cache": str(run.plan.cache),
     }
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...schema import Run
-from .series import Exported, device_facts, document, exported, number, plain
+from ..escape import one_line
+from .series import Exported, device_facts, document, exported, number
 
 
 def github_action_benchmark(run: Run) -> str:
@@ -69,7 +70,7 @@ def _records(run: Run, one: Exported) -> list[dict[str, Any]]:
     dtype = str(one.summary.case.params.get("dtype", ""))
     environment = run.environment
     shared = {
-        "benchmark": {"name": "fusebench", "mode": "inference", "dtype": plain(dtype), "extra_info": _texts(run, one)},
+        "benchmark": {"name": "fusebench", "mode": "inference", "dtype": one_line(dtype), "extra_info": _texts(run, one)},
         "model": {
             "name": one.name,
             "type": "fused-op",
@@ -78,23 +79,23 @@ def _records(run: Run, one: Exported) -> list[dict[str, Any]]:
             "extra_info": one.facts(),
         },
         "inputs": {
-            plain(name): {"dtype": plain(dtype), "extra_info": {"value": plain(str(value))}}
+            one_line(name): {"dtype": one_line(dtype), "extra_info": {"value": one_line(str(value))}}
             for name, value in one.summary.case.params.items()
         },
         "dependencies": {
-            name: {"version": plain(version)}
+            name: {"version": one_line(version)}
             for name, version in (("torch", environment.torch), ("triton", environment.triton), ("fusebench", environment.fusebench))
             if version
         },
         "runners": [
             {
-                "name": plain(environment.device_name),
+                "name": one_line(environment.device_name),
                 "type": environment.device,
-                "cpu_info": plain(environment.cpu),
+                "cpu_info": one_line(environment.cpu),
                 "cpu_count": environment.cpu_count,
-                "gpu_info": plain(environment.device_name) if environment.device == "cuda" else "",
+                "gpu_info": one_line(environment.device_name) if environment.device == "cuda" else "",
                 "gpu_count": int(environment.device == "cuda"),
-                "extra_info": {"driver": plain(environment.driver)},
+                "extra_info": {"driver": one_line(environment.driver)},
             }
         ],
     }
@@ -106,12 +107,12 @@ def _records(run: Run, one: Exported) -> list[dict[str, Any]]:
 
 
 def _input(dtype: str, value: Any) -> dict[str, Any]:
-    return {"dtype": plain(dtype), "extra_info": {"value": plain(str(value))}}
+    return {"dtype": one_line(dtype), "extra_info": {"value": one_line(str(value))}}
 
 
 def _texts(run: Run, one: Exported) -> dict[str, str]:
     facts = {"run": run.id, "created": run.created, "case": one.summary.case.key, "op": one.result.op, "kernel": one.result.kernel}
-    return {name: plain(value) for name, value in (facts | dict(device_facts(run))).items() if value}
+    return {name: one_line(value) for name, value in (facts | dict(device_facts(run))).items() if value}
 
 
 def _ends(low: float | None, high: float | None) -> dict[str, str]:

@@ -1,0 +1,137 @@
+"""What verdicts a job's documents hold, the worst first, each with the command that reproduces it and the kernel's line."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_ORDER = {"error": 0, "regression": 1, "undecided": 2, "incomparable": 3, "improvement": 4, "pass": 5}
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """One verdict on one kernel and case."""
+
+    kernel: str
+    case: str
+    """`suite:case`."""
+    verdict: str
+    """`error`, `regression`, `undecided`, `incomparable`, `improvement` or `pass`."""
+    gating: bool
+    """Whether it counts in the exit code."""
+    reason: str
+    change: float | None = None
+    """New time over old; None where no times were compared."""
+    by: str
+    """The step that judged: `gate`, `ab` or `static`."""
+    reproduce: str
+    """A command line."""
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether a reader must see it."""
+        return self.verdict in ("error", "regression", "undecided", "incomparable")
+
+    @property
+    def level(self) -> str:
+        """Of GitHub's annotation."""
+        if not self.gating:
+            return "notice"
+        return "error" if self.verdict in ("error", "regression") else "warning"
+
+
+def worst_first(found: Iterable[Judged]) -> list[Judged]:
+    """Those that a reader must see: gating before advisory, failures before regressions, larger slowdowns before smaller ones."""
+    seen = [one for one in found if one.needs_attention]
+    return sorted(seen, key=lambda one: (not one.gating, _ORDER[one.verdict], -(one.change or 0.0), one.kernel, one.case))
+
+
+def from_gate(document: Any) -> list[Judged]:
+    """The judgements of `fusebench gate --json`."""
+    return [
+        _judged(row, "gate", ["run", "--suite", row["suite"], "--case", row["case"], "--kernel", row["kernel"]], row["decides"])
+        for row in _rows(document, "judgements")
+    ]
+
+
+def from_ab(document: Any, base: str) -> list[Judged]:
+    """The results of `fusebench ab --json`.  Peers, and the speed of what torch.compile made, are advisory."""
+    found = []
+    for row in _rows(document, "results"):
+        advisory = row["role"] == "peer" or (row["role"] == "compiled" and row["verdict"] != "error")
+        again = ["ab", "--base", base, "--suite", row["suite"], "--case", row["case"], "--kernel", row["kernel"]]
+        found.append(_judged(row, "ab", again, not advisory))
+    return found
+
+
+def from_static(document: Any, base: str = "") -> list[Judged]:
+    """The judgements of `fusebench static --gate --json`, or of `fusebench ab --static --json` against `base`.
+
+    What cannot be compared with a base is advisory: a new kernel has no counterpart.
+    """
+    found = []
+    for row in _rows(document, "judgements"):
+        suite, _, case = row["case"].partition(":")
+        command = ["ab", "--static", "--base", base] if base else ["static", "--gate"]
+        again = [*command, "--arch", row["target"], "--suite", suite, "--case", case, "--kernel", row["kernel"]]
+        kind = row["kind"] if row["kind"] in _ORDER else "incomparable"
+        shaped = {"suite": suite, "case": case, "kernel": row["kernel"], "verdict": kind, "reason": f"{row['target']}: {row['reason']}"}
+        found.append(_judged(shaped, "static", again, gating=not (base and kind == "incomparable")))
+    return found
+
+
+def _rows(document: Any, key: str) -> list[dict[str, Any]]:
+    rows = document.get(key) if isinstance(document, dict) else None
+    return rows if isinstance(rows, list) else []
+
+
+def _judged(row: dict[str, Any], by: str, again: Sequence[str], gating: bool) -> Judged:
+    return Judged(
+        kernel=row["kernel"],
+        case=f"{row['suite']}:{row['case']}",
+        verdict=row["verdict"],
+        gating=gating,
+        reason=row["reason"],
+        change=row.get("change"),
+        by=by,
+        reproduce=shlex.join(["fusebench", *again]),
+    )
+
+
+class Declarations:
+    """Where kernels are declared: file and line of each `@kernel(op, name, version=…)`, read without importing anything."""
+
+    def __init__(self, root: Path, folders: Iterable[Path]) -> None:
+        self._found: dict[str, tuple[str, int]] = {}
+        for folder in folders:
+            for file in sorted(folder.rglob("*.py")):
+                place = str(file.relative_to(root) if file.is_relative_to(root) else file)
+                for kernel, line in _declared(file):
+                    self._found.setdefault(kernel, (place, line))
+
+    def place(self, kernel: str) -> tuple[str, int] | None:
+        """File, relative to the project's root, and line from 1; None for a kernel that the project does not declare."""
+        return self._found.get(kernel)
+
+    def in_file(self, file: str) -> list[str]:
+        """Ids of the kernels that `file`, relative to the project's root, declares."""
+        return [kernel for kernel, (place, _) in self._found.items() if place == file]
+
+
+def _declared(file: Path) -> list[tuple[str, int]]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []  # the command that loads it says what is wrong with it
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "kernel"]
+    found = []
+    for call in calls:
+        values = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        named = {one.arg: one.value.value for one in call.keywords if isinstance(one.value, ast.Constant)}
+        if len(values) >= 2:
+            found.append(("/".join(values[:2]) + f"@{named.get('version', 1)!s}", call.lineno))
+    return found
