@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,18 +214,37 @@ def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: De
             assert process.exitcode == 0, "it was neither killed nor did it stay"
 
 
+class Stubborn:
+    """A process that leaves only when it is killed; waiting for it moves the clock."""
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        self.clock, self.alive = clock, True
+
+    def join(self, timeout: float) -> None:
+        self.clock.now += timeout if self.alive else 0.0
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def kill(self) -> None:
+        self.alive = False
+
+
 def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while seven were loading took the time of each of them, one after another."""
-    (tmp_path / "scale").mkdir()
-    (tmp_path / "scale" / "op.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(process_module, "STOP_S", 1.0)
-    with WorkerPool(cpu, [tmp_path]) as pool:
-        pool.begin(4)
-        processes = [worker._process for worker in pool._fresh]
-        began = time.monotonic()
-    took = time.monotonic() - began
-    assert 1.0 <= took < 3.0
-    assert [process.is_alive() for process in processes if process is not None] == [False] * 4
+    clock = SimpleNamespace(now=100.0)
+    made: list[Stubborn] = []
+
+    def start(worker: WorkerProcess) -> None:
+        made.append(Stubborn(clock))
+        worker._process, worker._connection = made[-1], SimpleNamespace(send=lambda task: None, close=lambda: None)  # type: ignore[assignment]
+
+    monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(WorkerProcess, "start", start)
+    with WorkerPool(cpu, [tmp_path]).fresh(4):
+        assert [process.is_alive() for process in made] == [True] * 4
+    assert [process.is_alive() for process in made] == [False] * 4
+    assert clock.now == 100.0 + process_module.STOP_S, "the time of one"
 
 
 def test_fresh_workers_that_were_started_end_when_the_next_one_is_not(root: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
