@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.counters.diff import changes, side_pairs, version_pairs
+from fusebench.counters.diff import changes, revision_pairs, version_pairs
 from fusebench.counters.figures import FIGURES
 from fusebench.counters.records import CaptureStatus
 
@@ -120,12 +120,12 @@ def test_versions_of_different_sides_are_not_paired(counted: Any) -> None:
 def test_what_was_not_captured_has_no_counterpart(counted: Any) -> None:
     failed = counted.capture("fused_triton@2", status=CaptureStatus.FAILED, launches=())
     assert version_pairs([counted.capture("fused_triton@1"), failed]) == []
-    assert side_pairs([failed], [counted.capture("fused_triton@2")]) == []
+    assert revision_pairs([failed], [counted.capture("fused_triton@2")]) == []
 
 
 def test_sides_are_paired_by_case_and_kernel(counted: Any) -> None:
     base = [counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@2", side="base", case="other")]
     this = [counted.capture("fused_triton@2"), counted.capture("fused_triton@1")]
-    (pair,) = side_pairs(base, this)
+    (pair,) = revision_pairs(base, this)
     assert (pair.before.side, pair.after.side) == ("base", "")
     assert pair.before.kernel == pair.after.kernel == f"{counted.OP}/fused_triton@1"

@@ -11,7 +11,7 @@ from fusebench.config import find_project
 from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.evidence.evidence_cache import EvidenceCache
 from fusebench.evidence.records import KernelEvidence, StaticReport, StaticStatus
-from fusebench.evidence.static_attachment import NEITHER, Side, StaticEvidence, Told, Wanted, compiled_side
+from fusebench.evidence.static_attachment import NEITHER, EvidenceReply, EvidenceRequest, EvidenceSource, StaticEvidence, compiled_source
 from fusebench.evidence.static_process import Progress
 from fusebench.evidence.targets import TARGETS, NoTargetError, Target, target_of
 from fusebench.registry import load_collection
@@ -24,8 +24,8 @@ def suspect(name: str) -> EvidenceTarget:
     return EvidenceTarget(f"unit_sum/{name}@1", CASE)
 
 
-def told(report: StaticReport, name: str, *notes: str) -> Side:
-    return lambda wanted: Told(report=report, name=name, notes=notes)
+def told(report: StaticReport, name: str, *notes: str) -> EvidenceSource:
+    return lambda wanted: EvidenceReply(report=report, name=name, notes=notes)
 
 
 def explained(before: StaticReport, after: StaticReport, name: str, *notes: str) -> Attachment:
@@ -91,11 +91,11 @@ def test_what_cannot_be_held_against_each_other_says_why(sound: StaticReport) ->
 
 
 def test_both_sides_are_asked_for_the_suspects_alone(sound: StaticReport) -> None:
-    asked: list[Wanted] = []
+    asked: list[EvidenceRequest] = []
 
-    def side(wanted: Wanted) -> Told:
+    def side(wanted: EvidenceRequest) -> EvidenceReply:
         asked.append(wanted)
-        return Told(report=sound, name="side")
+        return EvidenceReply(report=sound, name="side")
 
     suspects = [suspect("longer"), suspect("narrower"), EvidenceTarget("unit_sum/longer@1", msgspec.structs.replace(CASE, name="again"))]
     StaticEvidence(lambda: TARGETS["sm_90"], side, side).explain(suspects)
@@ -121,9 +121,9 @@ def test_compiling_two_kernels_of_a_folder_and_no_more(spoiled_project: Path, sp
     project = find_project(spoiled_project)
     ops = load_collection(project.kernels, kernels=False, entry_points=False).ops
     progress: list[Progress] = []
-    side = compiled_side(project.kernels, "here", ops=ops, jobs=1, cache=cache, on_progress=progress.append)
+    side = compiled_source(project.kernels, "here", ops=ops, jobs=1, cache=cache, on_progress=progress.append)
     kernels = ("unit_sum/spilling@1", "unit_sum/absent@1", "unit_sum/longer@1")
-    found = side(Wanted(target=TARGETS["sm_90"], cases=(CASE,), kernels=kernels))
+    found = side(EvidenceRequest(target=TARGETS["sm_90"], cases=(CASE,), kernels=kernels))
     assert [one.kernel for one in found.report.results] == ["unit_sum/spilling@1", "unit_sum/longer@1"]
     assert found.report.results[0] == next(one for one in spoiled.results if one.key == ("unit_sum:rows", "unit_sum/spilling@1"))
     assert (found.name, found.notes, progress) == ("here", (), [])

@@ -11,15 +11,15 @@ import pytest
 
 from fusebench.config import Project
 from fusebench.evidence.records import StaticReport, Toolchain
-from fusebench.evidence.static_attachment import Side, Told, Wanted
+from fusebench.evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource
 from fusebench.evidence.targets import TARGETS
 from fusebench.runner.evidence import recorded_sources
 from fusebench.runner.evidence.base_checkout import why_absent
-from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_side, run_side
+from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_source, run_source
 from fusebench.schema import Environment
 
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
-WANTED = Wanted(target=TARGETS["sm_90"], cases=(), kernels=())
+WANTED = EvidenceRequest(target=TARGETS["sm_90"], cases=(), kernels=())
 STORED = StaticReport(target="sm_90", toolchain=TOOLS, results=())
 
 
@@ -32,9 +32,9 @@ def environment(**facts: Any) -> Environment:
     return Environment(**({"device": "cuda", "device_name": "NVIDIA H200", "python": "3", "platform": "x", "fusebench": "0"} | facts))
 
 
-def compile_in(roots: Sequence[Path], name: str) -> Side:
+def compile_in(roots: Sequence[Path], name: str) -> EvidenceSource:
     """In the place of a compiler: the version that the folders hold goes into the notes."""
-    return lambda wanted: Told(report=STORED, name=name, notes=tuple((root / "version").read_text() for root in roots))
+    return lambda wanted: EvidenceReply(report=STORED, name=name, notes=tuple((root / "version").read_text() for root in roots))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def store(monkeypatch: pytest.MonkeyPatch, report: StaticReport) -> None:
 
 
 def test_a_commit_that_is_here_gives_its_kernels(project: Project, commit: str) -> None:
-    for side in (baseline_side, run_side):
+    for side in (baseline_source, run_source):
         told = side(environment(git_commit=commit), project, compile_in)(WANTED)
         assert (told.name, told.notes) == (f"commit {commit[:12]}", ("one",))
 
@@ -83,12 +83,12 @@ def test_else_stored_evidence_stands_for_a_baseline_and_this_checkout_for_a_run(
 ) -> None:
     made_of = environment(**({"git_commit": commit} if "git_dirty" in facts else {}) | facts)
     with pytest.raises(NoSourcesError, match=f"{said}.*no static evidence of sm_90 is stored.*--promote"):
-        baseline_side(made_of, project, compile_in)(WANTED)
+        baseline_source(made_of, project, compile_in)(WANTED)
     store(monkeypatch, STORED)
-    told = baseline_side(made_of, project, compile_in)(WANTED)
+    told = baseline_source(made_of, project, compile_in)(WANTED)
     assert (told.name, told.report) == ("stored static evidence some", STORED)
     assert said in told.notes[0]
-    told = run_side(made_of, project, compile_in)(WANTED)
+    told = run_source(made_of, project, compile_in)(WANTED)
     assert (told.name, told.notes[0]) == ("this checkout", "two")
     assert said in told.notes[1]
 
@@ -109,12 +109,12 @@ def test_stored_evidence_cannot_stand_for_kernels_that_are_to_run(project: Proje
 def test_outside_of_a_repository_no_commit_is_here(project: Project) -> None:
     assert why_absent(project.root, "f" * 40) == f"{project.root} lies in no git checkout"
     with pytest.raises(NoSourcesError, match="lies in no git checkout, and no static evidence"):
-        baseline_side(environment(git_commit="f" * 40), project, compile_in)(WANTED)
+        baseline_source(environment(git_commit="f" * 40), project, compile_in)(WANTED)
 
 
 def test_stored_evidence_of_other_compilers_is_none(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     older = Toolchain(triton="3.6.0", ptxas="12.8.93", ptxas_blackwell="", nvrtc="13.4.92", nvdisasm="13.1.80")
     store(monkeypatch, StaticReport(target="sm_90", toolchain=older, results=()))
     with pytest.raises(NoSourcesError, match=r"some.json was made by triton 3.6.0, .* and not triton 3.9.0") as raised:
-        baseline_side(environment(), project, compile_in)(WANTED)
+        baseline_source(environment(), project, compile_in)(WANTED)
     assert "nvrtc" not in str(raised.value), "what is the same is no reason"

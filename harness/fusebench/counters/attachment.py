@@ -131,11 +131,11 @@ class CountersEvidence:
             after = KernelFolders(self._collection.roots, "this checkout")
             for number, work in enumerate(works):
                 captures: list[Capture] = []
-                for side in (before, after):
+                for revision in (before, after):
                     suspect, done = work[0], 2 * number + len(captures)
-                    said(f"{suspect.kernel} on {suspect.case.key}, {side.name}", done, 2 * len(works))
+                    said(f"{suspect.kernel} on {suspect.case.key}, {revision.name}", done, 2 * len(works))
                     # A new file name: a failed capture must not find the report of another.
-                    captures.append(self._capture(suspect, side, settings, Path(scratch) / f"{done}{REPORT_SUFFIX}"))
+                    captures.append(self._capture(suspect, revision, settings, Path(scratch) / f"{done}{REPORT_SUFFIX}"))
                 yield work, self._attachment((before, after), captures)
 
     @contextmanager
@@ -170,7 +170,7 @@ class CountersEvidence:
             launches=outcome.launches,
         )
 
-    def _attachment(self, sides: tuple[KernelFolders, KernelFolders], captures: Sequence[Capture]) -> Attachment:
+    def _attachment(self, revisions: tuple[KernelFolders, KernelFolders], captures: Sequence[Capture]) -> Attachment:
         before, after = captures
         complete = all(one.status is CaptureStatus.CAPTURED for one in captures)
         rows = tuple(self._rows(before, after)) if complete else ()
@@ -187,10 +187,10 @@ class CountersEvidence:
         caches = "caches flushed" if self._cache is CacheState.COLD else "caches as they were"
         return Attachment(
             kind=self.kind,
-            title=f"{self.title} of {self._device.name}, {caches}: {sides[0].name} → {sides[1].name}",
+            title=f"{self.title} of {self._device.name}, {caches}: {revisions[0].name} → {revisions[1].name}",
             columns=COLUMNS,
             rows=rows,
-            notes=(*notes, *sides[0].notes),
+            notes=(*notes, *revisions[0].notes),
         )
 
     def _note(self, text: str) -> Attachment:

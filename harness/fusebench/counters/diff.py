@@ -76,7 +76,7 @@ def version_pairs(captures: Sequence[Capture]) -> list[Pair]:
     ]
 
 
-def side_pairs(before: Sequence[Capture], after: Sequence[Capture]) -> list[Pair]:
+def revision_pairs(before: Sequence[Capture], after: Sequence[Capture]) -> list[Pair]:
     """The same kernel on the same case in two lists of captures (base and head, or two runs), in the order of `after`."""
     known = {(capture.case_key, capture.kernel): capture for capture in _captured(before)}
     found = ((known.get((capture.case_key, capture.kernel)), capture) for capture in _captured(after))

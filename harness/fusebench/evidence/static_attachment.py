@@ -20,7 +20,7 @@ COLUMNS = ("launch", "figure", "before", "after", "")
 NEITHER = "neither revision declares it as a kernel in Triton or CUDA C++"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request to one revision's kernels."""
 
     target: Target
@@ -28,7 +28,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[str, ...]
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceReply(msgspec.Struct, frozen=True, kw_only=True):
     """Their answer."""
 
     report: StaticReport
@@ -38,20 +38,20 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Remarks on their origin."""
 
 
-Side = Callable[[Wanted], Told]
+EvidenceSource = Callable[[EvidenceRequest], EvidenceReply]
 """The kernels of one revision, asked for evidence.  Raises FusebenchError where there is none."""
 
 
-def compiled_side(
+def compiled_source(
     roots: Sequence[Path], name: str, *, ops: Mapping[str, Op], jobs: int, cache: EvidenceCache, on_progress: OnProgress
-) -> Side:
+) -> EvidenceSource:
     """The kernels in `roots`, compiled on request."""
 
-    def tell(wanted: Wanted) -> Told:
+    def tell(wanted: EvidenceRequest) -> EvidenceReply:
         report = collect(
             wanted.cases, wanted.target, ops=ops, roots=roots, kernel=wanted.kernels, jobs=jobs, cache=cache, on_progress=on_progress
         )
-        return Told(report=report, name=name, notes=tuple(f"{name}: not loaded: {problem}" for problem in report.not_loaded))
+        return EvidenceReply(report=report, name=name, notes=tuple(f"{name}: not loaded: {problem}" for problem in report.not_loaded))
 
     return tell
 
@@ -62,7 +62,7 @@ class StaticEvidence:
     kind = "static"
     title = "static evidence"
 
-    def __init__(self, target: Callable[[], Target], before: Side, after: Side) -> None:
+    def __init__(self, target: Callable[[], Target], before: EvidenceSource, after: EvidenceSource) -> None:
         self._target, self._before, self._after = target, before, after
 
     def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
@@ -71,7 +71,7 @@ class StaticEvidence:
         Raises:
             FusebenchError: the target, the sources or the compiler are missing.
         """
-        wanted = Wanted(
+        wanted = EvidenceRequest(
             target=self._target(),
             cases=tuple({suspect.case.key: suspect.case for suspect in suspects}.values()),
             kernels=tuple(dict.fromkeys(suspect.kernel for suspect in suspects)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..counters import reading
-from ..counters.diff import Change, Pair, changes, side_pairs, version_pairs
+from ..counters.diff import Change, Pair, changes, revision_pairs, version_pairs
 from ..counters.figures import FIGURES, LaunchFigures, Unit, call_figures, total, total_of, worth_showing
 from ..counters.metric_sets import NAMED
 from ..counters.records import Capture, CaptureStatus, CounterRun
@@ -115,7 +115,7 @@ def diff_pairs(run: CounterRun) -> list[Pair]:
     """The captures of one run to compare: versions of a kernel, and the base and head of one kernel."""
     base = [capture for capture in run.captures if capture.side]
     this = [capture for capture in run.captures if not capture.side]
-    return [*version_pairs(run.captures), *side_pairs(base, this)]
+    return [*version_pairs(run.captures), *revision_pairs(base, this)]
 
 
 def readings(capture: Capture) -> list[str]:

@@ -93,7 +93,7 @@ def measure_case(
     judge = _judge_of(specs, pairs, looks, plan)
     ending = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, _copied_by(spec))}
-    specs = _housed(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
+    specs = _grouped(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
@@ -147,11 +147,11 @@ def _copied_by(control: ArmSpec) -> str:
     return str(control.kernel.id) if control.kernel is not None else ""
 
 
-def _housed(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
+def _grouped(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
     """`specs` with shared buffers for the arms of each pair, and for the control and the arm that it copies."""
     controls = [Pair(CONTROL, new=CONTROL, old=_copied_by(spec)) for spec in specs if spec.name == CONTROL]
-    homes = buffer_groups([spec.name for spec in specs], [*pairs, *controls])
-    return [replace(spec, home=homes[spec.name]) for spec in specs]
+    groups = buffer_groups([spec.name for spec in specs], [*pairs, *controls])
+    return [replace(spec, buffer_group=groups[spec.name]) for spec in specs]
 
 
 def _placed(
@@ -162,12 +162,12 @@ def _placed(
     on_call: Callable[[str], None],
 ) -> list[Arm]:
     """The arms in the order of `specs`, placed in random order, so that neither arm of a pair always gets the lower addresses."""
-    by_home: dict[str, list[ArmSpec]] = {}
+    by_group: dict[str, list[ArmSpec]] = {}
     for spec in specs:
-        by_home.setdefault(spec.home or spec.name, []).append(spec)
+        by_group.setdefault(spec.buffer_group or spec.name, []).append(spec)
     placed: dict[str, Arm] = {}
-    for home in rng.sample(list(by_home), len(by_home)):
-        placed.update({arm.name: _announced(arm, on_call) for arm in placement.together(by_home[home], own_values)})
+    for group in rng.sample(list(by_group), len(by_group)):
+        placed.update({arm.name: _announced(arm, on_call) for arm in placement.together(by_group[group], own_values)})
     return [placed[spec.name] for spec in specs]
 
 

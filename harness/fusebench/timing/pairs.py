@@ -36,11 +36,11 @@ def in_same_buffers(cache: CacheState) -> bool:
 
 def buffer_groups(names: Iterable[str], pairs: Sequence[Pair]) -> dict[str, str]:
     """By arm name, the arm that gives its buffer group the name: pairs join arms into one group, directly or through others."""
-    homes = {name: name for name in names}
+    groups = {name: name for name in names}
     for pair in pairs:
-        kept, given_up = homes[pair.old], homes[pair.new]
-        homes.update({name: kept for name, home in homes.items() if home == given_up})
-    return homes
+        kept, given_up = groups[pair.old], groups[pair.new]
+        groups.update({name: kept for name, group in groups.items() if group == given_up})
+    return groups
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class ArmSpec:
     kernel: Kernel | None
     params: Any = None
     """The arm's own Params where they differ from the case's: more rows are an injected slowdown."""
-    home: str = ""
+    buffer_group: str = ""
     """Name of the buffer group: arms of one group share buffers; arms without a group have their own."""
 
 

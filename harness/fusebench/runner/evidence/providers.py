@@ -16,12 +16,12 @@ from ...device import Device
 from ...errors import UsageError
 from ...evidence.attached import Provider
 from ...evidence.evidence_cache import EvidenceCache, cache_folder
-from ...evidence.static_attachment import Side, StaticEvidence, Told, Wanted, compiled_side
+from ...evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource, StaticEvidence, compiled_source
 from ...evidence.static_process import Progress
 from ...evidence.targets import target_of
 from ...registry import Collection, Op
 from ...schema import CacheState, Run
-from .recorded_sources import Compile, baseline_kernels, baseline_side, run_side
+from .recorded_sources import Compile, baseline_kernels, baseline_source, run_source
 
 
 class EvidenceTools(NamedTuple):
@@ -64,7 +64,7 @@ def providers_of_run(project: Project, measured: Measured, baseline: Run, tools:
     compile_in = _compiler(collection.ops, tools)
     static = StaticEvidence(
         lambda: target_of(device.kind, device.name, device.compute_capability),
-        before=baseline_side(baseline.environment, project, compile_in),
+        before=baseline_source(baseline.environment, project, compile_in),
         after=compile_in(project.kernels, "this checkout"),
     )
     return [static, *_counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)]
@@ -76,8 +76,8 @@ def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baselin
     return [
         StaticEvidence(
             lambda: target_of(run.environment.device, run.environment.device_name),
-            before=baseline_side(baseline.environment, project, compile_in),
-            after=run_side(run.environment, project, compile_in),
+            before=baseline_source(baseline.environment, project, compile_in),
+            after=run_source(run.environment, project, compile_in),
         )
     ]
 
@@ -107,14 +107,14 @@ def _counters(measured: Measured, base: Callable[[], AbstractContextManager[Kern
 
 
 def _compiler(ops: Mapping[str, Op], tools: EvidenceTools) -> Compile:
-    def compile_in(roots: Sequence[Path], name: str) -> Side:
-        def tell(wanted: Wanted) -> Told:
+    def compile_in(roots: Sequence[Path], name: str) -> EvidenceSource:
+        def tell(wanted: EvidenceRequest) -> EvidenceReply:
             unknown = sorted({case.op for case in wanted.cases} - ops.keys())
             if unknown:
                 raise UsageError(f"the kernels' folders of this project hold no op {', '.join(unknown)}")
             with tools.progress(f"evidence, {name}, {wanted.target.name}") as show:
                 jobs, cache = len(os.sched_getaffinity(0)), EvidenceCache(cache_folder())
-                return compiled_side(roots, name, ops=ops, jobs=jobs, cache=cache, on_progress=show)(wanted)
+                return compiled_source(roots, name, ops=ops, jobs=jobs, cache=cache, on_progress=show)(wanted)
 
         return tell
 

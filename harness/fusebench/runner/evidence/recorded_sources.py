@@ -13,12 +13,12 @@ from ...config import Project
 from ...counters.attachment import KernelFolders
 from ...errors import FusebenchError
 from ...evidence.fingerprint import toolchain
-from ...evidence.static_attachment import Side, Told, Wanted
+from ...evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource
 from ...schema import Environment, Language
 from ...store.static_baselines import load_static
 from .base_checkout import BaseCommit, extract, why_absent
 
-Compile = Callable[[Sequence[Path], str], Side]
+Compile = Callable[[Sequence[Path], str], EvidenceSource]
 """The side of the kernels in some folders, under a name."""
 
 
@@ -26,7 +26,7 @@ class NoSourcesError(FusebenchError):
     """What a run was made of is no longer to be had."""
 
 
-def baseline_side(environment: Environment, project: Project, compile_in: Compile) -> Side:
+def baseline_source(environment: Environment, project: Project, compile_in: Compile) -> EvidenceSource:
     """The baseline's kernels: its commit's, else the stored evidence of this target and toolchain.
 
     Args:
@@ -36,7 +36,7 @@ def baseline_side(environment: Environment, project: Project, compile_in: Compil
         NoSourcesError: there is neither; the message says why there is not.
     """
 
-    def tell(wanted: Wanted) -> Told:
+    def tell(wanted: EvidenceRequest) -> EvidenceReply:
         missing = _why_no_commit("the baseline", environment, project)
         if not missing:
             return _of_commit(environment.git_commit, project, compile_in, wanted)
@@ -45,10 +45,10 @@ def baseline_side(environment: Environment, project: Project, compile_in: Compil
     return tell
 
 
-def run_side(environment: Environment, project: Project, compile_in: Compile) -> Side:
+def run_source(environment: Environment, project: Project, compile_in: Compile) -> EvidenceSource:
     """A judged run's kernels: its commit's, else this checkout's, with a note of what that leaves open."""
 
-    def tell(wanted: Wanted) -> Told:
+    def tell(wanted: EvidenceRequest) -> EvidenceReply:
         missing = _why_no_commit("the run", environment, project)
         if not missing:
             return _of_commit(environment.git_commit, project, compile_in, wanted)
@@ -80,7 +80,7 @@ def _why_no_commit(whose: str, environment: Environment, project: Project) -> st
     return why_absent(project.root, environment.git_commit)
 
 
-def _of_commit(commit: str, project: Project, compile_in: Compile, wanted: Wanted) -> Told:
+def _of_commit(commit: str, project: Project, compile_in: Compile, wanted: EvidenceRequest) -> EvidenceReply:
     with _folders_of_commit(commit, project) as folders:
         told = compile_in(folders.roots, folders.name)(wanted)
     return msgspec.structs.replace(told, notes=(*told.notes, *folders.notes))
@@ -93,7 +93,7 @@ def _folders_of_commit(commit: str, project: Project) -> Iterator[KernelFolders]
         yield KernelFolders(found.roots, f"commit {commit[:12]}", found.notes)
 
 
-def _stored(missing: str, project: Project, wanted: Wanted) -> Told:
+def _stored(missing: str, project: Project, wanted: EvidenceRequest) -> EvidenceReply:
     tools, target = toolchain(), wanted.target.name
     found = load_static(project.results, target, tools)
     if found is None:
@@ -109,6 +109,6 @@ def _stored(missing: str, project: Project, wanted: Wanted) -> Told:
     ]
     if differing:
         raise NoSourcesError(f"nothing to hold it against: {missing}, and {file.name} was made by {'; '.join(differing)}")
-    return Told(
+    return EvidenceReply(
         report=report, name=f"stored static evidence {file.stem}", notes=(f"the stored evidence stands for the baseline: {missing}",)
     )
