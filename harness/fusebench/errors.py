@@ -55,6 +55,12 @@ class KernelArgumentError(FusebenchError, ValueError):
     """A kernel called with arguments it cannot take: names the argument, what came and what is accepted."""
 
 
+class RegressionError(FusebenchError):
+    """What was asked for would hide a regression."""
+
+    exit_code = ExitCode.REGRESSION
+
+
 class DeviceUnfitError(FusebenchError):
     """The device is missing, busy, locked, unreadable or throttling: measuring on it would not be honest."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import Result
@@ -36,3 +37,54 @@ def test_force_promotes_and_prints_what_speaks_against_it(keep: Callable[..., Pa
     forced = fusebench("baseline", "promote", "r1", "--force")
     assert (forced.exit_code, "warning: promoted although it is incomplete" in forced.stderr) == (0, True)
     assert "incomplete" in fusebench("baseline", "show").stdout
+
+
+def test_a_slower_run_is_promoted_only_with_a_reason_that_is_kept(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, synthetic: ModuleType
+) -> None:
+    planted = {("flux_1024", synthetic.FUSED): 1.05}
+    for name, slow in (("r1", {}), ("r2", planted), ("r3", planted)):
+        keep(run_id=name, slow=slow)
+    assert fusebench("baseline", "promote", "r1").exit_code == 0
+    for force in ((), ("--force",)):
+        refused = fusebench("baseline", "promote", "r2", *force)
+        assert refused.exit_code == 1
+        assert "hide 1 of its regressions: qknorm_rope/fused_triton@2 on qknorm_rope:flux_1024 +5" in refused.stderr
+        assert "--reason TEXT" in refused.stderr
+    assert fusebench("baseline", "promote", "r2", "--reason", "  ").exit_code == 1, "a blank is no reason"
+    (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
+    assert (row["run"], row["reason"]) == ("r1", ""), "refused, and nothing was replaced"
+    accepted = fusebench("baseline", "promote", "r2", "--reason", "needed for correctness, see #12")
+    assert (accepted.exit_code, "accepted: qknorm_rope/fused_triton@2" in accepted.stderr) == (0, True)
+    assert "needed for correctness, see #12" in fusebench("baseline", "show").stdout
+    assert fusebench("baseline", "promote", "r3").exit_code == 0, "no slower than the last promoted"
+    (entry,) = json.loads((project_folder / "results" / "baselines" / "nvidia_h200" / "promotions.json").read_text())
+    assert (entry["run"], entry["replaced"], entry["reason"]) == ("r2", "r1", "needed for correctness, see #12")
+    assert json.loads(fusebench("baseline", "show", "--json").stdout)[0]["reason"] == "", "the reason was r2's"
+
+
+def test_a_slowdown_that_no_interval_decides_and_one_of_accuracy_need_a_reason_too(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType
+) -> None:
+    where = ("flux_1024", synthetic.FUSED)
+    keep(run_id="r1", half=0.02)
+    keep(run_id="wide", half=0.02, slow={where: 1.03})
+    keep(run_id="wrong", half=0.02, errors={where: 1.4})
+    keep(run_id="faster", half=0.02, slow={where: 0.8})
+    assert fusebench("baseline", "promote", "r1").exit_code == 0
+    undecided = fusebench("baseline", "promote", "wide")
+    assert (undecided.exit_code, "(undecided)" in undecided.stderr) == (1, True), undecided.output
+    assert fusebench("baseline", "promote", "wide", "--margin", "0.1").exit_code == 0
+    assert fusebench("baseline", "promote", "wrong").exit_code == 1
+    assert fusebench("baseline", "promote", "faster").exit_code == 0
+
+
+def test_a_run_that_cannot_be_compared_with_the_baseline_needs_a_reason(
+    keep: Callable[..., Path], fusebench: Callable[..., Result]
+) -> None:
+    keep(run_id="r1")
+    keep(run_id="events", timer="cuda_events")
+    assert fusebench("baseline", "promote", "r1").exit_code == 0
+    refused = fusebench("baseline", "promote", "events")
+    assert (refused.exit_code, "no kernel can be compared with the baseline r1" in refused.stderr) == (1, True), refused.output
+    assert fusebench("baseline", "promote", "events", "--reason", "the timer is now cuda_events").exit_code == 0

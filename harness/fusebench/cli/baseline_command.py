@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import JsonOption
+from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
+from .options import JsonOption, a_number
 from .output import print_json, print_table, remark
 
 if TYPE_CHECKING:
@@ -21,14 +22,33 @@ baseline = typer.Typer(help="Keep a run as the baseline of its device model, or 
 def promote(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run to keep: a folder, a run id or the start of one, or `latest`.")],
     force: Annotated[bool, typer.Option("--force", help="Promote despite objections; they are printed.")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why slower kernels are accepted; kept with the baseline, in promotions.json.")
+    ] = "",
+    margin: Annotated[
+        float,
+        typer.Option(
+            "--margin",
+            min=0.001,
+            max=1.0,
+            callback=a_number,
+            help="Change against the last baseline that needs a reason, twice that for calls of several launches: 0.02 is 2 %.",
+        ),
+    ] = DEFAULT_MARGIN,
 ) -> None:
-    """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/."""
+    """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/.
+
+    A run that is slower than the last baseline by more than the margin, or less accurate, is refused unless --reason says why.
+
+    Exit codes: 0; 1 slower or less accurate, and no reason; 2 the run cannot be read, or is not fit to be a baseline.
+    """
     from ..config import find_project
     from ..report.pages import write_views
     from ..store.baselines import VIEWS, objections, promote
     from ..store.finding import find_run
     from ..store.run_folder import read_run
-    from ..verdict.record_validation import require_valid
+    from ..verdict.promotion import require_reason
+    from ..verdict.record_validation import load_valid_baseline, require_valid
 
     project = find_project()
     folder = find_run(run, project)
@@ -36,7 +56,11 @@ def promote(
     require_valid(record)
     if not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
-    target = promote(folder, project.results, force=force)
+    last = load_valid_baseline(project.results, record.environment.device_name)
+    accepted = require_reason(record, last, MarginRule(margin), reason)
+    target = promote(folder, project.results, force=force, reason=reason.strip(), accepted=accepted)
+    for change in accepted:
+        remark("accepted", change)
     for objection in objections(record, folder):
         remark("warning", f"promoted although {objection}")
     typer.echo(f"baseline of {record.environment.device_name}: run {record.id}, in {target}")
@@ -53,7 +77,7 @@ def show(json: JsonOption = False) -> None:
     if json:
         print_json(rows)
     elif rows:
-        columns = ["device", "run", "created", "timer", "cache", "cases", "weighted_speedup", "commit", "objections"]
+        columns = ["device", "run", "created", "timer", "cache", "cases", "weighted_speedup", "commit", "objections", "reason"]
         print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("cases",))
     else:
         typer.echo(f"no baselines in {project.results / 'baselines'}; keep a run with `fusebench baseline promote RUN`")
@@ -61,8 +85,9 @@ def show(json: JsonOption = False) -> None:
 
 def _row(folder: Path, run: Run) -> dict[str, Any]:
     from ..stats.weighted import BEST_FUSED
-    from ..store.baselines import objections
+    from ..store.baselines import objections, promotions
 
+    reasons = [one.reason for one in promotions(folder) if one.run == run.id]
     return {
         "folder": str(folder),
         "device": run.environment.device_name,
@@ -77,6 +102,7 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
         "triton": run.environment.triton,
         "commit": run.environment.git_commit[:12],
         "objections": objections(run, folder),
+        "reason": reasons[-1] if reasons else "",
     }
 
 

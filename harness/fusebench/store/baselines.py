@@ -7,18 +7,37 @@ not be trusted is not promoted without force.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
-from .files import folder_in_making
+from .files import folder_in_making, write_file
 from .run_folder import SAMPLES_FILE, read_run, read_samples, write_record
 
 VIEWS = ("report.md", "speedup.png")
 """Reports that a baseline keeps if the run folder holds them."""
+PROMOTIONS_FILE = "promotions.json"
+"""Beside a baseline's record: every promotion that needed a reason, the first one first; absent while none did."""
 STATIC_FOLDER = "static"
 """Beside the folders of device models: baselines of static evidence, which hold no runs (see static_baselines.py)."""
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """A promotion that was accepted for a reason: one entry of `promotions.json`, which later baselines of the device model keep."""
+
+    run: str
+    """Id of the run that was promoted."""
+    replaced: str
+    """Id of the baseline that it replaced; empty for the first one."""
+    created: str
+    """When the run was made: UTC, ISO 8601."""
+    reason: str
+    accepted: list[str]
+    """What became slower or less accurate, one sentence each."""
 
 
 def baseline_folder(results: Path, slug: str) -> Path:
@@ -47,12 +66,13 @@ def objections(run: Run, folder: Path) -> list[str]:
     return found
 
 
-def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
+def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str = "", accepted: Sequence[str] = ()) -> Path:
     """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
 
     A record of an older schema is written in the newest one.
 
-    The old baseline is moved aside only after the new copy is complete and has been read back.
+    The old baseline is moved aside only after the new copy is complete and has been read back.  A `reason`, with the changes that it
+    accepts, is kept in `promotions.json`, after those of earlier baselines.
 
     Raises:
         RunRecordError: the run cannot be read whole, holds no measurement, or has `objections` and `force` is not set.
@@ -70,6 +90,12 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
         raise RunRecordError(f"{run_folder}: this is the baseline already")
     with folder_in_making(target) as making:
         write_record(making, run)
+        entries = promotions(target)
+        if reason:
+            replaced = read_run(target).id if target.exists() else ""
+            entries.append(Promotion(run=run.id, replaced=replaced, created=run.created, reason=reason, accepted=list(accepted)))
+        if entries:
+            write_file(making / PROMOTIONS_FILE, msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
         for name in (SAMPLES_FILE, *VIEWS):
             if (run_folder / name).exists():
                 shutil.copyfile(run_folder / name, making / name)
@@ -78,6 +104,21 @@ def promote(run_folder: Path, results: Path, *, force: bool = False) -> Path:
             read_samples(making)
         _swap(making, target)
     return target
+
+
+def promotions(folder: Path) -> list[Promotion]:
+    """The promotions that needed a reason, of the baseline in `folder` and those before it; empty where there are none.
+
+    Raises:
+        RunRecordError: the file cannot be read.
+    """
+    file = folder / PROMOTIONS_FILE
+    if not file.exists():
+        return []
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Promotion])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunRecordError(f"{file}: cannot be read: {error}; restore it from git") from error
 
 
 def load_baseline(results: Path, device_name: str) -> Run | None:
