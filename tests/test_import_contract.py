@@ -14,6 +14,18 @@ pytest.importorskip("importlinter")
 REPOSITORY = Path(__file__).parents[1]
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
+PLANTED = (
+    ("schema/cases.py", "from .. import suites"),
+    ("suites.py", "def lazy(): import torch"),
+    ("stats/__init__.py", "import os"),
+    ("stats/fdr.py", "from ..errors import UsageError"),
+    ("stats/paired.py", "def lazy(): from ..verdict.margin_rule import MarginRule"),
+    ("store/baselines.py", "from ..verdict.margin_rule import MarginRule"),
+    ("verdict/margin_rule.py", "from ..runner.reporter import Reporter"),
+)
+NOT_ALLOWED = (("schema", "suites"), ("stats", "errors"), ("stats", "verdict"), ("store", "verdict"), ("verdict", "runner"))
+"""What the contract must say of the planted lines: `stats` knows the schema alone, and `verdict` lies between `store` and `runner`."""
+
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -37,13 +49,11 @@ def test_planted_violations_are_noticed(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "harness", tmp_path / "harness", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     package = tmp_path / "harness" / "fusebench"
-    for file, line in (
-        ("schema/cases.py", "from .. import suites"),
-        ("suites.py", "def lazy(): import torch"),
-        ("stats/__init__.py", "import os"),
-    ):
+    for file, line in PLANTED:
         with (package / file).open("a") as stream:
             stream.write(f"\n{line}\n")
     done = lint(tmp_path)
     assert done.returncode != 0
     assert "0 kept, 3 broken" in done.stdout, done.stdout
+    for importer, imported in NOT_ALLOWED:
+        assert f"fusebench.{importer} is not allowed to import fusebench.{imported}" in done.stdout, done.stdout

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .errors import FusebenchError, UsageError
+from .errors import FusebenchError, TimerError, UsageError
 from .schema import ExitCode
+from .stats.paired import InvalidSamplesError
 
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
@@ -60,10 +61,18 @@ def missing_package(error: BaseException) -> UsageError | None:
     )
 
 
+def known_cause(error: BaseException) -> FusebenchError | None:
+    """The error in words that `error` stands for; None for any other exception.
+
+    A declared package is missing, or statistics, which know no timers, were given samples that cannot be times.
+    """
+    return TimerError(str(error)) if isinstance(error, InvalidSamplesError) else missing_package(error)
+
+
 def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
     """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C and a
     reader that has left, which say nothing of what was measured."""
-    error = missing_package(error) or error
+    error = known_cause(error) or error
     if isinstance(error, FusebenchError):
         return ExitCode(error.exit_code), str(error)
     if isinstance(error, Exception) and not (isinstance(error, BrokenPipeError) and unread()):

@@ -195,7 +195,7 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
     assert {one.case for one in record.kernels} == {"even"}
 
 
-@pytest.mark.parametrize("where", ["fusebench.runner.ab.strategy.judged", "fusebench.report.ab.ab_markdown"])
+@pytest.mark.parametrize("where", ["fusebench.runner.ab.strategy.judge_revisions", "fusebench.report.ab.ab_markdown"])
 def test_a_fault_in_judging_or_in_the_report_keeps_what_was_compared(
     fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

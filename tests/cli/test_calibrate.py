@@ -45,7 +45,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path
     assert file.is_relative_to(toy_project / "results" / "calibration")
     record = read_calibration(file)
     assert record is not None
-    assert {trial.place.planting for trial in record.trials} == {"identical", "rows", "delay"}
+    assert {trial.place.injection for trial in record.trials} == {"identical", "rows", "delay"}
     assert len(record.components) == 2
 
     ran = fusebench("run", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--replicates", "2", "--rounds", "2")

@@ -22,7 +22,7 @@ from fusebench.runner.run.strategy import RunStrategy
 from fusebench.schema import ExitCode, Role, Run, Verdict, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.comparison_folder import read_comparison
-from fusebench.store.comparison_record import ComparedCase, ComparedKernel, Standing
+from fusebench.store.comparison_record import ComparedCase, ComparedKernel, RevisionPresence
 from fusebench.store.record_files import encode_record
 from fusebench.store.run_folder import read_run, write_record, write_run
 from fusebench.verdict.record_validation import load_valid_baseline
@@ -193,7 +193,7 @@ def slower_in_ab(monkeypatch: pytest.MonkeyPatch) -> None:
     record = ComparisonStrategy.record
 
     def found(self: ComparisonStrategy, **known: Any) -> Any:
-        fields = {"suite": "unit_sum", "case": "rows", "op": "unit_sum", "role": Role.FUSED, "standing": Standing.BOTH}
+        fields = {"suite": "unit_sum", "case": "rows", "op": "unit_sum", "role": Role.FUSED, "presence": RevisionPresence.BOTH}
         verdicts = {SPILLING: VerdictKind.REGRESSION, "unit_sum/longer@1": VerdictKind.PASS, "unit_sum/split@1": VerdictKind.REGRESSION}
         kernels = [
             ComparedKernel(**fields, kernel=kernel, verdict=Verdict(kind=kind, reason="planted")) for kernel, kind in verdicts.items()

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from fusebench.cli.exit_status import exit_code_of
 from fusebench.faults import EXTRAS, PACKAGES, missing_package, what_ended
 from fusebench.schema import ExitCode
+from fusebench.stats.paired import InvalidSamplesError
 
 Run = Callable[..., Any]
 REPOSITORY = Path(__file__).parents[2]
@@ -117,3 +119,10 @@ def test_the_packages_are_those_that_fusebench_imports_and_declares(tmp_path: Pa
     planted = tmp_path / "planted.py"
     planted.write_text("import os\ndef later():\n    from undeclared.part import thing\n")
     assert imports([planted]) == {"undeclared"}, "the detector on a planted defect"
+
+
+def test_samples_that_cannot_be_times_are_the_timers_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    error = InvalidSamplesError("sample 3 of 8 is 0.0; expected a positive finite duration")
+    assert exit_code_of(error) == ExitCode.DEVICE_UNFIT
+    assert capsys.readouterr().err == f"error: {error}\n"
+    assert what_ended(error) == (ExitCode.DEVICE_UNFIT, str(error))

@@ -19,8 +19,7 @@ from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
-from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
-from fusebench.stats.injection import Injection
+from fusebench.schema import CacheState, Case, Injection, Sample, SamplingPlan, Status
 from fusebench.stats.sequential import Plan
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.pairs import Judge, Lengths

@@ -8,7 +8,7 @@ Run it from the repository with the package importable; it prints both tables as
 from __future__ import annotations
 
 from fusebench.schema import VerdictKind
-from fusebench.stats.calibration import summarise
+from fusebench.verdict.calibration import summarise
 from helpers import simulate
 
 SIZES = (0.005, 0.01, 0.02, 0.05)

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fusebench.schema import Finding, VerdictKind
-from fusebench.stats.calibration import Trial
-from fusebench.stats.confirmation import PROCESSES, conclude, confirm, needs_confirmation, placements_for
+from fusebench.stats.confirmation import confirm
 from fusebench.stats.sequential import Plan, judge
+from fusebench.verdict.calibration import Trial
+from fusebench.verdict.conclusion import PROCESSES, conclude, placements_for
 
 Array = npt.NDArray[np.float64]
 
@@ -145,7 +146,7 @@ class Outcomes(msgspec.Struct, kw_only=True):
     """After confirmation of every claimed change."""
     logs: list[Array]
     time_us: float
-    planted: float
+    injected: float
 
     def count(self, kind: VerdictKind) -> int:
         return sum(one is kind for one in self.verdicts)
@@ -155,7 +156,7 @@ class Outcomes(msgspec.Struct, kw_only=True):
 
     def trials(self) -> list[Trial]:
         return [
-            Trial(time_us=self.time_us, planted=self.planted, kind=kind, replicates=finding.replicates)
+            Trial(time_us=self.time_us, injected=self.injected, kind=kind, replicates=finding.replicates)
             for kind, finding in zip(self.verdicts, self.first, strict=True)
         ]
 
@@ -177,14 +178,14 @@ def compare(noise: Noise, slowdown: float, comparisons: int, seed: int, plan: Pl
         rows = np.array([row for row in rows.tolist() if findings[row].next_look is not None], dtype=np.intp)
         if len(rows) == 0:
             break
-    claimed = np.array([row for row, finding in findings.items() if needs_confirmation(finding)], dtype=np.intp)
+    claimed = np.array([row for row, finding in findings.items() if finding.claims_change], dtype=np.intp)
     fresh = _fresh(machine, claimed, findings)
     verdicts = [
         conclude(findings[row], confirm(findings[row], fresh[row], plan.pass_level) if row in fresh else None).kind
         for row in range(comparisons)
     ]
     return Outcomes(
-        first=[findings[row] for row in range(comparisons)], verdicts=verdicts, logs=logs, time_us=noise.time_us, planted=slowdown
+        first=[findings[row] for row in range(comparisons)], verdicts=verdicts, logs=logs, time_us=noise.time_us, injected=slowdown
     )
 
 
@@ -201,7 +202,7 @@ def _fresh(machine: Machine, rows: npt.NDArray[np.intp], findings: dict[int, Fin
 
 
 def trimmed_means(samples: Array, trim: float) -> Array:
-    """`fusebench.stats.trimmed.trimmed_mean` along the axis of rounds, for many at once."""
+    """`fusebench.stats.paired.trimmed_mean` along the axis of rounds, for many at once."""
     cut = math.floor(trim * samples.shape[-2])
     ordered = np.sort(samples, axis=-2)
     return np.asarray(ordered[..., cut : samples.shape[-2] - cut, :].mean(axis=-2))

@@ -12,7 +12,7 @@ from rich.console import Console
 from fusebench.report.ab import ab_document, ab_lines, ab_markdown, headline, print_ab
 from fusebench.schema import AAPair, Accuracy, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan, judge
-from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 
 CASE = Case(suite="qk", name="flux", op="qk", params={})
 SLOWER = judge([math.log(1.02) + 0.001 * (-1) ** number for number in range(12)], 20.0)
@@ -27,7 +27,7 @@ def accuracy(rms: float) -> Accuracy:
 
 def kernel(name: str, kind: VerdictKind, reason: str = "because", **known: Any) -> ComparedKernel:
     fields: dict[str, Any] = {
-        "case": "flux", "suite": "qk", "op": "qk", "kernel": f"qk/{name}", "role": Role.FUSED, "standing": Standing.BOTH,
+        "case": "flux", "suite": "qk", "op": "qk", "kernel": f"qk/{name}", "role": Role.FUSED, "presence": RevisionPresence.BOTH,
         "changed_files": ("qk/k.py",), "verdict": Verdict(kind=kind, reason=reason),
     }  # fmt: skip
     return ComparedKernel(**(fields | known))
@@ -52,7 +52,7 @@ def comparison() -> Comparison:
             slow,
             kernel("same@1", VerdictKind.PASS, "identical source files", changed_files=()),
             kernel("code@1", VerdictKind.PASS, "identical machine code", same_code=True),
-            kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the other side has no such kernel", standing=Standing.NEW),
+            kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the other side has no such kernel", presence=RevisionPresence.NEW),
         ],
         twins=[
             AAPair(case="qk:flux", kernel="qk/same@1", time_us=20.0, change=Estimate(0.995, 0.99, 1.0), kind=VerdictKind.PASS),

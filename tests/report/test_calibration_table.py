@@ -11,26 +11,37 @@ import pytest
 from fusebench.report.calibration_table import calibration_document, calibration_report
 from fusebench.report.wording import DASH
 from fusebench.runner.calibrate.summary import summary_of, summed_up
-from fusebench.schema import CacheState, CalibrationNote, Estimate, VerdictKind, VisibleEffect
-from fusebench.stats.calibration import FEWEST_TRIALS, Calibration, summarise
-from fusebench.stats.injection import GroundTruth, Injection, Place, PlantedTrial, as_trials
+from fusebench.schema import (
+    CacheState,
+    CalibrationNote,
+    Estimate,
+    GroundTruth,
+    InjectedTrial,
+    Injection,
+    InjectionPlace,
+    VerdictKind,
+    VisibleEffect,
+)
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibrations import CalibrationRecord, load_calibration
+from fusebench.verdict.calibration import FEWEST_TRIALS, Calibration, as_trials, summarise
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[PlantedTrial]:
+def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[InjectedTrial]:
     """Of 5 us, so many times: one of equal kernels that passes, and one slowed down by 2 % that gets `verdict`."""
-    kinds = ((Place(0, f"calls_{launches}", "op/k@1", Injection.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
+    kinds = ((InjectionPlace(0, f"calls_{launches}", "op/k@1", Injection.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
     return [
-        PlantedTrial(place=place, time_us=5.0, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12, launches=launches)
+        InjectedTrial(
+            place=place, time_us=5.0, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12, launches=launches
+        )
         for place, kind in kinds * times
     ]
 
 
-def slowed(launches: int) -> Place:
-    return Place(0, f"calls_{launches}", "op/k@1", Injection.DELAY, 0.02)
+def slowed(launches: int) -> InjectionPlace:
+    return InjectionPlace(0, f"calls_{launches}", "op/k@1", Injection.DELAY, 0.02)
 
 
 @pytest.fixture

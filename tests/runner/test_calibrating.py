@@ -19,9 +19,7 @@ from fusebench.runner.calibrate.joining import joined
 from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of, summary_of
 from fusebench.runner.workers.protocol import MeasureTask
-from fusebench.schema import CacheState, SamplingPlan, VerdictKind
-from fusebench.stats.calibration import FEWEST_TRIALS
-from fusebench.stats.injection import Injection
+from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
 from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, subject
@@ -122,7 +120,7 @@ def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, mo
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     found = calibrate(cpu, reporter, FakeWorker(before_asked=second), fresh={"before_asked": second}, passes=50, budget_s=10.0)
     assert not found.complete
-    assert {one.place.planting for one in found.trials} == {Injection.IDENTICAL, Injection.ROWS}, "the second subject was not reached"
+    assert {one.place.injection for one in found.trials} == {Injection.IDENTICAL, Injection.ROWS}, "the second subject was not reached"
     assert len(of(found, 0.0)) == 4
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION]
     assert any("ended after 1 of 100 visits" in warning for warning in found.warnings)
@@ -135,7 +133,7 @@ def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: 
 
     found = calibrate(cpu, reporter, fresh={"before_asked": interrupted})
     assert not found.complete
-    assert {truth.place.planting for truth in found.truths} == {Injection.ROWS}
+    assert {truth.place.injection for truth in found.truths} == {Injection.ROWS}
     assert len(of(found, 0.0)) == 4, "equal kernels of a visit that was not confirmed count for nothing"
 
 

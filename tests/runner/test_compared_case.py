@@ -10,7 +10,7 @@ from fusebench.runner.context import START
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import BASE, CheckTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
-from fusebench.stats.confirmation import PROCESSES
+from fusebench.verdict.conclusion import PROCESSES
 from helpers import comparison_bench
 from helpers.comparison_bench import PLAN, SPLIT, A, B, Bench, only
 

@@ -9,7 +9,7 @@ from fusebench.runner.ab.strategy import default_looks
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import Case, ExitCode, VerdictKind
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_record import Standing
+from fusebench.store.comparison_record import RevisionPresence
 from helpers import comparison_bench
 from helpers.comparison_bench import SPLIT, A, B, Bench, only
 
@@ -58,8 +58,8 @@ def test_kernels_of_one_side_only_are_listed_and_not_compared(bench: Bench, case
     bench.write("old", "gone", "x.mul_(factor)")
     comparison = bench.run(case)
     new, removed = only(comparison, "scale/fresh@1"), only(comparison, "scale/gone@1")
-    assert (new.standing, new.verdict.kind) == (Standing.NEW, VerdictKind.INCOMPARABLE)
-    assert (removed.standing, removed.verdict.kind) == (Standing.REMOVED, VerdictKind.INCOMPARABLE)
+    assert (new.presence, new.verdict.kind) == (RevisionPresence.NEW, VerdictKind.INCOMPARABLE)
+    assert (removed.presence, removed.verdict.kind) == (RevisionPresence.REMOVED, VerdictKind.INCOMPARABLE)
     assert comparison.exit_code == ExitCode.PASS
     assert not {task.kernel for task in bench.worker.checks} & {"scale/fresh@1", "scale/gone@1"}
 

@@ -13,13 +13,13 @@ from fusebench.device import Device, environment_of
 from fusebench.runner.calibrate.pilots import FIT
 from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of
-from fusebench.stats.injection import Injection
+from fusebench.schema import Injection
 from helpers.calibration_bench import ELEMENTS, FakePool, FakeWorker, calibrate, found_on, in_waves, of, options, subject
 
 
 def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter)
-    assert {truth.place.planting for truth in found.truths} == {Injection.ROWS, Injection.DELAY}
+    assert {truth.place.injection for truth in found.truths} == {Injection.ROWS, Injection.DELAY}
     for truth in found.truths:
         assert truth.change.low <= 1 + truth.place.nominal * 1.35
         assert truth.change.value - 1 == pytest.approx(truth.place.nominal, abs=0.004)
@@ -31,7 +31,7 @@ def planted_of(worker: FakeWorker, found: Found) -> dict[float, float]:
     (task, *_) = [task for task in worker.tasks if task.looks is not None and task.case.params["delay_ns"] == 0]
     usual = worker.time_ns(task.case.params)
     slowdowns = [worker.time_ns(arm.params) / usual - 1 for arm in task.extra_arms if arm.params is not None]
-    nominals = dict.fromkeys(one.place.nominal for one in found.trials if one.place.planting is Injection.ROWS)
+    nominals = dict.fromkeys(one.place.nominal for one in found.trials if one.place.injection is Injection.ROWS)
     return dict(zip(nominals, slowdowns, strict=True))
 
 
@@ -53,7 +53,7 @@ def test_a_wave_that_leaps_over_slowdowns_leaves_them_out_and_says_so(cpu: Devic
     native = FakeWorker(scatter=0.001, growth=one_wave)
     found = calibrate(cpu, reporter, native, fresh={"growth": one_wave}, slowdowns=GPU_SLOWDOWNS, passes=1)
     assert planted_of(native, found) == {0.05: pytest.approx(0.05)}
-    assert [truth.place.nominal for truth in found.truths if truth.place.planting is Injection.ROWS] == [0.05]
+    assert [truth.place.nominal for truth in found.truths if truth.place.injection is Injection.ROWS] == [0.05]
     assert len(found.warnings) == 3
     for warning, wanted in zip(found.warnings, ("0.5%", "1.0%", "2.0%"), strict=True):
         assert f"on calibration:rows_1001 (rows): {wanted} slower is not injected by more elements: of 10 values from 1006" in warning

@@ -12,7 +12,7 @@ from fusebench.evidence.attached import EvidenceTarget, Key
 from fusebench.runner.evidence.regressions import any_regressed, compiled_kernels, explained_comparison, explained_judgements, explained_run
 from fusebench.schema import Attachment, CacheState, Case, Environment, Estimate, Role, Run, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
@@ -39,7 +39,9 @@ class Asked:
 @pytest.fixture
 def comparison() -> Comparison:
     def kernel(name: str, verdict: Verdict, role: Role = Role.FUSED, case: str = "one") -> ComparedKernel:
-        return ComparedKernel(case=case, suite="s", op="op", kernel=f"op/{name}@1", role=role, standing=Standing.BOTH, verdict=verdict)
+        return ComparedKernel(
+            case=case, suite="s", op="op", kernel=f"op/{name}@1", role=role, presence=RevisionPresence.BOTH, verdict=verdict
+        )
 
     return Comparison(
         id="x", created="2026-07-27T07:25:47+00:00", command="", timer="host",

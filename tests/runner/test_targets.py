@@ -8,8 +8,7 @@ import msgspec
 
 from fusebench.registry import load_collection
 from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets, comparing, pairs_at_once, targets_of
-from fusebench.schema import Case
-from fusebench.stats.injection import Injection
+from fusebench.schema import Case, Injection
 
 ROWS, DELAY = (built_in_targets("cpu", (way,))[0] for way in ("rows", "delay"))
 

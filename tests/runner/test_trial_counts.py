@@ -11,7 +11,7 @@ from fusebench.device import Device, environment_of
 from fusebench.runner.calibrate.pilots import Pilot
 from fusebench.runner.calibrate.strategy import injected_counts
 from fusebench.runner.calibrate.summary import record_of, summary_of
-from fusebench.stats.calibration import FEWEST_TRIALS
+from fusebench.verdict.calibration import FEWEST_TRIALS
 from helpers.calibration_bench import calibrate, of, options
 
 

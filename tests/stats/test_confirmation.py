@@ -7,8 +7,9 @@ import pytest
 from scipy.stats import binom
 
 from fusebench.schema import ConfirmationOutcome, Finding, VerdictKind
-from fusebench.stats.confirmation import PROCESSES, combined_p, conclude, confirm, false_alarm_bound, placements_for
+from fusebench.stats.confirmation import combined_p, confirm, false_alarm_bound
 from fusebench.stats.sequential import Plan, judge
+from fusebench.verdict.conclusion import PROCESSES, conclude, placements_for
 
 SLOWER = [0.01] * PROCESSES
 EQUAL = [0.0] * PROCESSES
@@ -55,7 +56,7 @@ def test_a_change_is_not_called_before_it_is_confirmed() -> None:
 def test_both_stages_multiply() -> None:
     first = finding(0.02)
     confirmed, unclear = confirm(first, processes(SLOWER)), confirm(first, processes([*SLOWER[1:], 0.0]))
-    assert combined_p(first, confirmed) == first.p_slower * 2**-PROCESSES <= false_alarm_bound(Plan())
+    assert combined_p(first, confirmed) == first.p_slower * 2**-PROCESSES <= false_alarm_bound(Plan(), PROCESSES)
     assert combined_p(first, unclear) == combined_p(first, None) == 1.0
     assert combined_p(first, confirmed, VerdictKind.IMPROVEMENT) == first.p_faster == 1.0
     assert combined_p(finding(0.0), None) == 1.0
@@ -87,7 +88,7 @@ def test_processes_with_modes_of_their_own_rarely_agree_by_chance() -> None:
         for _ in range(2000)
     )
     assert binom.ppf(0.001, 2000, 0.5**5) <= confirmed <= binom.ppf(0.999, 2000, 0.5**5)
-    assert false_alarm_bound(Plan(), shared_shift=True) == 0.5**6
+    assert false_alarm_bound(Plan(), PROCESSES, shared_shift=True) == 0.5**6
 
 
 def test_a_finding_that_took_many_replicates_is_repeated_with_as_many() -> None:

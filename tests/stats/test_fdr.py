@@ -7,10 +7,12 @@ import pytest
 from scipy import stats as reference
 
 from fusebench.schema import Estimate
-from fusebench.stats.confirmation import PROCESSES, false_alarm_bound
-from fusebench.stats.fdr import DEFAULT_RATE, Dependence, first_level, p_slower_of, select
+from fusebench.stats.confirmation import false_alarm_bound
+from fusebench.stats.fdr import DEFAULT_RATE, Dependence, first_level, select
 from fusebench.stats.paired import quotient, ratio_estimate
 from fusebench.stats.sequential import Plan
+from fusebench.stats.student import p_slower_of
+from fusebench.verdict.conclusion import PROCESSES
 
 
 @pytest.mark.parametrize(("dependence", "method"), [(Dependence.POSITIVE, "bh"), (Dependence.ANY, "by")])
@@ -57,7 +59,7 @@ def test_intervals_of_what_was_selected_cover_as_often_as_they_say() -> None:
 
 
 def test_a_confirmed_finding_stands_alone_in_a_large_suite() -> None:
-    least = false_alarm_bound(Plan())
+    least = false_alarm_bound(Plan(), PROCESSES)
     assert select([least] + [1.0] * 319).stands[0]
     assert not select([least] + [1.0] * 320).stands[0]
     level = first_level(2000, PROCESSES)

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats as reference
 
 from fusebench.schema import Estimate, Sample
-from fusebench.stats.paired import half_width, quotient, ratio_estimate, spans_by_replicate, time_estimate
-from fusebench.stats.trimmed import InvalidSamplesError
+from fusebench.stats.paired import InvalidSamplesError, half_width, quotient, ratio_estimate, spans_by_replicate, time_estimate
 
 
 def test_the_interval_is_students_on_the_logarithm() -> None:

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from fusebench.errors import TimerError
-from fusebench.stats.trimmed import InvalidSamplesError, trimmed_mean
+from fusebench.stats.paired import InvalidSamplesError, trimmed_mean
 
 
 def test_an_interrupted_launch_does_not_move_the_mean() -> None:
@@ -27,9 +26,8 @@ def test_cuts_the_floor_of_the_share_from_each_end(count: int, kept: int) -> Non
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, 0.0], [-1.0], [math.inf]])
 def test_refuses_what_cannot_be_a_duration(values: list[float]) -> None:
-    with pytest.raises(InvalidSamplesError) as caught:
+    with pytest.raises(InvalidSamplesError):
         trimmed_mean(values, 0.1)
-    assert isinstance(caught.value, TimerError)
 
 
 @pytest.mark.parametrize("trim", [-0.1, 0.5, math.nan])

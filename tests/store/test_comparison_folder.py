@@ -12,7 +12,7 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_folder import read_comparison, write_comparison, write_report
-from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, Standing
+from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from fusebench.store.finding import COMPARISON_FILE
 
 CASE = Case(suite="s", name="c", op="scale", params={"size": 8})
@@ -29,7 +29,7 @@ def record() -> Comparison:
         cases=[ComparedCase(case=CASE, shape="8", control_ratio=open_ended)],
         kernels=[
             ComparedKernel(
-                case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, standing=Standing.BOTH,
+                case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, presence=RevisionPresence.BOTH,
                 verdict=Verdict(kind=VerdictKind.PASS, reason="identical source files", change=open_ended),
             )
         ],

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Result, Run, VerdictKind
-from fusebench.verdict.compare_to_baseline import RunJudgement, identical_line, judge_run
+from fusebench.verdict.compare_to_baseline import RunJudgement, judge_run
 from fusebench.verdict.exit_status import gate_exit_code
 from fusebench.verdict.fdr_control import fdr_controlled
 from fusebench.verdict.judgement import Judgement
 from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.noise_floor import noise_line
 
 RULE = MarginRule()
 CASE = "flux_1024"
@@ -145,7 +146,7 @@ def test_code_that_one_record_lacks_is_not_taken_for_equal(synthetic: ModuleType
     judged = judge_run(run, baseline, RULE)
     found = at(judged, synthetic.FUSED)
     assert (found.verdict.kind, found.same_code, judged.aa_spreads) == (VerdictKind.REGRESSION, None, ())
-    assert "not in both records" in identical_line(judged.aa_spreads, judged.judgements)
+    assert "not in both records" in noise_line(judged.aa_spreads, judged.judgements)
 
 
 def test_what_identical_code_showed_is_summed_up_by_duration(synthetic: ModuleType) -> None:
@@ -153,12 +154,12 @@ def test_what_identical_code_showed_is_summed_up_by_duration(synthetic: ModuleTy
     short, long = judged.aa_spreads
     assert (short.low_us, short.high_us, short.comparisons, short.beyond) == (10.0, 50.0, 10, 1)
     assert (long.comparisons, long.beyond, long.largest) == (10, 0, pytest.approx(0.0, abs=1e-9))
-    assert identical_line(judged.aa_spreads, judged.judgements) == (
+    assert noise_line(judged.aa_spreads, judged.judgements) == (
         "identical machine code differed by up to 6.00% (10 to 50 us: 10 comparisons, 1 beyond the margin), "
         "0.00% (50 us and more, several launches: 10 comparisons)"
     )
     changed = gate(synthetic, list(synthetic.KERNELS))
-    assert "no kernel's machine code is the baseline's" in identical_line(changed.aa_spreads, changed.judgements)
+    assert "no kernel's machine code is the baseline's" in noise_line(changed.aa_spreads, changed.judgements)
 
 
 def test_identical_code_is_not_counted_among_what_is_tested(synthetic: ModuleType) -> None:

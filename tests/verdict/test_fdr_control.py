@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from fusebench.schema import Role, Run, Verdict, VerdictKind
-from fusebench.stats.fdr import p_slower_of
+from fusebench.stats.student import p_slower_of
 from fusebench.verdict.fdr_control import fdr_controlled
 from fusebench.verdict.judgement import judge_each
 from fusebench.verdict.margin_rule import MarginRule
@@ -79,7 +79,7 @@ def test_the_reason_says_how_far_it_was_from_a_finding(synthetic: ModuleType) ->
     held = fdr_controlled(judge_each(run, baseline, RULE), run, baseline, RULE)
     reason = next(one.verdict.reason for one in held if (one.case, one.kernel) == place)
     assert "slower beyond" in reason
-    assert "among 25 comparisons it is no finding (adjusted p" in reason
+    assert "among 25 comparisons it is not significant (adjusted p" in reason
 
 
 def test_nothing_to_compare_is_nothing_to_hold(synthetic: ModuleType) -> None:

@@ -19,10 +19,10 @@ import msgspec
 import pytest
 
 from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
-from fusebench.stats.calibration import call_class
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import read_run
 from fusebench.verdict.baseline_scope import selected_part
+from fusebench.verdict.call_classes import call_class
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.judgement import Judgement, judge_each, launches_of
 from fusebench.verdict.margin_rule import MarginRule

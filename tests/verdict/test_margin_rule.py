@@ -6,8 +6,7 @@ import random
 import pytest
 
 from fusebench.schema import Estimate, VerdictKind
-from fusebench.stats.describe import describe_change
-from fusebench.stats.paired import ratio_estimate
+from fusebench.stats.paired import describe_change, ratio_estimate
 from fusebench.verdict.margin_rule import MarginRule
 
 

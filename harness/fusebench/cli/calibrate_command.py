@@ -10,7 +10,7 @@ import typer
 
 from ..errors import DeviceUnfitError, UsageError
 from ..schema import CacheState
-from ..stats.calibration import FEWEST_TRIALS
+from ..verdict.calibration import FEWEST_TRIALS
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
 from .run_command import WaitOption
 
@@ -130,8 +130,8 @@ def calibrate(
     from ..runner.calibrate.targets import built_in_targets
     from ..runner.calibrate.visit import CalibrationOptions
     from ..runner.run.strategy import default_plan
-    from ..stats.confirmation import PROCESSES
     from ..timing.select import require_timer
+    from ..verdict.conclusion import PROCESSES
     from .progress import make_reporter
 
     require_timer(timer)

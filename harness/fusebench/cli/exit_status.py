@@ -10,7 +10,7 @@ from contextlib import suppress
 import typer
 
 from .. import __version__
-from ..faults import missing_package, unread
+from ..faults import known_cause, unread
 from ..schema import ExitCode
 
 EXIT_UNREAD = 141
@@ -21,10 +21,10 @@ def exit_code_of(error: Exception) -> int:
     """Say on stderr what is known of `error`, which no command expected, and return the exit code that it deserves."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return EXIT_UNREAD
-    if (missing := missing_package(error)) is not None:
+    if (known := known_cause(error)) is not None:
         with suppress(OSError):
-            typer.echo(f"error: {missing}", err=True)
-        return missing.exit_code
+            typer.echo(f"error: {known}", err=True)
+        return known.exit_code
     with suppress(OSError):  # a stderr that is gone must not change the exit code
         traceback.print_exception(error)
         typer.echo(

@@ -113,7 +113,7 @@ def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attach
     from ..report.attached import evidence_parts
     from ..report.comparison import print_judgements
     from ..report.summary import calibration_line
-    from ..verdict.compare_to_baseline import identical_line
+    from ..verdict.noise_floor import noise_line
 
     output = console()
     margins = f"margin {margin:.1%}, of calls of several launches {SEVERAL_LAUNCHES * margin:.1%}"
@@ -132,7 +132,7 @@ def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attach
         output.print(f"not selected by this run, and not judged: {', '.join([*found.not_selected, *found.not_selected_cases])}")
     for one in found.unexplained:
         output.print(f"unexplained improvement  {one.suite}:{one.case}  {one.kernel}  {one.reason}")
-    output.print(identical_line(found.aa_spreads, found.judgements))
+    output.print(noise_line(found.aa_spreads, found.judgements))
     for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
         output.print(part)
     output.print(calibration_line(judged))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schema import Spending, VerdictKind
-from ..stats.describe import describe_change
-from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, Standing
+from ..stats.paired import describe_change
+from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from ..verdict.accuracy_change import accuracy_growth
 from .attached import Attached, evidence_parts, evidence_row
 from .document import ends, finite
@@ -116,7 +116,7 @@ def _result(one: ComparedKernel) -> dict[str, Any]:
         "op": one.op,
         "kernel": one.kernel,
         "role": str(one.role),
-        "standing": str(one.standing),
+        "standing": str(one.presence),
         "changed_files": list(one.changed_files),
         "same_code": one.same_code,
         "new_us": finite(one.new_us),
@@ -152,8 +152,8 @@ def _cells(one: ComparedKernel) -> list[str]:
 
 
 def _outcome(one: ComparedKernel) -> str:
-    if one.standing is not Standing.BOTH:
-        return f"{one.standing.value}: not compared"
+    if one.presence is not RevisionPresence.BOTH:
+        return f"{one.presence.value}: not compared"
     if one.verdict.kind is VerdictKind.PASS and not one.changed_files:
         return "pass: identical source"
     if one.verdict.kind is VerdictKind.PASS and one.same_code:

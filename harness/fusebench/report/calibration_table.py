@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runner.calibrate.summary import claim_of
-from ..stats.calibration import Calibration, ClassSummary, Rate
-from ..stats.injection import GroundTruth
+from ..schema import GroundTruth
+from ..stats.rates import Rate
 from ..store.calibrations import CalibrationRecord, CaseComponents
+from ..verdict.calibration import Calibration, ClassSummary
 from .document import finite
 from .markdown import markdown_table
 from .summary import TOO_FEW, calibration_words, smallest_words
@@ -118,7 +119,7 @@ def _visible(one: ClassSummary) -> str:
 def _truth_row(one: GroundTruth) -> list[str]:
     change = one.change
     seen = f"{change.value - 1:+.2%} [{change.low - 1:+.2%}, {change.high - 1:+.2%}]"
-    return [one.place.kernel, one.place.case, str(one.place.planting), f"{one.place.nominal:.2%}", seen, f"{one.time_us:.2f}"]
+    return [one.place.kernel, one.place.case, str(one.place.injection), f"{one.place.nominal:.2%}", seen, f"{one.time_us:.2f}"]
 
 
 def _scatter_row(one: CaseComponents) -> list[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schema import Result, Run, VerdictKind
-from ..stats.describe import describe_change
+from ..stats.paired import describe_change
 from ..verdict.comparability import fingerprint_differences, record_differences
-from ..verdict.identical_code import Spread
 from ..verdict.judgement import Judgement, Presence
+from ..verdict.noise_floor import Spread
 from .document import ends, finite
 from .table import VERDICT_STYLES
 from .wording import DASH, count, error_against_split, microseconds, short_kernel

@@ -18,7 +18,7 @@ from ..schema import (
     VerdictKind,
     VisibleEffect,
 )
-from ..stats.calibration import durations
+from ..verdict.call_classes import durations
 from .wording import count, short_kernel
 
 UNCALIBRATED = (

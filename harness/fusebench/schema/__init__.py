@@ -40,6 +40,7 @@ from .results import (
     Verdict,
     VerdictKind,
 )
+from .trials import GroundTruth, InjectedTrial, Injection, InjectionPlace
 
 __all__ = [
     "CHANGES",
@@ -63,6 +64,10 @@ __all__ = [
     "Estimate",
     "ExitCode",
     "Finding",
+    "GroundTruth",
+    "InjectedTrial",
+    "Injection",
+    "InjectionPlace",
     "KernelId",
     "KernelInfo",
     "Language",

@@ -1,13 +1,13 @@
-"""A finding repeated in fresh processes, and what both together amount to.
+"""A finding repeated in fresh processes: the sign test over processes, and the p-value of both stages together.
 
-Replicates in one process share what the process has: its mode of memory mapping, its compiled code, its moment of the day.
-However many there are, they cannot tell that from the kernel.  So a first finding is repeated in several fresh processes, each on its own
-random placements, and the process is the unit: every one of them must estimate the change beyond the margin, in the same direction.
+Replicates in one process share the process' state: its memory mapping, its compiled code, its moment of the day.  However many there are,
+they cannot tell that state from the kernel.  So the process is the unit here: each fresh process estimates the change by itself, on its own
+random placements.
 
-If the true change is within the margin and processes scatter symmetrically about it, each does so with probability at most a half, and
-all P with probability at most 2**-P (the sign test at its sharpest), whatever the distribution.  First finding and confirmation rest on
-different processes, so their probabilities multiply: `alarm_level` x 2**-P, 0.016 % by default.  The same argument turned round lets
-a finding that no process repeats end as a pass.
+If the true change is within the margin and processes scatter symmetrically about it, an estimate lies beyond the margin with probability
+at most a half, and all P estimates do with probability at most 2**-P (the sign test at its sharpest), whatever the distribution.  First
+finding and confirmation rest on different processes, so their probabilities multiply: `alarm_level` x 2**-P, 0.016 % by default.  By the
+same argument a finding that no process repeats may end as a pass.
 """
 
 from __future__ import annotations
@@ -15,35 +15,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..schema import Confirmation, ConfirmationOutcome, Finding, Verdict, VerdictKind
+from ..schema import Confirmation, ConfirmationOutcome, Finding, VerdictKind
 from .sequential import Plan
 from .signed_rank import center, walsh_averages
 
-PROCESSES = 5
-"""Fresh processes that must agree: the fewest with 2**-P below the default `pass_level`."""
-
-FEWEST_PLACEMENTS = 12
-"""Replicates in each of them, or as many as the first finding took, where it took more.  At sd 0.56 % an estimate from 12 scatters by
-0.17 %: a true 1 % lies 3.6 of these beyond a margin of 0.4 %, so all five agree 99.9 % of the time."""
-
-
-def needs_confirmation(finding: Finding) -> bool:
-    """Whether the finding claims a change."""
-    return finding.kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
-
-
-def placements_for(finding: Finding) -> int:
-    """Replicates to take in each fresh process: as many as showed the change the first time, so that each can show it again."""
-    return max(FEWEST_PLACEMENTS, finding.replicates)
-
 
 def confirm(finding: Finding, by_process: Sequence[Sequence[float]], pass_level: float = Plan().pass_level) -> Confirmation:
-    """Hold a regression or improvement against log ratios (new over old) from fresh processes, grouped by process.
+    """Compare a claimed change with its estimates in fresh processes.
+
+    Args:
+        finding: a regression or an improvement.
+        by_process: log ratios, head over base, by process, then by replicate.
+        pass_level: a change as large as the margin is refuted with at most this probability.
 
     Raises:
         ValueError: no process, one without replicates, or a finding that claims no change.
     """
-    if not needs_confirmation(finding):
+    if not finding.claims_change:
         raise ValueError(f"the finding is {finding.kind.value}, which claims no change: only a regression or an improvement is confirmed")
     if len(by_process) == 0:
         raise ValueError("no fresh process was measured: nothing to confirm the finding with")
@@ -72,23 +60,7 @@ def combined_p(finding: Finding, confirmation: Confirmation | None, direction: V
     return first * confirmation.p_value if confirmation is not None and confirmation.outcome is ConfirmationOutcome.CONFIRMED else 1.0
 
 
-def conclude(finding: Finding, confirmation: Confirmation | None) -> Verdict:
-    """The verdict on one comparison after its confirmation; a change without one stays undecided."""
-    if not needs_confirmation(finding):
-        return Verdict(kind=finding.kind, reason=finding.reason, change=finding.change)
-    if confirmation is None:
-        return Verdict(kind=VerdictKind.UNDECIDED, reason=f"{finding.reason}; not yet confirmed in fresh processes", change=finding.change)
-    seen = ", ".join(f"{value - 1:+.2%}" for value in confirmation.estimates)
-    share = f"{confirmation.agreeing} of {len(confirmation.estimates)} fresh processes ({seen})"
-    kind, words = {
-        ConfirmationOutcome.CONFIRMED: (finding.kind, "confirmed by"),
-        ConfirmationOutcome.REFUTED: (VerdictKind.PASS, "not repeated, found by"),
-        ConfirmationOutcome.UNCLEAR: (VerdictKind.UNDECIDED, "processes disagree, found by"),
-    }[confirmation.outcome]
-    return Verdict(kind=kind, reason=f"{finding.reason}; {words} {share}", change=finding.change)
-
-
-def false_alarm_bound(plan: Plan, processes: int = PROCESSES, *, shared_shift: bool = False) -> float:
+def false_alarm_bound(plan: Plan, processes: int, *, shared_shift: bool = False) -> float:
     """The largest chance that a comparison whose true change is within the margin ends as a confirmed regression.
 
     `alarm_level` x 2**-P, reached at a change equal to the margin.  With `shared_shift` a process may move all its replicates together, by

@@ -17,9 +17,6 @@ from enum import StrEnum
 
 import msgspec
 
-from ..schema import Estimate
-from .student import quantile, upper_tail
-
 DEFAULT_RATE = 0.05
 """Expected share of false findings among the regressions of a run.  A finding confirmed in five fresh processes has p <= 1.6e-4 and stands
 even alone among 320 comparisons; a larger suite tightens the first stage by `first_level`."""
@@ -74,25 +71,6 @@ def first_level(comparisons: int, processes: int, rate: float = DEFAULT_RATE, mo
     if comparisons < 1 or processes < 0:
         raise ValueError(f"comparisons={comparisons!r}, processes={processes!r}: expected at least one comparison, and no negative number")
     return min(most, rate * 2.0**processes / comparisons)
-
-
-def p_slower_of(change: Estimate, margin: float, degrees: int) -> float:
-    """One-sided p-value of "no slower than the margin" behind a Student interval on the logarithm.
-
-    For changes between two stored runs, which have an interval and no replicates to test.
-
-    Args:
-        change: new time over old.
-        margin: share of the old time.
-        degrees: of freedom of the interval; for a quotient of two, the smaller of theirs, which is cautious.
-    """
-    if degrees < 1 or change.low <= 0.0:
-        return 1.0  # an interval without bounds says nothing
-    half = math.log(change.value / change.low)
-    distance = math.log(change.value) - math.log1p(margin)
-    if half <= 0.0:
-        return 0.0 if distance > 0.0 else 1.0
-    return upper_tail(distance / half * quantile(0.5 + change.level / 2, degrees), degrees)
 
 
 def _adjusted(p_values: Sequence[float], dependence: Dependence) -> tuple[float, ...]:

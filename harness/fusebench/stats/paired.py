@@ -1,4 +1,7 @@
-"""Times and time ratios with intervals over replicates, or over processes where there are several.
+"""Times and time ratios with intervals over replicates, or over processes where there are several; the trimmed mean that they rest on.
+
+The trimmed mean is one number for the samples that one replicate holds of one arm.  A median would quantise to the timer's tick (32 ns
+with CUPTI); a plain mean would follow the rare launch that the device interrupted.
 
 In one process the replicate (a fresh placement of all buffers) is the unit: samples on one placement share its luck, so their own
 scatter says nothing of the next placement's.  Where several processes measured, the process is the unit, for the same reason: what it
@@ -17,10 +20,38 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ..schema import Estimate, Sample
-from .trimmed import InvalidSamplesError, trimmed_mean
 
 Replicates = Sequence[Sequence[float]]
-"""Samples of one arm, grouped by replicate."""
+"""Samples of one arm, by replicate, then by round."""
+
+
+class InvalidSamplesError(ValueError):
+    """Samples that cannot be times: none at all, or one that is not a positive finite number."""
+
+
+def trimmed_mean(values: Sequence[float], trim: float) -> float:
+    """Mean of `values` without the lowest and the highest `trim` share of them, in the values' own unit.
+
+    From each end floor(trim x count) values are cut, so at least one value stays.
+
+    Args:
+        values: durations, any order.
+        trim: share cut from each end, 0 <= trim < 0.5.
+
+    Raises:
+        InvalidSamplesError: no values, or a value that is NaN, infinite, zero or negative.
+        ValueError: `trim` outside its range.
+    """
+    if not 0.0 <= trim < 0.5:
+        raise ValueError(f"trim={trim!r}: expected a share of at least 0 and less than 0.5, cut from each end")
+    if len(values) == 0:
+        raise InvalidSamplesError("no samples to average: every arm needs at least one timed call in every replicate")
+    for index, value in enumerate(values):
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidSamplesError(f"sample {index} of {len(values)} is {value!r}; expected a positive finite duration")
+    cut = math.floor(trim * len(values))
+    kept = sorted(values)[cut : len(values) - cut]
+    return math.fsum(kept) / len(kept)
 
 
 def spans_by_replicate(samples: Iterable[Sample]) -> dict[str, dict[tuple[int, int], list[float]]]:
@@ -74,6 +105,14 @@ def ratio_estimate(
 def half_width(ratio: Estimate) -> float:
     """Half of a ratio's interval as a share of the ratio: 1.98 to 2.02 is 1 %; infinite where the interval reaches 0 or infinity."""
     return math.log(ratio.high / ratio.low) / 2 if ratio.low > 0 and ratio.high < math.inf else math.inf
+
+
+def describe_change(change: Estimate, digits: int = 1) -> str:
+    """`+2.1% [+1.0%, +3.2%]` with `digits` decimals; an interval without bounds is named as such."""
+    point = f"{change.value - 1:+.{digits}%}"
+    if change.low <= 0.0 or change.high == float("inf"):
+        return f"{point} [no interval: one replicate]"
+    return f"{point} [{change.low - 1:+.{digits}%}, {change.high - 1:+.{digits}%}]"
 
 
 def quotient(above: Estimate, below: Estimate) -> Estimate:

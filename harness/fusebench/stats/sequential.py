@@ -24,7 +24,7 @@ from statistics import NormalDist
 import msgspec
 
 from ..schema import Estimate, Finding, VerdictKind
-from .describe import describe_change
+from .paired import describe_change
 from .signed_rank import Floats, bounds, center, p_above, p_below, walsh_averages
 
 WILCOXON_EFFICIENCY = 3 / math.pi

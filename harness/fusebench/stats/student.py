@@ -1,4 +1,6 @@
-"""Student's t distribution for whole degrees of freedom, without scipy, whose import takes longer than a gate may.
+"""Student's t distribution for whole degrees of freedom, and the p-value behind an interval that rests on it.
+
+Without scipy, whose import takes longer than a gate may.
 
 With theta = atan(t / sqrt(n)), the probability inside [-t, t] is a finite sum of powers of cos(theta): Abramowitz & Stegun, Handbook of
 Mathematical Functions, 26.7.3 for odd and 26.7.4 for even n.
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
+
+from ..schema import Estimate
 
 _HALVINGS = 200
 """Enough to narrow any bracket to neighbouring floating-point numbers."""
@@ -47,6 +51,25 @@ def quantile(p: float, degrees: int) -> float:
             break
         low, high = (middle, high) if upper_tail(middle, degrees) > 1.0 - p else (low, middle)
     return 0.5 * (low + high)
+
+
+def p_slower_of(change: Estimate, margin: float, degrees: int) -> float:
+    """One-sided p-value of "no slower than the margin" behind a Student interval on the logarithm.
+
+    For changes between two stored runs, which have an interval and no replicates to test.
+
+    Args:
+        change: new time over old.
+        margin: share of the old time.
+        degrees: of freedom of the interval; for a quotient of two, the smaller of theirs, which is cautious.
+    """
+    if degrees < 1 or change.low <= 0.0:
+        return 1.0  # an interval without bounds says nothing
+    half = math.log(change.value / change.low)
+    distance = math.log(change.value) - math.log1p(margin)
+    if half <= 0.0:
+        return 0.0 if distance > 0.0 else 1.0
+    return upper_tail(distance / half * quantile(0.5 + change.level / 2, degrees), degrees)
 
 
 def _inside(t: float, degrees: int) -> float:

@@ -15,8 +15,7 @@ import msgspec
 
 from ..device.lock import lock_folder
 from ..errors import RunRecordError
-from ..schema import CacheState, CalibrationNote, Environment, SamplingPlan
-from ..stats.injection import GroundTruth, PlantedTrial
+from ..schema import CacheState, CalibrationNote, Environment, GroundTruth, InjectedTrial, SamplingPlan
 from ..stats.sequential import Plan
 from ..stats.variance import Components
 from .calibration_note import CALIBRATION_VERSION, RESTORE, calibration_file, decoded
@@ -52,7 +51,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Number of fresh processes that confirm a finding."""
     sessions: tuple[str, ...]
     """Time of each session, UTC, ISO 8601."""
-    trials: tuple[PlantedTrial, ...]
+    trials: tuple[InjectedTrial, ...]
     truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CalibrationTables(msgspec.Struct, frozen=True, kw_only=True):
     """The long lists of a record: the one row of its Parquet file."""
 
-    trials: tuple[PlantedTrial, ...]
+    trials: tuple[InjectedTrial, ...]
     truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
 

@@ -30,8 +30,8 @@ from ..stats.sequential import Plan
 COMPARISON_VERSION = 1
 
 
-class Standing(StrEnum):
-    """Which sides hold a kernel."""
+class RevisionPresence(StrEnum):
+    """Which revisions have a kernel."""
 
     BOTH = "both"
     NEW = "new"
@@ -80,7 +80,7 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     kernel: str
     role: Role
-    standing: Standing
+    presence: RevisionPresence = msgspec.field(name="standing")
     changed_files: tuple[str, ...] = ()
     """Files that the kernel is made of and that differ, by path within the kernels folder; none means that the sources are identical."""
     same_code: bool | None = None

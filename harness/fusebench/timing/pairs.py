@@ -10,8 +10,8 @@ import msgspec
 
 from ..errors import UsageError
 from ..schema import CacheState, Finding, Sample, VerdictKind
+from ..stats.paired import trimmed_mean
 from ..stats.sequential import Plan, judge
-from ..stats.trimmed import trimmed_mean
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from ..schema import Accuracy, OutputError, Verdict, VerdictKind
+from ..schema import Accuracy, OutputError, Result, Verdict, VerdictKind
 
 RMS_MARGIN = 0.10
 """RMS error may grow by 10 %: many denoising steps amplify more."""
@@ -101,6 +101,11 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
             f"{1.0 + MAX_MARGIN:.2f} x is allowed"
         )
     return ""
+
+
+def less_accurate(new: Result, old: Result) -> bool:
+    """Whether a regression stands on accuracy, whatever the times say."""
+    return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
 
 
 def _draw_scatter(elements: int, plain: bool) -> float:

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..schema import CHANGES, FAILED_STATUSES, AAPair, ExitCode, Result, Run, Status, Verdict, VerdictKind
-from ..stats.describe import describe_change
+from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind
+from ..stats.paired import describe_change
+from .accuracy_change import less_accurate
 from .baseline_scope import not_selected, selected_part
 from .exit_status import exit_code_of, explain_advisory
-from .fdr_control import fdr_controlled, less_accurate, results_by_place
-from .identical_code import Spread, against_noise, noise_by_class, noise_near, spread_of
-from .judgement import Judgement, judge_each, launches_of
+from .fdr_control import fdr_controlled
+from .judgement import Judgement, judge_each, results_by_place
 from .margin_rule import MarginRule
+from .noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spread_of
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 
 _URGENCY = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)
@@ -109,58 +110,6 @@ def with_verdicts(run: Run, judged: RunJudgement) -> Run:
     return msgspec.structs.replace(run, results=results, exit_code=judged.exit_code, warnings=[*run.warnings, *judged.remarks])
 
 
-def identical_line(spreads: Sequence[Spread], judgements: Iterable[Judgement]) -> str:
-    """What identical machine code showed, in one line."""
-    if not spreads:
-        known = any(one.same_code is False for one in judgements)
-        missing = "no kernel's machine code is the baseline's" if known else "what machine code ran is not in both records"
-        return f"identical machine code: {missing}, so its noise is not known"
-    return f"identical machine code differed by up to {', '.join(map(str, spreads))}"
-
-
-def aa_pairs_of(judgements: Iterable[Judgement], run: Run) -> list[AAPair]:
-    """The comparisons of identical code, in their order, with the durations of `run`."""
-    results = results_by_place(run)
-    found = []
-    for one in judgements:
-        if one.kind_by_times is None or one.verdict.change is None:
-            continue
-        timing = results[one.suite, one.case, one.kernel].measurement
-        assert timing is not None, "what has a change was timed"
-        pair = AAPair(
-            case=f"{one.suite}:{one.case}",
-            kernel=one.kernel,
-            time_us=timing.time_us.value,
-            change=one.verdict.change,
-            kind=one.kind_by_times,
-            launches=timing.kernels,
-        )
-        found.append(pair)
-    return found
-
-
-def above_noise_floor(judgements: Iterable[Judgement], aa_pairs: Sequence[AAPair], run: Run, baseline: Run) -> list[Judgement]:
-    """The judgements, in their order; changes of speed that are not above the noise floor of `aa_pairs` become undecided.
-
-    A loss of accuracy is not a matter of noise and stays.
-    """
-    noise = noise_by_class(aa_pairs)
-    new, old = results_by_place(run), results_by_place(baseline)
-    held = []
-    for one in judgements:
-        key = (one.suite, one.case, one.kernel)
-        claimed = one.verdict.kind in CHANGES and one.verdict.change is not None
-        if not claimed or less_accurate(new[key], old[key]):
-            held.append(one)
-            continue
-        now, then = new[key].measurement, old[key].measurement
-        assert now is not None, "what has a change was timed"
-        assert then is not None, "what has a change was timed"
-        near = noise_near(noise, now.time_us.value, launches_of(now, then))
-        held.append(msgspec.structs.replace(one, verdict=against_noise(one.verdict, near)))
-    return held
-
-
 def _suspects(judgements: Iterable[Judgement], unexplained: Iterable[Unexplained], run: Run, baseline: Run) -> list[Suspect]:
     """Cases whose gating kernels look slower, undecided or unexplainedly faster, in that order.
 
@@ -194,7 +143,7 @@ def _remarks(run: Run, shrunken: Iterable[Shrinkage], unexplained: Iterable[Unex
     remarks = [str(suite) for suite in shrunken if suite.suite in suites]
     remarks += [f"unexplained improvement of {one.kernel} on {one.suite}:{one.case}: {one.reason}" for one in unexplained]
     if any(spread.beyond for spread in spreads):
-        remarks.append(identical_line(spreads, ()))
+        remarks.append(noise_line(spreads, ()))
     return remarks
 
 

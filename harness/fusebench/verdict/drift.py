@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..schema import CaseSummary, Estimate, Run
-from ..stats.calibration import duration_class
+from .call_classes import duration_class
 from .comparability import case_differences
 
 FEWEST_CASES = 9

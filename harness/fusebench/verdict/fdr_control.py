@@ -1,7 +1,9 @@
-"""A gate's regressions of speed held to a false-discovery rate over everything that was compared.
+"""FDR control: which claimed changes stand among everything that was compared.
 
-A gate over two hundred kernels and cases makes two hundred comparisons.  Each has its own 95 % interval; those that fall beyond the margin
-by luck are found among so many.  What does not stand after Benjamini and Hochberg is undecided, and says by how much it failed.
+A gate over two hundred kernels and cases makes two hundred comparisons.  Each has its own 95 % interval; some fall beyond the margin by
+chance.  Benjamini and Hochberg's rule keeps the expected share of false findings at a rate.  A change that does not stand after it is
+undecided, and its reason says by how much it failed.  `run` and `gate` control regressions of speed (`fdr_controlled`), `ab` and
+`calibrate` both directions (`verdict.conclusion`).
 """
 
 from __future__ import annotations
@@ -10,11 +12,35 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import Estimate, Measurement, Result, Run, VerdictKind
-from ..stats.fdr import DEFAULT_RATE, Dependence, p_slower_of, select
-from .accuracy_change import accuracy_loss
-from .judgement import Judgement, launches_of
+from ..schema import Estimate, Measurement, Run, Verdict, VerdictKind
+from ..stats.fdr import DEFAULT_RATE, Dependence, select
+from ..stats.student import p_slower_of
+from .accuracy_change import less_accurate
+from .judgement import Judgement, launches_of, results_by_place
 from .margin_rule import MarginRule
+
+
+def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:
+    """The adjusted p-values of one family of tests, in their order: the smallest rate at which each would stand.
+
+    Raises:
+        ValueError: a p-value outside [0, 1], or a rate outside (0, 1).
+    """
+    return select(p_values, rate, dependence).adjusted
+
+
+def unless_significant(verdict: Verdict, adjusted_p: float, *, comparisons: int, rate: float, remedy: str = "") -> Verdict:
+    """`verdict` on a claimed change, undecided where `adjusted_p` is above `rate`.
+
+    Args:
+        comparisons: how many were tested together.
+        remedy: what to do about it, for the reason.
+    """
+    if adjusted_p <= rate:
+        return verdict
+    why = f"among {comparisons} comparisons it is not significant (adjusted p {adjusted_p:.2g}, {rate:g} is allowed)"
+    reason = f"{verdict.reason}; {why}{f': {remedy}' if remedy else ''}"
+    return msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason)
 
 
 def fdr_controlled(
@@ -26,12 +52,12 @@ def fdr_controlled(
     rate: float = DEFAULT_RATE,
     dependence: Dependence = Dependence.POSITIVE,
 ) -> list[Judgement]:
-    """The judgements of `run` against `baseline`, in their order, with the regressions of speed that do not stand turned undecided.
+    """The judgements of `run` against `baseline`, in their order, with regressions of speed that are not significant turned undecided.
 
-    Every comparison of times that has a say counts among those tested; identical machine code, whose answer is known beforehand, does not.
-    Nor does what has no say (peers, the speed of torch.compile's code): each finding raises the level that the others are tested at, and
-    what cannot raise an alarm must not make room for others'.  Its verdict stands on its own interval, and gets its p-value and its margin
-    as those tested do, but no adjusted one.  A loss of accuracy is no matter of chance and stays.
+    Every gating comparison of times is tested.  Identical machine code is not, because its answer is known beforehand.  Advisory verdicts
+    (on peers, and on the speed of torch.compile's code) are not either: each finding raises the level that the others are tested at, and a
+    verdict that cannot raise an alarm must not make room for others.  An advisory verdict stands on its own interval; it gets a p-value and
+    a margin, but no adjusted p-value.  A loss of accuracy is not a matter of chance and stays.
 
     Raises:
         ValueError: a rate outside (0, 1).
@@ -49,15 +75,12 @@ def fdr_controlled(
         if judgement.verdict.gating:
             tested.append(place)
             p_values.append(p_value)
-    chosen = select(p_values, rate, dependence)
-    for place, adjusted, stands in zip(tested, chosen.adjusted, chosen.stands, strict=True):
+    for place, adjusted_p in zip(tested, adjusted_p_values(p_values, rate, dependence), strict=True):
         judgement = held[place]
         key = (judgement.suite, judgement.case, judgement.kernel)
-        verdict = msgspec.structs.replace(judgement.verdict, adjusted_p=adjusted)
-        if verdict.kind is VerdictKind.REGRESSION and not stands and not less_accurate(new[key], old[key]):
-            limits = f"adjusted p {adjusted:.2g}, {rate:g} is allowed"
-            why = f"among {len(tested)} comparisons it is no finding ({limits}): measure with more replicates"
-            verdict = msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=f"{verdict.reason}; {why}")
+        verdict = msgspec.structs.replace(judgement.verdict, adjusted_p=adjusted_p)
+        if verdict.kind is VerdictKind.REGRESSION and not less_accurate(new[key], old[key]):
+            verdict = unless_significant(verdict, adjusted_p, comparisons=len(tested), rate=rate, remedy="measure with more replicates")
         held[place] = msgspec.structs.replace(judgement, verdict=verdict)
     return held
 
@@ -71,15 +94,5 @@ def _tested(change: Estimate, new: Measurement | None, old: Measurement | None, 
 
 
 def _units(timing: Measurement) -> int:
-    """What the interval is over: processes where there are several, else replicates (`stats.paired`)."""
+    """Number of units that the interval is over: processes where there are several, else replicates (`stats.paired`)."""
     return timing.processes if timing.processes > 1 else timing.replicates
-
-
-def less_accurate(new: Result, old: Result) -> bool:
-    """Whether a regression stands on accuracy, whatever the times say."""
-    return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
-
-
-def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:
-    """The run's results by suite, case and kernel."""
-    return {(result.suite, result.case, result.kernel): result for result in run.results}

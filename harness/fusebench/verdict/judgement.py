@@ -17,8 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..schema import FAILED_STATUSES, Estimate, Measurement, Result, Role, Run, Status, Verdict, VerdictKind
-from ..stats.describe import describe_change
-from ..stats.paired import quotient
+from ..stats.paired import describe_change, quotient
 from .accuracy_change import with_accuracy
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from .drift import drift_of, stream_drifts
@@ -224,6 +223,11 @@ class _Judge:
 def launches_of(new: Measurement, old: Measurement) -> int:
     """Of one call, as a rule takes them: a kernel that was one launch on either side is held to what holds for one."""
     return min(new.kernels, old.kernels)
+
+
+def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:
+    """The run's results by suite, case and kernel."""
+    return {(result.suite, result.case, result.kernel): result for result in run.results}
 
 
 def _ratio(

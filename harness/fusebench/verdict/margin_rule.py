@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..schema import Estimate, VerdictKind
-from ..stats.describe import describe_change
+from ..stats.paired import describe_change
 
 DEFAULT_MARGIN = 0.02
 """Changes within 2 % pass.  Between three nightlies of 12 placements on three H200s, 95 % intervals of unchanged kernels of one launch were

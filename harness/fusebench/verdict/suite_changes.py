@@ -12,7 +12,7 @@ from math import fsum
 import msgspec
 
 from ..schema import Case, Result, Run, Status, VerdictKind
-from ..stats.describe import describe_change
+from ..stats.paired import describe_change
 from .comparability import toolchain_changes
 from .judgement import Judgement
 

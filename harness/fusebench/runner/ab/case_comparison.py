@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from ...schema import AAPair, Sample, Verdict, VerdictKind
-from ...stats.confirmation import PROCESSES, confirm, needs_confirmation
+from ...stats.confirmation import confirm
 from ...stats.sequential import Plan
 from ...store.comparison_record import ComparedCase, ComparedKernel
 from ...timing.coldness import require_emptied
 from ...timing.placement import CONTROL
+from ...verdict.conclusion import PROCESSES
 from ...verdict.revisions import identical
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
@@ -170,7 +171,7 @@ class CaseComparison:
         claims = {
             name: one.finding
             for name, one in self.found.kernels.items()
-            if one.finding is not None and needs_confirmation(one.finding) and not identical(one)
+            if one.finding is not None and one.finding.claims_change and not identical(one)
         }
         if not claims:
             return

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ...schema import AAPair, Case, Estimate, Finding, Sample, SamplingPlan, Status
-from ...stats.confirmation import placements_for
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...stats.sequential import Plan, judge
 from ...store.comparison_record import ComparedCase
 from ...timing.pairs import Compared, Pair, pair_logs, replicate_logs
 from ...timing.placement import CONTROL, COPY, STREAM
+from ...verdict.conclusion import placements_for
 from ..case_kernels import CaseKernels
 from ..workers.process import WorkerProcess
 from ..workers.protocol import BASE, ExtraArm, Failure, Measured, MeasureTask

@@ -12,7 +12,7 @@ from ...registry import Collection, Kernel, Op
 from ...registry.capability import reason_not_runnable
 from ...registry.sources import changed_files, root_of, source_digests
 from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
-from ...store.comparison_record import ComparedKernel, Standing
+from ...store.comparison_record import ComparedKernel, RevisionPresence
 from ...verdict.revisions import PENDING
 from ..case_kernels import CaseKernels, case_kernels, timeable
 from ..workers.checking import check
@@ -26,7 +26,7 @@ class KernelPair(msgspec.Struct, frozen=True):
     kernel: str
     head: Kernel | None
     base: Kernel | None
-    standing: Standing
+    presence: RevisionPresence
     changed: tuple[str, ...] = ()
     """Files of the kernel that differ between the revisions."""
     reason: str = ""
@@ -37,7 +37,7 @@ class KernelPair(msgspec.Struct, frozen=True):
     @property
     def same_source(self) -> bool:
         """Whether both revisions are made of the same files."""
-        return self.standing is Standing.BOTH and not self.changed
+        return self.presence is RevisionPresence.BOTH and not self.changed
 
     @property
     def any_kernel(self) -> Kernel:
@@ -73,7 +73,7 @@ class Revisions:
             absent = reason_not_runnable(other, device, interpreter=True) or ""
             reason = difference or self._not_compared(entry, one, other, declined.get(name, ""), absent)
             why = reason or timeable(one, device) or timeable(other, device) or ""
-            found.append(KernelPair(name, one, other, Standing.BOTH, changed, why, compared=not reason))
+            found.append(KernelPair(name, one, other, RevisionPresence.BOTH, changed, why, compared=not reason))
         return entry, found
 
     def _files(self, name: str, head: Kernel, base: Kernel) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def unchecked(entry: CaseKernels, pair: KernelPair, undecided: str = "") -> Comp
         op=entry.op.name,
         kernel=pair.kernel,
         role=pair.any_kernel.role,
-        standing=pair.standing,
+        presence=pair.presence,
         changed_files=pair.changed,
         reason=undecided or pair.reason,
         verdict=verdict,
@@ -184,7 +184,7 @@ def _type_name(kind: Any) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
-def _in_one_revision(head: Kernel | None) -> tuple[Standing, tuple[str, ...], str]:
+def _in_one_revision(head: Kernel | None) -> tuple[RevisionPresence, tuple[str, ...], str]:
     if head is not None:
-        return Standing.NEW, (), "new: the base revision has no such kernel"
-    return Standing.REMOVED, (), "removed: only the base revision has it"
+        return RevisionPresence.NEW, (), "new: the base revision has no such kernel"
+    return RevisionPresence.REMOVED, (), "removed: only the base revision has it"

@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 import msgspec
 
 from ...schema import AAPair, Case, ExitCode, Sample, Status
-from ...stats.confirmation import PROCESSES
 from ...stats.fdr import first_level
 from ...stats.sequential import Plan
 from ...store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison
-from ...verdict.revisions import exit_code, judged
+from ...verdict.conclusion import PROCESSES
+from ...verdict.revisions import ab_exit_code, judge_revisions
 from ..case_kernels import CaseKernels, result_for, split_reference, work_of
 from ..context import MeasuringContext
 from ..engine import Strategy
@@ -134,7 +134,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
     def record(self, *, complete: bool, judge: bool = True) -> Comparison:
         """The comparison, judged by what it has; without `judge` its verdicts are pending."""
         context = self.context
-        kernels = judged(self._kernels, self._aa_pairs) if judge else list(self._kernels)
+        kernels = judge_revisions(self._kernels, self._aa_pairs) if judge else list(self._kernels)
         for case in self._cases:
             if case.same_as:
                 same = [one for one in kernels if one.case_key == case.same_as]
@@ -155,7 +155,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
             spending=context.phases.spending(),
             warnings=context.distinct_warnings,
             complete=complete,
-            exit_code=exit_code(kernels, self._exit_code),
+            exit_code=ab_exit_code(kernels, self._exit_code),
         )
 
     def _finish(self, unit: PairedCase, found: Sequence[ComparedKernel]) -> None:

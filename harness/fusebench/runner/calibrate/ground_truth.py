@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...schema import Sample
-from ...stats.injection import GroundTruth, Place
+from ...schema import GroundTruth, InjectionPlace, Sample
 from ...stats.sequential import repeated_interval
 from ...stats.variance import components
 from ...store.calibrations import CaseComponents
@@ -22,14 +21,14 @@ TRUTH_LEVEL_TAIL = 0.025
 class GroundTruths:
     """What fixed numbers of replicates in fresh processes showed of one subject."""
 
-    logs: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[InjectionPlace, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Log ratios of each planting, over all processes."""
-    times_us: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    times_us: dict[InjectionPlace, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Time of the old arm, per process."""
     rounds: list[list[list[float]]] = field(default_factory=list)
     """Log ratio of every round of two equal arms, by process and placement."""
 
-    def add(self, samples: Sequence[Sample], pairs: Sequence[Pair], places: Sequence[Place], trim: float) -> None:
+    def add(self, samples: Sequence[Sample], pairs: Sequence[Pair], places: Sequence[InjectionPlace], trim: float) -> None:
         """Take in what one process measured of `pairs`, the first of which has equal arms."""
         means = mean_us(samples, trim)
         for pair, where in zip(pairs, places, strict=True):
@@ -46,7 +45,7 @@ class GroundTruths:
         return CaseComponents(session=0, case=target.case.key, kernel=target.kernel, time_us=time_us, components=components(self.rounds))
 
 
-def _truth(where: Place, logs: Sequence[float], times: Sequence[float]) -> GroundTruth:
+def _truth(where: InjectionPlace, logs: Sequence[float], times: Sequence[float]) -> GroundTruth:
     change = repeated_interval(logs, TRUTH_LEVEL_TAIL, looks=1)
     return GroundTruth(place=where, time_us=math.fsum(times) / len(times), change=change, replicates=len(logs))
 

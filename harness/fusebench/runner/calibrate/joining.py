@@ -8,15 +8,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ...errors import UsageError
-from ...schema import CacheState, SamplingPlan
-from ...stats.injection import GroundTruth, PlantedTrial
+from ...schema import CacheState, GroundTruth, InjectedTrial, SamplingPlan
 from ...stats.sequential import Plan
 from ...store.calibrations import CalibrationRecord, CaseComponents
 from ...timing.pairs import in_same_buffers
 from .summary import summed_up
 from .visit import CalibrationOptions
 
-Placed = TypeVar("Placed", PlantedTrial, GroundTruth)
+Placed = TypeVar("Placed", InjectedTrial, GroundTruth)
 
 
 _REMEDIES = {"--add": "repeat its options, or leave --add out to replace it", "--join": "they cannot be put together"}
@@ -103,7 +102,7 @@ def _require_new(earlier: CalibrationRecord, new: CalibrationRecord, option: str
             raise UsageError(f"{option}: the stored calibration holds the session of {created} already; its trials would count twice")
 
 
-def _session(record: CalibrationRecord, number: int) -> tuple[PlantedTrial, ...]:
+def _session(record: CalibrationRecord, number: int) -> tuple[InjectedTrial, ...]:
     """The trials of one session, as if it were the only one."""
     return _placed((trial for trial in record.trials if trial.place.session == number), -number)
 

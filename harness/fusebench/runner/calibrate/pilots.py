@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...schema import Estimate, Sample
-from ...stats.injection import Injection
+from ...schema import Estimate, Injection, Sample
 from ...stats.sequential import repeated_interval
 from ...timing.pairs import pair_logs
 from ..context import MeasuringContext

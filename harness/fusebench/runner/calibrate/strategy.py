@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ...errors import DeviceUnfitError
-from ...schema import Finding, VerdictKind
-from ...stats.calibration import call_class
-from ...stats.confirmation import combined_p, conclude, confirm
-from ...stats.fdr import DEFAULT_RATE, select
-from ...stats.injection import GroundTruth, PlantedTrial
+from ...schema import Finding, GroundTruth, InjectedTrial, VerdictKind
+from ...stats.confirmation import confirm
 from ...store.calibrations import CaseComponents
+from ...verdict.call_classes import call_class
+from ...verdict.conclusion import Compared, conclude_all
 from ..context import MeasuringContext
 from ..engine import Budget, Strategy
 from ..workers.process import WorkerProcess
@@ -35,7 +34,7 @@ from .visit import CalibrationOptions, Pending, Visit, VisitWork
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
 
-    trials: tuple[PlantedTrial, ...]
+    trials: tuple[InjectedTrial, ...]
     truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...]
@@ -135,30 +134,26 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             unfit=self._unfit,
         )
 
-    def _concluded(self) -> list[PlantedTrial]:
+    def _concluded(self) -> list[InjectedTrial]:
         """Verdicts as `ab` gives them; a pass over the targets is one suite."""
-        trials: list[PlantedTrial] = []
+        trials: list[InjectedTrial] = []
         pending = self._pending
         for number in range(max(one.pass_number for one in pending) + 1):
             suite = [one for one in pending if one.pass_number == number]
-            confirmed = [
-                confirm(one.compared.finding, one.by_process) if len(one.by_process) == self.options.processes else None for one in suite
+            compared = [
+                Compared(
+                    finding=one.compared.finding,
+                    confirmation=confirm(one.compared.finding, one.by_process) if len(one.by_process) == self.options.processes else None,
+                )
+                for one in suite
             ]
-            findings = [one.compared.finding for one in suite]
-            adjusted: dict[VerdictKind, Sequence[float]] = {
-                direction: select([combined_p(*both, direction) for both in zip(findings, confirmed, strict=True)]).adjusted
-                for direction in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
-            }
-            for place, (one, confirmation) in enumerate(zip(suite, confirmed, strict=True)):
-                kind = conclude(one.compared.finding, confirmation).kind
-                if kind in adjusted and adjusted[kind][place] > DEFAULT_RATE:
-                    kind = VerdictKind.UNDECIDED
-                trials.append(_trial(one, one.compared.finding, kind))
+            for one, found in zip(suite, conclude_all(compared), strict=True):
+                trials.append(_trial(one, one.compared.finding, found.verdict.kind))
         return trials
 
 
-def _trial(one: Pending, finding: Finding, kind: VerdictKind) -> PlantedTrial:
-    return PlantedTrial(
+def _trial(one: Pending, finding: Finding, kind: VerdictKind) -> InjectedTrial:
+    return InjectedTrial(
         place=one.place,
         time_us=one.compared.old_us,
         first=finding.kind,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from ...schema import CalibrationNote, Environment, VisibleEffect
-from ...stats.calibration import Calibration, ClassSummary, summarise
-from ...stats.injection import as_trials, uncounted
 from ...store.calibrations import CalibrationRecord
 from ...timing.pairs import in_same_buffers
+from ...verdict.calibration import Calibration, ClassSummary, as_trials, summarise, uncounted
 from .strategy import Found
 from .visit import CalibrationOptions
 

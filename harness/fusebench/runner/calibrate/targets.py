@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...registry import Collection
-from ...schema import Case, Role
-from ...stats.injection import Injection
+from ...schema import Case, Injection, Role
 from ...stats.sequential import Plan
 from ...timing.coldness import require_emptied
 from ...timing.pairs import Pair

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...schema import Case, SamplingPlan
-from ...stats.confirmation import PROCESSES, needs_confirmation, placements_for
-from ...stats.injection import Injection, Place
+from ...schema import Case, Injection, InjectionPlace, SamplingPlan
 from ...stats.sequential import Plan
 from ...timing.pairs import Compared, Pair, pair_logs
+from ...verdict.conclusion import PROCESSES, placements_for
 from ..context import MeasuringContext
 from ..workers.interference import Worker
 from .ground_truth import GroundTruths
@@ -69,7 +68,7 @@ class Pending(msgspec.Struct, kw_only=True):
     """A comparison, and what fresh processes measured of it where it claims a change."""
 
     pass_number: int
-    place: Place
+    place: InjectionPlace
     compared: Compared
     seconds: float
     by_process: list[list[float]] = []
@@ -116,7 +115,7 @@ class VisitWork:
     def _confirm(self) -> None:
         """The second stage: every claimed change again in every fresh process, and for `truths` each injected slowdown by itself."""
         visit, fresh = self._visit, self._fresh
-        claims = [one for one in self.found if needs_confirmation(one.compared.finding)]
+        claims = [one for one in self.found if one.compared.finding.claims_change]
         # Long ones together: what is measured beside them ends with them.
         claims.sort(key=lambda one: placements_for(one.compared.finding))
         values = visit.pilot.values
@@ -155,6 +154,6 @@ class VisitWork:
             found.add(reply.samples, by_itself, places, plan.trim)
 
 
-def _place(target: CalibrationTarget, nominal: float) -> Place:
+def _place(target: CalibrationTarget, nominal: float) -> InjectionPlace:
     planting = target.planting if nominal else Injection.IDENTICAL
-    return Place(0, target.case.key, target.kernel, planting, nominal)
+    return InjectionPlace(0, target.case.key, target.kernel, planting, nominal)

@@ -14,7 +14,7 @@ from ...counters.capturing import Outcome, Settings, capture
 from ...counters.records import Capture, CaptureStatus, CounterRun
 from ...registry import Collection, Kernel
 from ...schema import Case, ExitCode, Language, Role, Status
-from ...store.comparison_record import Standing
+from ...store.comparison_record import RevisionPresence
 from ..ab.revisions import Revisions
 from ..case_kernels import CaseKernels, case_kernels
 from ..context import Context
@@ -162,7 +162,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             else:
                 yield Job(job.entry, pair.base, BASE_SIDE)
         for pair in pairs:
-            if pair.standing is Standing.REMOVED and self._chosen(pair.any_kernel):
+            if pair.presence is RevisionPresence.REMOVED and self._chosen(pair.any_kernel):
                 self.context.warn(f"{pair.kernel} is only in the base revision, and is not captured")
 
     def _chosen(self, kernel: Kernel) -> bool:

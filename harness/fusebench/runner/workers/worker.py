@@ -21,6 +21,7 @@ from ...errors import TimerError, UsageError
 from ...registry import Collection, Kernel, load_collection
 from ...registry.failures import describe_exception
 from ...schema import Case, Status
+from ...stats.paired import InvalidSamplesError
 from .protocol import BASE, Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class _Worker:
             self._return_memory()
             around = time.monotonic() - began - measured.seconds
             return msgspec.structs.replace(measured, phases_s={**measured.phases_s, AROUND: around})
-        except TimerError as error:
+        except (TimerError, InvalidSamplesError) as error:
             return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
             reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import binomtest
 
 from fusebench.schema import VerdictKind
-from fusebench.stats.calibration import FEWEST_TRIALS, Trial, rate, summarise, visible_effect
+from fusebench.stats.rates import rate, visible_effect
+from fusebench.verdict.calibration import FEWEST_TRIALS, Trial, summarise
 
 
 def trials(
@@ -17,7 +18,7 @@ def trials(
     return [
         Trial(
             time_us=time_us,
-            planted=planted,
+            injected=planted,
             kind=kind if place < found else other,
             launches=launches,
             replicates=12 + place,
@@ -136,10 +137,10 @@ def test_the_true_rate_lies_in_the_interval_as_often_as_it_says() -> None:
 
 def test_refuses_trials_that_say_nothing() -> None:
     with pytest.raises(ValueError, match="not negative"):
-        summarise([Trial(time_us=12.0, planted=-0.01, kind=VerdictKind.PASS)])
+        summarise([Trial(time_us=12.0, injected=-0.01, kind=VerdictKind.PASS)])
     with pytest.raises(ValueError, match="positive time"):
-        summarise([Trial(time_us=0.0, planted=0.0, kind=VerdictKind.PASS)])
+        summarise([Trial(time_us=0.0, injected=0.0, kind=VerdictKind.PASS)])
     with pytest.raises(ValueError, match="launches that are not negative"):
-        summarise([Trial(time_us=12.0, planted=0.0, kind=VerdictKind.PASS, launches=-1)])
+        summarise([Trial(time_us=12.0, injected=0.0, kind=VerdictKind.PASS, launches=-1)])
     with pytest.raises(ValueError, match="not a rate"):
         rate(3, 2)

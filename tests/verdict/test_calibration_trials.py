@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fusebench.schema import Estimate, VerdictKind
-from fusebench.stats.calibration import summarise
-from fusebench.stats.injection import GroundTruth, Injection, Place, PlantedTrial, as_trials, uncounted
+from fusebench.schema import Estimate, GroundTruth, InjectedTrial, Injection, InjectionPlace, VerdictKind
+from fusebench.verdict.calibration import as_trials, summarise, uncounted
 
 
-def place(nominal: float, case: str = "c", planting: Injection = Injection.ROWS) -> Place:
-    return Place(0, case, "op/k@1", planting if nominal else Injection.IDENTICAL, nominal)
+def place(nominal: float, case: str = "c", planting: Injection = Injection.ROWS) -> InjectionPlace:
+    return InjectionPlace(0, case, "op/k@1", planting if nominal else Injection.IDENTICAL, nominal)
 
 
-def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = "c", launches: int = 1) -> PlantedTrial:
-    return PlantedTrial(
+def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = "c", launches: int = 1) -> InjectedTrial:
+    return InjectedTrial(
         place=place(nominal, case),
         time_us=time_us,
         first=kind,
@@ -33,7 +32,7 @@ def truth(nominal: float, measured: float, case: str = "c", *, half: float = 0.0
 def test_a_slowdown_counts_as_what_was_measured_and_not_as_what_was_meant() -> None:
     """2 % more rows of a kernel of 3 us cost it 1 %."""
     trials = as_trials([trial(0.01, VerdictKind.PASS), trial(0.02, VerdictKind.REGRESSION)], [truth(0.01, 0.005), truth(0.02, 0.0095)])
-    assert [one.planted for one in trials] == pytest.approx([0.00725] * 2), "both lie nearest to 1 %, and count under their mean"
+    assert [one.injected for one in trials] == pytest.approx([0.00725] * 2), "both lie nearest to 1 %, and count under their mean"
     assert uncounted([trial(0.01, VerdictKind.PASS)], [truth(0.01, 0.005)]) == []
 
 
@@ -42,7 +41,7 @@ def test_each_class_of_durations_has_its_own_truths() -> None:
         [trial(0.02, VerdictKind.PASS, 2.0, "short"), trial(0.02, VerdictKind.REGRESSION, 60.0, "long")],
         [truth(0.02, 0.016, "short"), truth(0.02, 0.02, "long")],
     )
-    assert [one.planted for one in found] == pytest.approx([0.016, 0.02])
+    assert [one.injected for one in found] == pytest.approx([0.016, 0.02])
 
 
 def test_calls_of_several_launches_have_truths_of_their_own() -> None:
@@ -50,13 +49,13 @@ def test_calls_of_several_launches_have_truths_of_their_own() -> None:
         [trial(0.02, VerdictKind.PASS, case="one"), trial(0.02, VerdictKind.REGRESSION, case="two", launches=2)],
         [truth(0.02, 0.016, "one"), truth(0.02, 0.02, "two")],
     )
-    assert [(one.planted, one.launches) for one in found] == [(pytest.approx(0.016), 1), (pytest.approx(0.02), 2)]
+    assert [(one.injected, one.launches) for one in found] == [(pytest.approx(0.016), 1), (pytest.approx(0.02), 2)]
     assert [one.name for one in summarise(found).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
 
 
 def test_a_planting_on_a_limit_between_classes_stays_one() -> None:
     kinds = [trial(0.02, VerdictKind.PASS, time_us) for time_us in (9.9, 10.1)]
-    assert len({one.planted for one in as_trials(kinds, [truth(0.02, 0.019)])}) == 1
+    assert len({one.injected for one in as_trials(kinds, [truth(0.02, 0.019)])}) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_planting_on_a_limit_between_classes_stays_one() -> None:
 )
 def test_what_slows_nothing_down_is_not_counted_and_is_named(truths: list[GroundTruth], said: str) -> None:
     trials = [trial(0.0, VerdictKind.PASS), trial(0.02, VerdictKind.PASS)]
-    assert [one.planted for one in as_trials(trials, truths)] == [0.0]
+    assert [one.injected for one in as_trials(trials, truths)] == [0.0]
     (text,) = uncounted(trials, truths)
     assert text.startswith("op/k@1 on c, rows for 2.0%: ")
     assert said in text
