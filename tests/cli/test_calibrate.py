@@ -17,10 +17,10 @@ from fusebench.runner.calibrate import targets as subjects
 from fusebench.runner.calibrate.visit import VisitWork
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.schema import ExitCode
-from fusebench.stats import confirmation
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibration_note import calibration_file
 from fusebench.store.calibrations import load_calibration, read_calibration, write_calibration
+from fusebench.verdict import conclusion
 
 Fusebench = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One size, one fresh process and few replicates: a calibration of seconds."""
-    monkeypatch.setattr(confirmation, "PROCESSES", 1)
+    monkeypatch.setattr(conclusion, "PROCESSES", 1)
     monkeypatch.setattr(subjects, "CPU_ELEMENTS", (2**12,))
     monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
 

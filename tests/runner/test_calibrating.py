@@ -22,6 +22,7 @@ from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
+from fusebench.verdict.calibration import FEWEST_TRIALS
 from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, subject
 
 

@@ -191,7 +191,7 @@ def uncounted(trials: Iterable[InjectedTrial], truths: Iterable[GroundTruth]) ->
         if truth is None or not _known(truth):
             seen = "its ground truth was not measured"
             if truth is not None:
-                seen = f"its ground truth is {describe_change(truth.change, 2)}, which is not told from half or twice as much"
+                seen = f"measured {describe_change(truth.change, 2)}, which is not told from half or twice as much"
             found.append(f"{place.kernel} on {place.case}, {place.injection} for {place.nominal:.1%}: {seen}")
     return found
 
