@@ -241,7 +241,8 @@ def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tm
 
     monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(WorkerProcess, "start", start)
-    with WorkerPool(cpu, [tmp_path]).fresh(4):
+    with WorkerPool(cpu, [tmp_path]) as pool:
+        pool.begin(4)
         assert [process.is_alive() for process in made] == [True] * 4
     assert [process.is_alive() for process in made] == [False] * 4
     assert clock.now == 100.0 + process_module.STOP_S, "the time of one"
