@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import RegressionError
 from ..schema import Run, VerdictKind
-from ..stats.describe import describe_change
+from ..stats.paired import describe_change
 from .compare_to_baseline import judge_run
 from .judgement import Judgement, Presence
 from .margin_rule import MarginRule
