@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusebench import axis
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import Layout, refuse
 
 from .modulated_params import LARGEST_HIDDEN

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fusebench
 from fusebench import Op, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import Select01Params, described, draw_inputs, select01_bytes, select01_case, select01_flops, view_inputs

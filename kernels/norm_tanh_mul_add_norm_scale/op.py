@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import fusebench
 from fusebench import Op, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import ITEM_SIZES, draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
 from .._shared.modulation import Form

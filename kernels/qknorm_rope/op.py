@@ -19,7 +19,7 @@ import msgspec
 
 import fusebench
 from fusebench import Op, axis, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import Layout as TensorLayout
 from fusebench.registry.layouts import refuse
 from fusebench.registry.op import SHORT_DTYPES

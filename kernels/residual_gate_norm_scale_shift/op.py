@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import fusebench
 from fusebench import Op, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import (
     ITEM_SIZES,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import fusebench
 from fusebench import Op, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import draw_rows, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES

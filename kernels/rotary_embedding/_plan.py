@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import ACTIVATION_DTYPES, Layout, refuse
 
 OP = "rotary_embedding"

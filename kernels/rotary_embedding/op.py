@@ -17,7 +17,7 @@ import msgspec
 
 import fusebench
 from fusebench import Op, define_op, option, tensor
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import SHORT_DTYPES
 
 from ..qknorm_rope.op import ITEM_SIZES, cos_sin_cache, reference_rotation

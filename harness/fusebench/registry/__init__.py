@@ -3,7 +3,8 @@
 Importing this package imports no torch: declarations are plain data until a kernel runs.
 """
 
-from .arguments import Arguments, axis, option, tensor
+from .argument_rules import axis, option, tensor
+from .arguments import Arguments
 from .collection import Collection, Problem, load_collection
 from .dispatch import Dispatcher, Selection, dispatch
 from .kernel import Kernel, kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import Layout
 
 from ..modulated_params import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusebench.registry.arguments import Laid
+from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import refuse
 
 from ..norm_arguments import check_bias
