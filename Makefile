@@ -11,7 +11,7 @@ SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 PYTEST ?= -n auto
 
-.PHONY: run test test-all lint types contract clean
+.PHONY: run test test-all lint types contract docs clean
 
 run: $(READY)
 	$(BIN)/fusebench run --suite $(SUITE)
@@ -33,6 +33,16 @@ types: $(READY)
 contract: $(READY)
 	$(BIN)/lint-imports
 
+# The guides as a site in site/; a broken link or a page without a place in the navigation ends it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Needs no torch, so it is made apart from READY.
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep '^mkdocs-material==' constraints.txt)"
+	touch $@
+
 # torch first, alone and pinned: any other package that asks for torch would otherwise choose its version.
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { echo "fusebench needs Python 3.11 or 3.12, and found none; pass PYTHON=/path/to/python3.12" >&2; exit 2; }
@@ -43,4 +53,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist harness/*.egg-info
+	rm -rf $(VENV) build dist site harness/*.egg-info
