@@ -1,1 +1,1 @@
-"""Hardware counters: Nsight Compute driven over kernels and cases, and what its figures say."""
+"""Hardware counters: captures by Nsight Compute over kernels and cases, and the meaning of their figures."""

@@ -206,9 +206,8 @@ class EnvironmentMonitor:
         if len(foreign) < len(listed) or not ghosts or len(ghosts) > len(workers):
             return foreign
         with self._lock:
-            self._unattributed = (
-                "the driver lists processes by numbers of another namespace, so that ours cannot be told from others': "
-                + ", ".join(describe(process) for process in ghosts)
+            self._unattributed = "the driver lists processes by numbers of another namespace, so ours cannot be identified: " + ", ".join(
+                describe(process) for process in ghosts
             )
         return [process for process in foreign if process not in ghosts]
 

@@ -80,7 +80,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
     processes: tuple[GpuProcess, ...] | None = None
     memory_used_bytes: int | None = None
-    """Allocated memory, without what the driver reserves for itself."""
+    """Allocated memory in bytes, without the driver's own reserve."""
     utilisation_percent: int | None = None
     """Share of the driver's last sample period (1/6 to 1 s) in which a kernel ran."""
     sm_mhz: int | None = None

@@ -1,1 +1,1 @@
-"""What a kernel is made of: evidence from its machine code, which needs no GPU and does not vary from run to run."""
+"""Static evidence: figures of a kernel's machine code, which need no GPU and do not vary from run to run."""
