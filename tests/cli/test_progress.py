@@ -104,3 +104,27 @@ def test_an_end_without_results_is_quiet_about_them(make: Callable[[], Any], cap
     reporter.begin(0)
     reporter.end()
     assert "scale" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reporter", [PlainReporter(), LiveReporter()])
+def test_kernels_that_cannot_run_here_are_one_line_and_not_one_per_case(reporter: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter.begin(40)
+    for number in range(1, 41):
+        reporter.case(number, 40, CASE, "8")
+        reporter.result(result(Status.NOT_RUNNABLE, "not installed: peer"))
+    reporter.end()
+    said = capsys.readouterr().err
+    assert said.count("not runnable") == (1 if isinstance(reporter, PlainReporter) else 0)
+    assert "not installed" not in said
+    assert ("not runnable here (40 kernel-case pairs): fast@2" in said) == isinstance(reporter, PlainReporter)
+
+
+def test_progress_obeys_no_control_sequence_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    for reporter in (PlainReporter(), LiveReporter()):
+        reporter.begin(1)
+        reporter.case(1, 1, CASE, "8")
+        reporter.result(result(Status.CRASHED, "\x1b[2Jboom\n::error::fake"))
+        reporter.end()
+    said = capsys.readouterr().err
+    assert "\x1b[2J" not in said
+    assert "\n::error" not in said

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fusebench.report import escape
 from fusebench.report.ab import ab_document, ab_lines, ab_markdown, headline, print_ab
 from fusebench.schema import AAPair, Accuracy, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan, judge
@@ -98,7 +99,7 @@ def test_the_report_holds_the_same_as_markdown(comparison: Comparison) -> None:
     text = ab_markdown(comparison)
     assert text.startswith("# ffffffffffff with uncommitted changes")
     assert "| slow@1 | 20.00 | 20.40 |" in text
-    assert all(line in text for line, _ in ab_lines(comparison))
+    assert all(escape.markdown(line) in text for line, _ in ab_lines(comparison))
 
 
 def test_the_document_is_json_and_holds_every_kernel(comparison: Comparison) -> None:

@@ -46,7 +46,9 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FusebenchError as error:
-            typer.echo(f"error: {error}", err=True)
+            from ..report.escape import text
+
+            typer.echo(f"error: {text(str(error))}", err=True)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

@@ -25,20 +25,13 @@ def console() -> Console:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", right: Iterable[str] = ()) -> None:
     """Print a table with plain column headings; columns named in `right` are aligned to the right."""
-    from rich import box
-    from rich.table import Table
+    from ..report.escape import cleaned
+    from ..report.terminal import FittedTable
 
-    numeric = set(right)
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
     out = console()
     with out.capture() as captured:
-        out.print(table)
-    lines = (line.rstrip() for line in captured.get().split("\n"))
-    typer.echo("\n".join(line for line in lines if line))
+        out.print(FittedTable(columns, cleaned([list(row) for row in rows]), title=title, right=tuple(right)))
+    typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 
 def print_json(document: Any) -> None:
@@ -50,4 +43,6 @@ def print_json(document: Any) -> None:
 
 def remark(kind: str, message: object) -> None:
     """One line on stderr, `kind: message`, whatever line breaks the message holds."""
-    typer.echo(f"{kind}: {' '.join(str(message).split())}", err=True)
+    from ..report.escape import text
+
+    typer.echo(f"{kind}: {text(' '.join(str(message).split()))}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..schema import FAILED_STATUSES, Case, Result
+from ..schema import FAILED_STATUSES, Case, Result, Status
 from .output import remark
 
 if TYPE_CHECKING:
@@ -22,8 +22,30 @@ def make_reporter() -> Reporter:
     return LiveReporter() if sys.stderr.isatty() else PlainReporter()
 
 
+class _Absent:
+    """Kernels that cannot run on this machine: counted, and named once at the end instead of once per case."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, None] = {}
+        self._results = 0
+
+    def takes(self, result: Result) -> bool:
+        if result.status is not Status.NOT_RUNNABLE:
+            return False
+        self._kernels[result.kernel.partition("/")[2] or result.kernel] = None
+        self._results += 1
+        return True
+
+    def line(self) -> str:
+        pairs = f"{self._results} kernel-case pair{'' if self._results == 1 else 's'}"
+        return f"not runnable here ({pairs}): {', '.join(self._kernels)}" if self._results else ""
+
+
 class PlainReporter:
     """Plain lines, for logs."""
+
+    def __init__(self) -> None:
+        self._absent = _Absent()
 
     def begin(self, cases: int) -> None:
         self._started = time.monotonic()
@@ -34,7 +56,8 @@ class PlainReporter:
     def step(self, text: str, done: int = 0, total: int = 0) -> None: ...
 
     def result(self, result: Result) -> None:
-        self.line(describe(result))
+        if not self._absent.takes(result):
+            self.line(describe(result))
 
     def line(self, text: str, *, failed: bool = False) -> None:
         self._say(f"    {text}")
@@ -43,10 +66,14 @@ class PlainReporter:
         remark("note", text)
 
     def end(self) -> None:
+        if line := self._absent.line():
+            self._say(line)
         self._say(f"done in {time.monotonic() - self._started:.0f} s")
 
-    def _say(self, text: str) -> None:
-        typer.echo(text, err=True)
+    def _say(self, line: str) -> None:
+        from ..report.escape import text
+
+        typer.echo(text(line), err=True)
 
 
 class LiveReporter:
@@ -71,15 +98,19 @@ class LiveReporter:
         if self._spinner is not None:
             from rich.text import Text
 
+            from ..report.escape import text as safe
+
             counted = f" {done}/{total}" if total else ""
-            self._spinner.update(Text(f"{self._case}  {text}{counted}"))
+            self._spinner.update(Text(safe(f"{self._case}  {text}{counted}"), no_wrap=True, overflow="ellipsis"))
 
     def result(self, result: Result) -> None:
         self.line(describe(result), failed=result.status in FAILED_STATUSES)
 
     def line(self, text: str, *, failed: bool = False) -> None:
         if failed:
-            self._console.print(f"{self._case}: {text}", style="red")
+            from ..report.escape import text as safe
+
+            self._console.print(safe(f"{self._case}: {text}"), style="red")
 
     def note(self, text: str) -> None:
         remark("note", text)

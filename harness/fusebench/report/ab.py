@@ -13,11 +13,13 @@ from ..schema import Spending, VerdictKind
 from ..stats.paired import describe_change
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from ..verdict.accuracy_change import accuracy_growth
+from . import escape
 from .attached import Attached, evidence_parts, evidence_row
 from .document import ends, finite
 from .markdown import evidence_markdown, markdown_table
 from .summary import calibration_words
 from .table import VERDICT_STYLES
+from .terminal import FittedTable
 from .wording import DASH, microseconds, short_kernel
 
 if TYPE_CHECKING:
@@ -51,19 +53,16 @@ def headline(comparison: Comparison) -> str:
 
 def print_ab(comparison: Comparison, console: Console) -> None:
     """Print the tables and the sentences below them."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    comparison = escape.cleaned(comparison)
     console.print(Text(headline(comparison), style="bold"))
     for case in comparison.cases:
-        table = Table(box=box.SIMPLE_HEAD, title=_case_line(case), title_justify="left", title_style="bold", pad_edge=False)
-        for title in HEADER:
-            table.add_column(title, justify="left" if title in ("kernel", "verdict") else "right")
+        rows: list[list[str | Text]] = []
         for one in _of(comparison, case):
-            cells = _cells(one)
-            table.add_row(*cells[:-1], Text(cells[-1], style=VERDICT_STYLES[one.verdict.kind]))
-        console.print(table)
+            *cells, verdict = _cells(one)
+            rows.append([*cells, Text(verdict, style=VERDICT_STYLES[one.verdict.kind])])
+        console.print(FittedTable(HEADER, rows, title=_case_line(case), right=HEADER[1:-1]))
     for line, style in ab_lines(comparison):
         console.print(Text(line, style=style))
     for part in evidence_parts(_attached(comparison)):
@@ -72,10 +71,16 @@ def print_ab(comparison: Comparison, console: Console) -> None:
 
 def ab_markdown(comparison: Comparison) -> str:
     """report.md."""
-    lines = [f"# {headline(comparison)}", ""]
-    lines += [f"{line}\n" for line, _ in ab_lines(comparison)]
+    comparison = escape.cleaned(comparison)
+    lines = [f"# {escape.markdown(headline(comparison))}", ""]
+    lines += [f"{escape.markdown(line)}\n" for line, _ in ab_lines(comparison)]
     for case in comparison.cases:
-        lines += [f"## {_case_line(case)}", "", *markdown_table(HEADER, [_cells(one) for one in _of(comparison, case)]), ""]
+        lines += [
+            f"## {escape.markdown(_case_line(case))}",
+            "",
+            *markdown_table(HEADER, [_cells(one) for one in _of(comparison, case)]),
+            "",
+        ]
     lines += evidence_markdown(_attached(comparison))
     plan = comparison.looks
     lines += [

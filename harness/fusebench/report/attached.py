@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..schema import Attachment, Run
+from . import escape
+from .terminal import FittedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,21 +45,14 @@ def grouped(entries: Iterable[Attached]) -> list[Evidence]:
 
 def evidence_parts(entries: Iterable[Attached]) -> list[RenderableType]:
     """Tables and sentences for a terminal: the first few, and how many more there are."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    found = grouped(entries)
+    found = grouped(escape.cleaned(list(entries)))
     parts: list[RenderableType] = []
     for one in found[:SHOWN_ON_A_TERMINAL]:
         parts.append(Text.assemble((one.subject, "bold"), f": {one.attachment.title}"))
         if one.attachment.rows:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for column in one.attachment.columns:
-                table.add_column(column, overflow="fold")
-            for row in one.attachment.rows:
-                table.add_row(*map(Text, row))
-            parts.append(table)
+            parts.append(FittedTable(one.attachment.columns, one.attachment.rows))
         parts += [Text(f"  {note}") for note in one.attachment.notes]
     if len(found) > SHOWN_ON_A_TERMINAL:
         parts.append(Text(f"evidence about {len(found) - SHOWN_ON_A_TERMINAL} more is in the report and in --json", style="dim"))

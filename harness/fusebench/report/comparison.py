@@ -13,13 +13,14 @@ from ..stats.paired import describe_change
 from ..verdict.comparability import fingerprint_differences, record_differences
 from ..verdict.judgement import Judgement, Presence
 from ..verdict.noise_floor import Spread
+from . import escape
 from .document import ends, finite
 from .table import VERDICT_STYLES
+from .terminal import FittedTable
 from .wording import DASH, count, error_against_split, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 class _Side(msgspec.Struct, frozen=True):
@@ -82,27 +83,31 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
     """Both runs' times, speedups and errors, the change with its interval, and what differs between the environments."""
     from rich.text import Text
 
+    old, new, judgements = escape.cleaned((old, new, list(judgements)))
     console.print(Text(f"old {old.id}  {old.created}  {old.environment.device_name}"))
     console.print(Text(f"new {new.id}  {new.created}  {new.environment.device_name}"))
     for difference in record_differences(new, old) + fingerprint_differences(new, old):
         console.print(Text(f"differs: {difference}", style="yellow"))
-    table = _new_table(("case", "kernel"), ("old us", "new us", "old speedup", "new speedup", "old rms", "new rms", "change"), ("verdict",))
+    figures = ("old us", "new us", "old speedup", "new speedup", "old rms", "new rms", "change")
+    rows = []
     before, after = _index(old), _index(new)
     for judgement in judgements:
         left, right = _side(before.get(_key(judgement))), _side(after.get(_key(judgement)))
-        table.add_row(
-            judgement.case,
-            short_kernel(judgement.kernel),
-            microseconds(left.time_us),
-            microseconds(right.time_us),
-            _times(left.speedup),
-            _times(right.speedup),
-            left.rms,
-            right.rms,
-            _change(judgement),
-            _verdict(judgement),
+        rows.append(
+            [
+                judgement.case,
+                short_kernel(judgement.kernel),
+                microseconds(left.time_us),
+                microseconds(right.time_us),
+                _times(left.speedup),
+                _times(right.speedup),
+                left.rms,
+                right.rms,
+                _change(judgement),
+                _verdict(judgement),
+            ]
         )
-    console.print(table)
+    console.print(FittedTable(("case", "kernel", *figures, "verdict"), rows, right=figures))
     for judgement in judgements:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
@@ -110,6 +115,7 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
 
 def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
     """Print every verdict but a pass with its reason, then the count of each verdict."""
+    judgements = escape.cleaned(list(judgements))
     for judgement in judgements:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
@@ -147,20 +153,6 @@ def _change(judgement: Judgement) -> str:
 
 def _times(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}x"
-
-
-def _new_table(left: Sequence[str], right: Sequence[str], last: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right")
-    for title in last:
-        table.add_column(title)
-    return table
 
 
 def _side(result: Result | None) -> _Side:

@@ -13,9 +13,11 @@ from ..verdict.comparability import board_differences, fingerprint_differences
 from ..verdict.history import Figure, LeftOut, Snapshot
 from ..verdict.shifts import Shift, Track, blind, history_exit_code, runs_needed
 from ..verdict.snapshots import Unreadable
+from . import escape
 from .document import finite
 from .markdown import markdown_table
 from .summary import headline
+from .terminal import FittedTable
 from .wording import DASH, count, microseconds, share, short_kernel
 
 if TYPE_CHECKING:
@@ -89,20 +91,15 @@ def history_lines(history: History) -> list[tuple[str, str]]:
 
 def print_history(history: History, console: Console) -> None:
     """Print the runs, the table of change points, one line per run that moved and per suite, and the conclusion."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    history = escape.cleaned(history)
     for line, style in history_lines(history):
         console.print(Text(line, style=style))
     rows = [(_row(history, track, shift), _style(shift)) for track, shift in history.changes()]
     if rows:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, title in enumerate(HEADER):
-            table.add_column(title, justify="right" if 2 <= index <= 5 or 7 <= index <= 9 else "left", overflow="fold")
-        for cells, style in rows:
-            table.add_row(*cells, style=style)
-        console.print(table)
+        right = [*HEADER[2:6], *HEADER[7:10]]
+        console.print(FittedTable(HEADER, [[Text(cell, style=style) for cell in cells] for cells, style in rows], right=right))
     for line in _events(history):
         console.print(Text(line))
     for line in _suite_lines(history):
@@ -113,12 +110,13 @@ def print_history(history: History, console: Console) -> None:
 
 def history_markdown(history: History) -> str:
     """The same as GitHub-flavoured Markdown."""
-    parts = ["# Change points", "", f"**{verdict_line(history)}**", ""]
-    parts += [f"* {line}" for line, _ in history_lines(history)]
+    history = escape.cleaned(history)
+    parts = ["# Change points", "", f"**{escape.markdown(verdict_line(history))}**", ""]
+    parts += [f"* {escape.markdown(line)}" for line, _ in history_lines(history)]
     rows = [_row(history, track, shift) for track, shift in history.changes()]
     if rows:
-        parts += ["", *markdown_table(HEADER, rows, right_from=2), "", *(f"* {line}" for line in _events(history))]
-    parts += ["", *(f"* {line}" for line in _suite_lines(history))]
+        parts += ["", *markdown_table(HEADER, rows, right_from=2), "", *(f"* {escape.markdown(line)}" for line in _events(history))]
+    parts += ["", *(f"* {escape.markdown(line)}" for line in _suite_lines(history))]
     return "\n".join(parts).rstrip() + "\n"
 
 

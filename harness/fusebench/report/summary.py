@@ -19,6 +19,7 @@ from ..schema import (
     VisibleEffect,
 )
 from ..verdict.call_classes import durations
+from .escape import one_line
 from .wording import count, short_kernel
 
 UNCALIBRATED = (
@@ -141,10 +142,13 @@ def needing_attention(run: Run) -> list[tuple[VerdictKind, Result]]:
 
 
 def absent_line(run: Run) -> str:
-    """One line that names the kernels which cannot run here; empty where all can."""
+    """One line that names the kernels which cannot run here, with the reasons; empty where all can."""
     absent = [result for result in run.results if result.status is Status.NOT_RUNNABLE]
-    names = dict.fromkeys(short_kernel(result.kernel) for result in absent)
-    return f"not runnable here ({count(len(absent), 'kernel-case pair')}): {', '.join(names)}" if absent else ""
+    reasons: dict[str, dict[str, None]] = {}
+    for result in absent:
+        reasons.setdefault(one_line(result.reason or "no reason recorded", 160), {})[short_kernel(result.kernel)] = None
+    named = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return f"not runnable here ({count(len(absent), 'kernel-case pair')}): {named}" if absent else ""
 
 
 _TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)

@@ -12,11 +12,11 @@ from . import escape
 from .attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
 from .savings import compiled_lines, saving_lines, weighted_lines
-from .summary import calibration_line, control_line, headline, sampling, spending_lines
+from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines
 from .wording import (
     DASH,
     cases_with_results,
-    error_against_split,
+    error_ratio,
     excuses,
     microseconds,
     named_cases,
@@ -71,8 +71,10 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run), *compiled_lines(run))]
     if line := control_line(run):
         parts.append(Text(line))
+    if line := absent_line(run):
+        parts.append(Text(line, style="dim"))
     for excuse in excuses(run):
-        if excuse.status is Status.CHECKED and not excuse.reason:
+        if excuse.status is Status.NOT_RUNNABLE or (excuse.status is Status.CHECKED and not excuse.reason):
             continue
         style = "red" if excuse.status in FAILED_STATUSES else "dim"
         where = named_cases(excuse, len(run.cases))
@@ -106,6 +108,8 @@ def _lines(run: Run, width: int) -> list[Text]:
     for summary, rows in cases_with_results(run):
         lines.append(Text(_case_line(summary), style="bold"))
         for row in rows:
+            if row.status is Status.NOT_RUNNABLE:
+                continue  # one line below the table names them all
             line = Text(no_wrap=True, overflow="ellipsis")
             for column, wide in zip(columns, widths, strict=True):
                 line.append(_aligned(column, column.cell(row), wide), style=_style(column, row))
@@ -120,13 +124,19 @@ def _fitting_columns(run: Run, width: int) -> list[_Column]:
     while True:
         wanted = sum(_width(column, run) + len(_GAP) for column in columns)
         worst = max(columns, key=lambda column: column.dispensable)
-        if worst.dispensable == 0 or wanted <= width:
+        if wanted <= width + len(_GAP):
             return columns
-        columns.remove(worst)
+        if worst.dispensable:
+            columns.remove(worst)
+        elif (replaceable := next((column for column in columns if column.title in _COMPACT), None)) is not None:
+            columns[columns.index(replaceable)] = _COMPACT[replaceable.title]
+        else:
+            return columns
 
 
 def _width(column: _Column, run: Run) -> int:
-    return max([len(column.title), *(len(column.cell(row)) for row in run.results)])
+    shown = (row for row in run.results if row.status is not Status.NOT_RUNNABLE)
+    return max([len(column.title), *(len(column.cell(row)) for row in shown)])
 
 
 def _aligned(column: _Column, text: str, width: int) -> str:
@@ -148,10 +158,6 @@ def _timed(pick: Callable[[Measurement], str]) -> Callable[[Result], str]:
     return lambda row: pick(row.measurement) if row.measurement is not None else DASH
 
 
-def _rms(row: Result) -> str:
-    return error_against_split(row.accuracy.rms_error, row.accuracy.split_rms_error) if row.accuracy is not None else DASH
-
-
 _GAP = "  "
 
 _COLUMNS = (
@@ -164,6 +170,12 @@ _COLUMNS = (
     _Column("launches", _timed(launches), dispensable=5),
     _Column("host us", _timed(lambda timing: microseconds(timing.host_us)), dispensable=3),
     _Column("extra mem", _timed(lambda timing: size(timing.extra_memory_bytes)), dispensable=6),
-    _Column("rms error (x split)", _rms, dispensable=1),
+    _Column("error", lambda row: error_ratio(row.accuracy), dispensable=1),
     _Column("verdict", lambda row: outcome(row) if not row.covers else f"{status_text(row.status)}, a part", right=False),
 )
+
+_COMPACT = {
+    "speedup [95 % CI]": _Column("speedup", _timed(lambda timing: DASH if timing.speedup is None else f"{timing.speedup.value:.2f}x")),
+    "time us": _Column("us", _timed(lambda timing: microseconds(timing.time_us.value))),
+}
+"""Shorter forms, without the interval, for a terminal on which not even the columns that stay fit."""
