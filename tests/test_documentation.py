@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Sequence
@@ -156,6 +157,7 @@ def test_nothing_moved_in_the_repeated_runs() -> None:
     assert "5 series; 0 changes to slower, 0 to faster" in shown.output
 
 
+@functools.cache
 def _report(folder: str) -> list[str]:
     """The lines of the Markdown report of the stored run in `folder`."""
     from fusebench.report.markdown import markdown_report

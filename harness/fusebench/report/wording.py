@@ -117,8 +117,11 @@ def count(number: int, noun: str) -> str:
 
 def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
     """Each case with its results: the baseline first, then by time, then those that cover a part of the op, then what has no time."""
+    found: dict[str, list[Result]] = {}
+    for result in run.results:
+        found.setdefault(result.case_key, []).append(result)
     for summary in run.cases:
-        rows = [result for result in run.results if result.case_key == summary.case.key]
+        rows = found.get(summary.case.key, [])
         yield summary, sorted(rows, key=lambda row: (row.kernel != summary.baseline, row.measurement is None, bool(row.covers), _time(row)))
 
 
