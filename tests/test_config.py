@@ -44,7 +44,7 @@ def test_without_configuration_the_folder_itself_is_an_empty_project(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[tool.fusebench]\nkernel = []\n", r"\[tool.fusebench\]: .*unknown field `kernel`.*keys are kernels, suites, results"),
+        ("[tool.fusebench]\nkernel = []\n", r"\[tool.fusebench\]: .*unknown field `kernel`.*keys are kernels, suites, results, shipped"),
         ('[tool.fusebench]\nkernels = "kernels"\n', r"\[tool.fusebench\]: Expected `array \| null`, got `str`"),
         ("[tool.fusebench]\nresults = 3\n", r"\[tool.fusebench\]: Expected `str`, got `int`"),
         ('[tool.fusebench]\nsuites = ["absent"]\n', r"tool.fusebench.suites: found 'absent', expected a folder of"),

@@ -1,13 +1,20 @@
-"""Where a project keeps its kernels, suites and results: `[tool.fusebench]` of the nearest pyproject.toml."""
+"""Where a project keeps its kernels, suites and results: `[tool.fusebench]` of the nearest pyproject.toml.
+
+An installed wheel brings ops, kernels and suites of its own.  They lie beneath every project's, and are all there is without a project.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from .errors import UsageError
+
+SHIPPED = Path(__file__).parent / "_shipped"
+"""Folders `kernels` and `suites` of an installed wheel; an editable install has none, since the checkout's own are used."""
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,8 +22,22 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     root: Path
     kernels: tuple[Path, ...]
+    """The project's own folders, then the one that comes with fusebench."""
     suites: tuple[Path, ...]
+    """Likewise; a suite of the project's own hides one of the same name that comes with fusebench."""
     results: Path
+    shipped: Path | None = None
+    """The folder of what comes with fusebench; None where the installation has none, or the project wants none."""
+    configured: bool = True
+    """Whether a pyproject.toml says so; without one, `root` is the current folder."""
+
+    def kernels_with(self, folders: Sequence[Path] | None) -> tuple[Path, ...]:
+        """`folders` in place of the project's own, if any are given; what comes with fusebench stays."""
+        return (*folders, *(each for each in self.kernels if self.is_shipped(each))) if folders else self.kernels
+
+    def is_shipped(self, path: Path) -> bool:
+        """Whether `path` comes with fusebench."""
+        return self.shipped is not None and path.is_relative_to(self.shipped)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,13 +46,15 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suites: list[str] | None = None
     """`suites` where that folder exists, unless given."""
     results: str = "results"
+    shipped: bool = True
+    """Whether the ops, kernels and suites that come with fusebench are there too."""
 
 
 def find_project(start: Path | None = None) -> Project:
     """The project around `start` (the current folder by default).
 
     Without a pyproject.toml that has [tool.fusebench], `start` itself is taken as the root with no kernel or suite folder of
-    its own: kernels then come from `--kernels` and entry points, suites from paths.
+    its own: kernels then come with fusebench, from `--kernels` and from entry points, suites with fusebench and from paths.
 
     Raises:
         UsageError: the file is not TOML, or the table holds an unknown key or a wrong type, or names a folder that does not exist.
@@ -42,13 +65,27 @@ def find_project(start: Path | None = None) -> Project:
         if file.is_file():
             table = _read_table(file)
             if table is not None:
+                shipped = SHIPPED if table.shipped and SHIPPED.is_dir() else None
                 return Project(
                     root=folder,
-                    kernels=_folders(file, "kernels", table.kernels),
-                    suites=_folders(file, "suites", table.suites),
+                    kernels=_with_shipped(_folders(file, "kernels", table.kernels), shipped, "kernels"),
+                    suites=_with_shipped(_folders(file, "suites", table.suites), shipped, "suites"),
                     results=folder / table.results,
+                    shipped=shipped,
                 )
-    return Project(root=here, kernels=(), suites=(), results=here / "results")
+    shipped = SHIPPED if SHIPPED.is_dir() else None
+    return Project(
+        root=here,
+        kernels=_with_shipped((), shipped, "kernels"),
+        suites=_with_shipped((), shipped, "suites"),
+        results=here / "results",
+        shipped=shipped,
+        configured=False,
+    )
+
+
+def _with_shipped(own: tuple[Path, ...], shipped: Path | None, name: str) -> tuple[Path, ...]:
+    return own if shipped is None else (*own, shipped / name)
 
 
 def _folders(file: Path, key: str, entries: list[str] | None) -> tuple[Path, ...]:

@@ -113,11 +113,13 @@ def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str 
 
 
 def _suite_files(project: Project) -> dict[str, list[Path]]:
-    """Suite name -> its files; more than one file where several suites folders hold the name."""
+    """Suite name -> its files; more than one file where several of the project's own suites folders hold the name."""
     files: dict[str, list[Path]] = {}
     for folder in project.suites:
         for file in folder.rglob("*.toml"):
-            files.setdefault(file.relative_to(folder).with_suffix("").as_posix(), []).append(file)
+            name = file.relative_to(folder).with_suffix("").as_posix()
+            if name not in files or not project.is_shipped(file):
+                files.setdefault(name, []).append(file)
     return dict(sorted(files.items()))
 
 

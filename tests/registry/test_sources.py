@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusebench.registry import load_collection
-from fusebench.registry.sources import changed_files, root_of, source_digests
+from fusebench.registry.sources import changed_files, roots_from, source_digests
 
 TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
 KERNEL = """from fusebench import kernel
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 def digests(root: Path) -> dict[str, str]:
     collection = load_collection([root], entry_points=False)
     assert collection.problems == []
-    return source_digests(collection.kernels["scale/mine@1"], root)
+    return source_digests(collection.kernels["scale/mine@1"], [root])
 
 
 def test_a_kernel_is_its_file_its_op_what_these_import_and_what_is_no_python_beside(root: Path) -> None:
@@ -72,5 +72,5 @@ def test_two_copies_of_a_folder_are_made_of_the_same_files(root: Path, tmp_path:
 
 def test_a_kernel_lies_in_one_of_the_roots_or_in_none(root: Path, tmp_path: Path) -> None:
     kernel = load_collection([root], entry_points=False).kernels["scale/mine@1"]
-    assert root_of(kernel, (tmp_path / "other", root)) == root
-    assert root_of(kernel, (tmp_path / "other",)) is None
+    assert roots_from(kernel, (tmp_path / "other", root)) == (root, tmp_path / "other")
+    assert roots_from(kernel, (tmp_path / "other",)) == ()

@@ -14,6 +14,8 @@ from ..schema import ExitCode
 from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
 
 if TYPE_CHECKING:
+    from ..config import Project
+    from ..registry import Collection
     from .listing import Row
 
 
@@ -148,7 +150,20 @@ def _overview(request: _Request) -> Answer:
     _show(request, ops, ["op", "in_place", "description"], "ops")
     _show(request, kernels, ["id", "role", "language", "runnable"], f"kernels on {device}")
     _show(request, suites, ["suite", "cases", "description"], "suites")
+    _hint(project, collection, request)
     return {"ops": ops, "kernels": kernels, "suites": suites}, [row["problem"] for row in suites if row["problem"]]
+
+
+def _hint(project: Project, collection: Collection, request: _Request) -> None:
+    """What to do next, where no project says where kernels are, or where there is no op."""
+    if request.json or (project.configured and collection.ops):
+        return
+    if not project.configured:
+        typer.echo(f"no [tool.fusebench] around {project.root}: results of runs go to {project.results}")
+    if not collection.ops:
+        typer.echo("no op is known here: name folders of kernels as `kernels` in [tool.fusebench] of pyproject.toml, or pass --kernels DIR")
+    if "qknorm_rope" in collection.ops and not project.configured:
+        typer.echo("measure these with `fusebench run --suite qknorm_rope`; without a GPU, with `fusebench run --suite smoke`")
 
 
 def _device_kind(device: str) -> str:

@@ -42,7 +42,7 @@ DeviceOption = Annotated[
 ]
 KernelsOption = Annotated[
     list[Path] | None,
-    typer.Option("--kernels", metavar="DIR", help="Folder of kernels to use instead of the project's; repeatable."),
+    typer.Option("--kernels", metavar="DIR", help="Folder of kernels to use instead of the project's own; repeatable."),
 ]
 JsonOption = Annotated[
     bool,

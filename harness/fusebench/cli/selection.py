@@ -50,7 +50,7 @@ def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -
     from ..registry import load_collection
 
     project = find_project()
-    collection = load_collection(kernels if kernels else project.kernels, kernels=load_kernels)
+    collection = load_collection(project.kernels_with(kernels), kernels=load_kernels)
     _warn_of(collection.problems, project)
     return project, collection
 

@@ -154,6 +154,8 @@ def project_findings(start: Path | None) -> list[DoctorFinding]:
         UsageError: the project's [tool.fusebench] table is refused.
     """
     project = find_project(start)
+    if not project.configured and project.shipped is not None:
+        return [ok("project", f"none around {project.root}: the ops and suites that come with fusebench are used"), _results(project)]
     if not (project.root / "pyproject.toml").is_file() or not (project.kernels or project.suites):
         remedy = "change to a project's folder, or name kernels with --kernels and suites by path"
         return [warn("project", f"no [tool.fusebench] with kernels or suites around {project.root}", remedy), _results(project)]

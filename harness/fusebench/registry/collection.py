@@ -2,6 +2,9 @@
 
 Each load gets its own prefix, so one process can hold two versions of the same folder (this checkout's and the merge
 base's).  Nothing is put on `sys.path`; files of a root import one another relatively (`from .op import Params`).
+
+Roots merge by op: one of them defines it in `op.py`, and any root may add kernels in a folder of the op's name.  A relative import that
+finds nothing in the file's own root finds the file of another one (see `registry.merging`).
 """
 
 from __future__ import annotations
@@ -12,17 +15,18 @@ import itertools
 import sys
 import traceback
 import types
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UnknownNameError, UsageError, describe_unknown
+from ..errors import UnknownNameError, UsageError, describe_unknown, nearest
 from ..schema import KernelId, Role
 from . import compiled
 from .compiled import compiled_kernel
 from .declaring import recording
 from .kernel import Kernel
+from .merging import Root, let_roots_meet
 from .op import Op
 
 ENTRY_POINT_GROUP = "fusebench.kernels"
@@ -128,9 +132,14 @@ def load_collection(
     unique = dict.fromkeys(path.resolve() for path in [*paths, *installed])
     collection = Collection(roots=tuple(unique), problems=problems)
     importlib.invalidate_caches()  # files written since the last import of the same folder are found
-    for path in collection.roots:
-        _load_root(collection, path, _Wanted(kernels, only, kernel, operators))
+    with recording() as declared:
+        _load_roots(collection, declared, _Wanted(kernels, only, kernel, operators))
     return collection
+
+
+def adds_to_ops(root: Path) -> bool:
+    """Whether `root` holds kernels of an op that another root has to define."""
+    return any(not (folder / "op.py").is_file() and any(folder.glob("[!_]*.py")) for folder in _op_folders(root))
 
 
 def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
@@ -166,41 +175,66 @@ class _Wanted(NamedTuple):
         return self.kernels and (self.only is None or op in self.only) and (self.kernel is None or op == self.kernel.op)
 
 
-def _load_root(collection: Collection, root: Path, wanted: _Wanted) -> None:
-    number = next(_load_numbers)
-    prefix = f"_fusebench_root_{number}"
-    sys.modules[prefix] = _package(prefix, root)
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
-    for folder in folders:  # all of them first, so that a file may import from another op's folder, in any order
-        sys.modules[f"{prefix}.{folder.name}"] = _package(f"{prefix}.{folder.name}", folder)
-    with recording() as declared:
-        for folder in folders:
-            if (folder / "op.py").is_file():
-                _load_folder(collection, folder, prefix, declared, wanted)
-            elif any(folder.glob("*.py")):
-                collection.problems.append(
-                    Problem(folder, f"unknown op {folder.name!r}: the folder has no op.py that defines it", op=folder.name)
-                )
+def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) -> None:
+    """Load the ops of every root, then the kernels of each op: its own root's, then those that other roots add."""
+    roots = [_prepare(path) for path in collection.roots]
+    let_roots_meet(roots)
+    homes: dict[str, Root] = {}
+    for root in roots:
+        for folder in _op_folders(root.path):
+            if (folder / "op.py").is_file() and _load_op(collection, folder, f"{root.prefix}.{folder.name}", declared) is not None:
+                homes[folder.name] = root
+    for name, home in homes.items():
+        adding = [root for root in roots if root is not home and root.adds_to(name)]
+        if wanted.kernels_of(name):
+            _load_kernels(collection, collection.ops[name], (home, *adding), declared, wanted)
+    for root in roots:
+        for folder in _op_folders(root.path):
+            if root.adds_to(folder.name) and folder.name not in homes and any(folder.glob("*.py")):
+                collection.problems.append(Problem(folder, _why_no_op(collection, folder.name), op=folder.name))
 
 
-def _load_folder(collection: Collection, folder: Path, prefix: str, declared: list[Any], wanted: _Wanted) -> None:
-    """Load one op and its kernels, or as few of them as hold the one that is wanted."""
-    package = f"{prefix}.{folder.name}"
-    op = _load_op(collection, folder, package, declared)
-    if op is None or not wanted.kernels_of(folder.name):
-        return
+def _prepare(path: Path) -> Root:
+    """A private prefix for the root, and a package for each of its folders.
+
+    All packages first, so that a file may import from another op's folder, in any order.
+    """
+    root = Root(f"_fusebench_root_{next(_load_numbers)}", path)
+    sys.modules[root.prefix] = _package(root.prefix, path)
+    for folder in _op_folders(path):
+        sys.modules[f"{root.prefix}.{folder.name}"] = _package(f"{root.prefix}.{folder.name}", folder)
+    return root
+
+
+def _op_folders(root: Path) -> list[Path]:
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
+
+
+def _why_no_op(collection: Collection, name: str) -> str:
+    for problem in collection.problems:
+        if problem.op == name:
+            return f"its kernels are not loaded, since op {name!r} is not: see {problem.file}"
+    close = nearest(name, collection.ops)
+    remedy = f"rename the folder to {close!r}, or add op.py" if close else f"add op.py (known ops: {', '.join(collection.ops) or 'none'})"
+    return f"unknown op {name!r}: the folder has no op.py that defines it, and no other folder of kernels does; {remedy}"
+
+
+def _load_kernels(collection: Collection, op: Op, roots: Sequence[Root], declared: list[Any], wanted: _Wanted) -> None:
+    """Load the kernels that `roots` hold of one op, or as few of them as hold the one that is wanted."""
+    places = {f"{root.prefix}.{op.name}": root.path / op.name for root in roots}
 
     def own() -> list[Kernel]:
-        found = [one for one in declared if isinstance(one, Kernel) and one.__module__.startswith(f"{package}.")]
+        found = [one for one in declared if isinstance(one, Kernel) and one.__module__.rpartition(".")[0] in places]
         return [*_default_compiled(op, found), *found]
 
-    for files in _batches(folder, _declared_as(op, wanted.kernel)):
-        for file in files:
+    for batch in _batches(places, _declared_as(op, wanted.kernel)):
+        for package, file in batch:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
         if any(kernel.id == wanted.kernel for kernel in own()):
             break
     for kernel in own():
-        problem = _bind(collection, op, kernel, prefix.removeprefix("_"), operators=wanted.operators)
+        namespace = kernel.__module__.partition(".")[0].removeprefix("_")
+        problem = _bind(collection, op, kernel, namespace, operators=wanted.operators)
         if problem:
             collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
 
@@ -220,16 +254,16 @@ def _declared_as(op: Op, wanted: KernelId | None) -> str | None:
     return op.split_reference.partition("@")[0] if default else wanted.name
 
 
-def _batches(folder: Path, name: str | None) -> list[list[Path]]:
-    """The folder's kernel files in order: first those that mention the kernel `name`, then the others.
+def _batches(places: Mapping[str, Path], name: str | None) -> list[list[tuple[str, Path]]]:
+    """The kernel files of the folders `places`, each with its package: first those that mention the kernel `name`, then the others.
 
     A file that is not needed may be slow to execute: an adapter to another library imports that library.
     """
-    files = [file for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
+    files = [(package, file) for package, folder in places.items() for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
     if name is None:
         return [files]
-    likely = [file for file in files if name.encode() in file.read_bytes()]
-    return [likely, [file for file in files if file not in likely]]
+    likely = [one for one in files if name.encode() in one[1].read_bytes()]
+    return [likely, [one for one in files if one not in likely]]
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -270,7 +304,7 @@ def _load_op(collection: Collection, folder: Path, package: str, declared: list[
         problem = f"defines op {ops[0].name!r}, but its folder is called {folder.name!r}"
     elif folder.name in collection.ops:
         other = sys.modules[type(collection.ops[folder.name]).__module__].__file__
-        problem = f"op {folder.name!r} is already defined by {other}"
+        problem = f"op {folder.name!r} is already defined by {other}; rename one, or delete this op.py to add kernels to the other"
     if problem:
         collection.problems.append(Problem(file, problem, op=folder.name))
         return None

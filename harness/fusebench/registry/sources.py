@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..schema import Language, Role
@@ -15,28 +15,46 @@ from .kernel import Kernel
 from .machine_code import listening
 
 
-def source_digests(kernel: Kernel, root: Path) -> dict[str, str]:
-    """SHA-256 of every file of `root` that `kernel` may depend on, by its path within the root.
+def source_digests(kernel: Kernel, roots: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of every file of `roots` that `kernel` may depend on, by its path within the root.
 
     Its own file, its op's definition, and what these import relatively, wherever the import stands.  Files that are no Python (CUDA C++,
     tables) are found by their path at run time, so all of those beside a counted module count.  More may be counted than is used; what a
     kernel imports by a name made at run time is not seen.
+
+    Args:
+        roots: the kernel's own first; what a relative import does not find there, another one of them holds.
     """
-    root = root.resolve()
-    file = Path(kernel.file).resolve()
-    waiting, modules = [file, file.with_name("op.py")], set[Path]()
+    roots = [root.resolve() for root in roots]
+    own = Path(kernel.file).resolve()
+    waiting, modules = [own, *_in_any(own.with_name("op.py"), roots)], set[Path]()
     while waiting:
         file = waiting.pop()
-        if file not in modules and file.is_file() and file.is_relative_to(root):
+        if file not in modules and file.is_file() and any(file.is_relative_to(root) for root in roots):
             modules.add(file)
-            waiting += _imported(file, root)
+            waiting += _imported(file, roots)
     others = {
         file
         for folder in {module.parent for module in modules}
         for file in folder.iterdir()
         if file.is_file() and file.suffix not in (".py", ".pyc") and not file.name.startswith(".")
     }
-    return {file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(modules | others)}
+    return {_named(file, roots): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(modules | others)}
+
+
+def _named(file: Path, roots: Sequence[Path]) -> str:
+    """The file's path within its root; that of another root than the first is marked, since both may hold such a path."""
+    place = next(place for place, root in enumerate(roots) if file.is_relative_to(root))
+    path = file.relative_to(roots[place]).as_posix()
+    return path if place == 0 else f"{path} (of another folder of kernels)"
+
+
+def _in_any(file: Path, roots: Sequence[Path]) -> list[Path]:
+    """`file`, or where its root does not hold it, the same path in the other roots."""
+    home = next((root for root in roots if file.is_relative_to(root)), None)
+    if home is None or file.is_file():
+        return [file]
+    return [root / file.relative_to(home) for root in roots if root != home and (root / file.relative_to(home)).is_file()]
 
 
 def changed_files(new: dict[str, str], old: dict[str, str]) -> tuple[str, ...]:
@@ -44,10 +62,11 @@ def changed_files(new: dict[str, str], old: dict[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in {*new, *old} if new.get(name) != old.get(name)))
 
 
-def root_of(kernel: Kernel, roots: tuple[Path, ...]) -> Path | None:
-    """The root that the kernel's file lies in; None for a file outside of all of them."""
+def roots_from(kernel: Kernel, roots: Sequence[Path]) -> tuple[Path, ...]:
+    """`roots`, the one that the kernel's file lies in first; none for a file outside of all of them."""
     file = Path(kernel.file).resolve()
-    return next((root for root in roots if file.is_relative_to(root.resolve())), None)
+    home = next((root for root in roots if file.is_relative_to(root.resolve())), None)
+    return () if home is None else (home, *(root for root in roots if root != home))
 
 
 def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
@@ -65,7 +84,7 @@ def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
     return listener.digests
 
 
-def _imported(file: Path, root: Path) -> list[Path]:
+def _imported(file: Path, roots: Sequence[Path]) -> list[Path]:
     found = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.level > 0:
@@ -77,4 +96,4 @@ def _imported(file: Path, root: Path) -> list[Path]:
             found.append(base.with_name(f"{base.name}.py"))
             found += [base / f"{name.name}.py" for name in node.names]
             found += [base / "__init__.py", *(base / name.name / "__init__.py" for name in node.names)]
-    return [path for path in found if path.is_file() and path.is_relative_to(root)]
+    return [there for path in found for there in _in_any(path, roots)]

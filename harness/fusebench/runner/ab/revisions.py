@@ -10,7 +10,7 @@ import msgspec
 
 from ...registry import Collection, Kernel, Op
 from ...registry.capability import reason_not_runnable
-from ...registry.sources import changed_files, root_of, source_digests
+from ...registry.sources import changed_files, roots_from, source_digests
 from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
 from ...store.comparison_record import ComparedKernel, RevisionPresence
 from ...verdict.revisions import PENDING
@@ -78,8 +78,8 @@ class Revisions:
 
     def _files(self, name: str, head: Kernel, base: Kernel) -> tuple[str, ...]:
         if name not in self._changed:
-            roots = root_of(head, self.head.roots), root_of(base, self.base.roots)
-            if roots[0] is None or roots[1] is None:
+            roots = roots_from(head, self.head.roots), roots_from(base, self.base.roots)
+            if not (roots[0] and roots[1]):
                 self._changed[name] = (head.file,)  # nothing tells its files, so it counts as changed
             else:
                 self._changed[name] = changed_files(source_digests(head, roots[0]), source_digests(base, roots[1]))

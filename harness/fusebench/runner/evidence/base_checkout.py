@@ -16,6 +16,7 @@ import msgspec
 
 from ...config import Project
 from ...errors import UnknownNameError, UsageError
+from ...registry.collection import adds_to_ops
 from ...store.comparison_record import BaseRevision
 
 GIT_TIMEOUT_S = 120.0
@@ -59,7 +60,10 @@ class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
         if self.folder is not None:
             if not self.folder.is_dir():
                 raise UsageError(f"--base-kernels {self.folder}: no such folder; expected one like `kernels/`, with a folder per op")
-            return BaseRevision(asked=str(self.folder)), (self.folder.resolve(),)
+            folder = self.folder.resolve()
+            # Kernels that it adds to ops of another root need that root; a folder that defines all of its ops stands alone.
+            shared = [root for root in roots if not root.is_relative_to(project.root)] if adds_to_ops(folder) else []
+            return BaseRevision(asked=str(self.folder)), (folder, *shared)
         commit = find_base(project.root, self.ref or "", exact=self.exact)
         found = extract(project.root, commit, roots, scratch)
         asked = self.ref or ""
