@@ -83,7 +83,7 @@ def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fu
     refused = fusebench("report", str(folder), "--format", "junit")
     assert (refused.exit_code, "is of `fusebench ab`" in refused.stderr) == (ExitCode.USAGE, True)
     assert record.complete
-    assert {twin.kernel for twin in record.twins} == {"scale/plain@1", "scale/split@1", "control (scale/plain@1)"}
+    assert {pair.kernel for pair in record.aa_pairs} == {"scale/plain@1", "scale/split@1", "control (scale/plain@1)"}
     arms = set(read_samples(Path(document["run"]))["arm"])
     assert arms == {"copy", "stream", "control", "scale/plain@1", "base:scale/plain@1", "scale/split@1", "base:scale/split@1"}
     assert "identical source" in (Path(document["run"]) / "report.md").read_text()

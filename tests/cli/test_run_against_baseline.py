@@ -63,7 +63,7 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
     assert found.measurement is not None
     assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))
     assert found.verdict is not None
-    assert f"measured in {PROCESSES} fresh processes, since it was in doubt after the first" in found.verdict.reason
+    assert f"measured in {PROCESSES} fresh processes, because it was a suspect after the first" in found.verdict.reason
     assert [summary.in_doubt.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0%"] * 2
 
 

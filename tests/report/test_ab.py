@@ -55,7 +55,7 @@ def comparison() -> Comparison:
             kernel("code@1", VerdictKind.PASS, "identical machine code", same_code=True),
             kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the other side has no such kernel", presence=RevisionPresence.NEW),
         ],
-        twins=[
+        aa_pairs=[
             AAPair(case="qk:flux", kernel="qk/same@1", time_us=20.0, change=Estimate(0.995, 0.99, 1.0), kind=VerdictKind.PASS),
             AAPair(case="qk:flux", kernel="control", time_us=20.0, change=Estimate(1.001, 0.99, 1.01), kind=VerdictKind.REGRESSION),
         ],

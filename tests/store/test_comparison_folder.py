@@ -33,7 +33,7 @@ def record() -> Comparison:
                 verdict=Verdict(kind=VerdictKind.PASS, reason="identical source files", change=open_ended),
             )
         ],
-        twins=[AAPair(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
+        aa_pairs=[AAPair(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.schema import CacheState, Run, SamplingPlan
+from fusebench.schema import SCHEMA_VERSION, CacheState, Run, SamplingPlan
 from fusebench.verdict.comparability import case_differences, fingerprint_differences, record_differences
 
 
@@ -30,7 +30,7 @@ def test_each_part_of_the_fingerprint_that_differs_is_named(synthetic: ModuleTyp
         ({"environment": {"device_name": "NVIDIA B200"}}, "device: NVIDIA H200 -> NVIDIA B200"),
         ({"timer": "cuda_events"}, "timer: cupti -> cuda_events"),
         ({"plan": SamplingPlan(replicates=12, rounds=40, cache=CacheState.WARM, trim=0.1)}, "cache state: cold -> warm"),
-        ({"schema_version": 99}, "schema version: 2 -> 99"),
+        ({"schema_version": 99}, f"schema version: {SCHEMA_VERSION} -> 99"),
     ],
 )
 def test_what_rules_out_any_comparison_is_named(synthetic: ModuleType, change: dict[str, Any], said: str) -> None:

@@ -72,7 +72,7 @@ def test_a_slower_machine_slows_the_yardsticks_too_and_accuses_nobody(synthetic:
     run = with_yardsticks(synthetic.make_run(slow=everywhere(synthetic, 1.2)), stream=1.2, copy=1.2)
     judgements = judge_each(run, synthetic.make_run(), RULE)
     assert {judgement.verdict.kind for judgement in judgements} == {VerdictKind.PASS}
-    assert all(judgement.verdict.reason.startswith("relative to the stream: ") for judgement in judgements)
+    assert all(judgement.verdict.reason.startswith("relative to the streaming yardstick: ") for judgement in judgements)
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
@@ -97,9 +97,9 @@ def test_a_kernel_that_slows_down_together_with_the_stream_has_not_passed(synthe
     run = with_yardsticks(synthetic.make_run(slow=everywhere(synthetic, 1.08)), stream=1.08)
     found = by_place(judge_each(run, synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED].verdict
     assert found.kind is VerdictKind.UNDECIDED
-    assert found.reason.startswith("relative to the copy +8.0%")
+    assert found.reason.startswith("relative to the copy yardstick +8.0%")
     assert "in raw time +8.0%" in found.reason
-    assert "slower, and the stream with it" in found.reason
+    assert "slower, and the streaming yardstick with it" in found.reason
     assert found.change is not None
     assert found.change.value == pytest.approx(1.0, abs=0.01), "what it is held against as noise is how far it moved by itself"
 
@@ -108,7 +108,7 @@ def test_a_kernel_that_slows_down_less_than_the_stream_has_not_improved(syntheti
     run = with_yardsticks(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 1.1}), stream=1.2)
     fused = by_place(judge_each(run, synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED]
     assert fused.verdict.kind is VerdictKind.UNDECIDED
-    assert "relative to the copy +10.0%" in fused.verdict.reason
+    assert "relative to the copy yardstick +10.0%" in fused.verdict.reason
 
 
 def test_a_copy_that_became_faster_alone_accuses_nobody(synthetic: ModuleType) -> None:
@@ -135,7 +135,7 @@ def test_without_the_stream_the_copy_is_the_yardstick_and_without_both_the_basel
     slow, old = synthetic.make_run(slow={place: 1.1}), synthetic.make_run()
     for sides in ((with_yardsticks(slow, stream=None), old), (slow, with_yardsticks(old, stream=None))):
         found = by_place(judge_each(*sides, RULE))[place]
-        assert (found.verdict.kind, found.verdict.reason.partition(":")[0]) == (VerdictKind.REGRESSION, "relative to the copy")
+        assert (found.verdict.kind, found.verdict.reason.partition(":")[0]) == (VerdictKind.REGRESSION, "relative to the copy yardstick")
     bare = with_yardsticks(slow, stream=None, copy=None)
     found = by_place(judge_each(bare, old, RULE))[place]
     assert (found.verdict.kind, found.verdict.reason.partition(":")[0]) == (VerdictKind.REGRESSION, f"relative to {synthetic.BASELINE}")
@@ -151,7 +151,7 @@ def test_a_kernel_under_test_does_not_clear_another_that_became_slower_with_it(s
     assert found.kind is (VerdictKind.UNDECIDED if factor > 1 else VerdictKind.PASS)
     assert found.reason.startswith(f"relative to {synthetic.BASELINE} ")
     assert "0.0% [-0.6%, +0.6%]: unchanged, so" in found.reason
-    assert ("find what they share (relative to the copy: +10.0%" in found.reason) == (factor > 1)
+    assert ("find what they share (relative to the copy yardstick: +10.0%" in found.reason) == (factor > 1)
 
 
 @pytest.mark.parametrize("what", ["timer", "cache state", "device", "schema version"])

@@ -129,7 +129,7 @@ def test_the_nightlies_are_of_three_gpus_and_commits() -> None:
     assert len({run.environment.device_uuid for run in nightlies()}) == 3
     assert len({run.environment.git_commit for run in nightlies()}) == 3
     assert len(compared()) == 2034
-    assert all(one.judgement.verdict.reason.startswith("relative to the streams of ") for one in compared())
+    assert all(one.judgement.verdict.reason.startswith("relative to the streaming yardsticks of ") for one in compared())
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     assert {processes for in_doubt, processes in timed if in_doubt} == {8}
     assert {processes for in_doubt, processes in timed if not in_doubt} == {1}
     said = [one.verdict.reason for one in judged if f"{one.suite}:{one.case}" in again]
-    assert all("measured in 8 fresh processes, since it was in doubt after the first" in reason for reason in said)
+    assert all("measured in 8 fresh processes, because it was a suspect after the first" in reason for reason in said)
     assert len(judge_run(new, baseline, RULE).unexplained) == 2
 
 

@@ -187,12 +187,12 @@ def _left_out(comparison: Comparison) -> dict[str, str]:
 
 
 def _noise(comparison: Comparison) -> str:
-    twins = comparison.twins
-    if not twins:
+    aa_pairs = comparison.aa_pairs
+    if not aa_pairs:
         return ""
-    largest = max(abs(math.log(twin.change.value)) for twin in twins)
-    wrong = sum(twin.kind is VerdictKind.REGRESSION for twin in twins)
-    seen = f"{len(twins)} comparisons of identical code differed by up to {math.expm1(largest):.2%}"
+    largest = max(abs(math.log(pair.change.value)) for pair in aa_pairs)
+    wrong = sum(pair.kind is VerdictKind.REGRESSION for pair in aa_pairs)
+    seen = f"{len(aa_pairs)} comparisons of identical code differed by up to {math.expm1(largest):.2%}"
     return f"{seen}; their times alone call {wrong} of them slower"
 
 

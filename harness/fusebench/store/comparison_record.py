@@ -128,7 +128,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     base: BaseRevision
     cases: list[ComparedCase]
     kernels: list[ComparedKernel]
-    twins: list[AAPair]
+    aa_pairs: list[AAPair] = msgspec.field(name="twins")
     """Comparisons of a kernel with itself: identical code of both sides, and the control arms."""
     calibration: CalibrationNote | None = None
     """Of the device that the comparison was made on; None where it was not calibrated."""

@@ -3,37 +3,25 @@
 Strongest first: the ratio to a yardstick timed in the same rounds, in which clocks and machine differences cancel; then raw time, only
 under an equal fingerprint; else none.  Nothing is dropped: what only one of the two runs holds is reported as missing or new.
 
-The yardstick is the stream, a single elementwise launch over the case's bytes, because it scatters least and is nobody's kernel under
-test: the streams of all cases of its duration together (`stats.drift`), or, where they are too few, the case's own.  What was measured of
-that stands in docs/statistics.md.
+The streaming yardstick is a single elementwise launch over the case's bytes: it scatters least and is no kernel under test.  The yardsticks
+of all cases of one class of duration count together (`verdict.yardsticks`); where they are too few, the case's own counts.
+docs/statistics.md has the measurements behind this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
 from ..schema import FAILED_STATUSES, Estimate, Measurement, Result, Role, Run, Status, Verdict, VerdictKind
-from ..stats.paired import describe_change, quotient
+from ..stats.paired import quotient
 from .accuracy_change import with_accuracy
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
-from .drift import drift_of, stream_drifts
 from .identical_code import verdict_on_unchanged
 from .margin_rule import Rule
-
-
-class Basis(StrEnum):
-    """What a verdict stands on."""
-
-    RATIO = "ratio"
-    """Time relative to a yardstick of the same run, new over old."""
-    RAW = "raw"
-    """Raw time, new over old, under an equal fingerprint."""
-    NONE = "none"
-    """No times were compared."""
+from .yardsticks import Basis, SpeedFinding, Yardstick, drift_of, relative_finding, yardstick_drifts
 
 
 class Presence(StrEnum):
@@ -74,23 +62,6 @@ def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
     return [judgement for key in keys if (judgement := judge.pair(new.get(key), old.get(key))) is not None]
 
 
-class _Finding(NamedTuple):
-    kind: VerdictKind
-    reason: str
-    change: Estimate | None
-    basis: Basis
-    yardstick_slower_too: bool = False
-    """Whether the kernel became slower, and the yardstick that it is compared with as well or more."""
-
-
-class _Yardstick(NamedTuple):
-    name: str
-    change: Estimate
-    """The kernel's time relative to it, new over old."""
-    under_test: bool = False
-    """Whether it is a kernel, which may have moved for the reason that the judged one did."""
-
-
 class _Judge:
     """Two runs and a rule; `pair` judges one kernel and case."""
 
@@ -100,13 +71,13 @@ class _Judge:
         self.old_cases = {summary.case.key: summary for summary in baseline.cases}
         self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
         self.old_suites = tuple(summary.name for summary in baseline.suites)
-        self.drifts = stream_drifts(run, baseline)
+        self.drifts = yardstick_drifts(run, baseline)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
         self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
-        """The judgement, or None where neither run has anything to say of the kernel."""
+        """The judgement on one kernel and case; None where neither run measured, checked or failed it."""
         if new is not None and new.status in FAILED_STATUSES:
             return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", presence=_presence(old))
         if new is not None and new.covers:  # the time of a part of the op is compared with nothing
@@ -119,7 +90,7 @@ class _Judge:
         if old is None or not _ran(old):
             why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
             return _judgement(new, VerdictKind.INCOMPARABLE, why, presence=Presence.NEW)
-        differences = self.differences + self._case_differences(new.case_key) + self._warm(new.case_key)
+        differences = self.differences + self._case_differences(new.case_key) + self._cold_labels_refused(new.case_key)
         if differences:
             return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
         return self._common(new, old)
@@ -144,12 +115,12 @@ class _Judge:
         reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
         return _judgement(new, VerdictKind.INCOMPARABLE, reason, presence=Presence.MISSING)
 
-    def _warm(self, key: str) -> list[str]:
-        """Where a case's samples carry the label `cold` and are not."""
-        sides = (("baseline", self.old_cases), ("run", self.new_cases))
+    def _cold_labels_refused(self, key: str) -> list[str]:
+        """The records in which a case's samples are labelled `cold` and are not."""
+        records = (("baseline", self.old_cases), ("run", self.new_cases))
         return [
-            f"cache state: the {side} is labelled cold, but {cases[key].not_cold}"
-            for side, cases in sides
+            f"cache state: the {which} is labelled cold, but {cases[key].not_cold}"
+            for which, cases in records
             if key in cases and cases[key].not_cold
         ]
 
@@ -166,99 +137,71 @@ class _Judge:
         same_code = new.code == old.code if new.code is not None and old.code is not None else None
         unchanged = same_code is True and change is not None
         if unchanged:
-            # What slows all kernels down alike is no noise of this one: it asks for a cause as a regression does.
-            alone = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
-            speed = verdict_on_unchanged(alone, self.other_differences)
+            # A common slowdown of all kernels is not noise of this one: it needs a cause, as a regression does.
+            by_times = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
+            speed = verdict_on_unchanged(by_times, self.other_differences)
         if change is not None and self.new_cases[new.case_key].in_doubt and new.measurement is not None:
-            again = f"measured in {new.measurement.processes} fresh processes, since it was in doubt after the first"
+            again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)
         judgement = _judgement(new, verdict.kind, verdict.reason, change=change, basis=basis)
-        if change is not None and verdict == speed:  # it stands on the times, and accuracy adds nothing
+        if change is not None and verdict == speed:  # the verdict rests on the times alone
             verdict = msgspec.structs.replace(judgement.verdict, gating=new.speed_gates)
             judgement = msgspec.structs.replace(judgement, verdict=verdict)
         return msgspec.structs.replace(judgement, same_code=same_code, kind_by_times=found.kind if unchanged else None)
 
-    def _speed(self, new: Result, old: Result) -> _Finding:
+    def _speed(self, new: Result, old: Result) -> SpeedFinding:
         if new.measurement is None or old.measurement is None:
             if new.status is old.status and new.accuracy is not None and old.accuracy is not None:
-                return _Finding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Basis.NONE)
-            return _Finding(VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Basis.NONE)
+                return SpeedFinding(VerdictKind.PASS, "accuracy alone was compared: neither run timed it", None, Basis.NONE)
+            return SpeedFinding(VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Basis.NONE)
         raw = quotient(new.measurement.time_us, old.measurement.time_us)
         judge = self._judged_by(new.measurement, old.measurement)
         yardsticks = self._yardsticks(new, old, raw)
         if (first := next(yardsticks, None)) is not None:
-            return _ratio(first, yardsticks, raw, judge)
+            return relative_finding(first, yardsticks, raw, judge)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
-            return _Finding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)
+            return SpeedFinding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)
         kind, reason = judge(raw)
-        return _Finding(kind, f"raw time: {reason}", raw, Basis.RAW)
+        return SpeedFinding(kind, f"raw time: {reason}", raw, Basis.RAW)
 
     def _judged_by(self, new: Measurement, old: Measurement) -> Callable[[Estimate], tuple[VerdictKind, str]]:
         """The rule, for changes of this kernel on this case."""
         return lambda change: self.rule.judge(change, new.time_us.value, launches_of(new, old))
 
-    def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[_Yardstick]:
-        """Those that both runs timed, the most trusted first: the streams of all cases of that duration, the case's own, the copy.  The
-        case's baseline kernel, a kernel under test, is one where there is at most one other.
+    def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[Yardstick]:
+        """The yardsticks that both runs timed, the most trusted first: the streaming yardsticks of all cases of that duration, the case's
+        own, the copy yardstick.  The case's baseline kernel, itself under test, is added where there is at most one other.
 
-        One by one, since most kernels need the first alone."""
+        One by one, because most kernels need only the first."""
         assert new.measurement is not None
         assert old.measurement is not None
         now, then = self.new_cases[new.case_key], self.old_cases[old.case_key]
         found = 0
         if (drift := drift_of(now, self.drifts)) is not None:
-            yield _Yardstick(f"the streams of {drift.cases} cases", quotient(raw, drift.factor))
+            yield Yardstick(f"the streaming yardsticks of {drift.cases} cases", quotient(raw, drift.factor))
             found += 1
-        for name, new_us, old_us in (("the stream", now.stream_us, then.stream_us), ("the copy", now.copy_us, then.copy_us)):
+        for name, new_us, old_us in (
+            ("the streaming yardstick", now.stream_us, then.stream_us),
+            ("the copy yardstick", now.copy_us, then.copy_us),
+        ):
             if new_us is not None and old_us is not None:
-                yield _Yardstick(name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us)))
+                yield Yardstick(name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us)))
                 found += 1
         speedups = old.measurement.speedup, new.measurement.speedup
         if found < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
-            yield _Yardstick(str(now.baseline), quotient(speedups[0], speedups[1]), under_test=True)
+            yield Yardstick(str(now.baseline), quotient(speedups[0], speedups[1]), under_test=True)
 
 
 def launches_of(new: Measurement, old: Measurement) -> int:
-    """Of one call, as a rule takes them: a kernel that was one launch on either side is held to what holds for one."""
+    """Launches of one call, for the margin: the fewer of both runs, so that a kernel of one launch in either run gets the narrow margin."""
     return min(new.kernels, old.kernels)
 
 
 def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:
     """The run's results by suite, case and kernel."""
     return {(result.suite, result.case, result.kernel): result for result in run.results}
-
-
-def _ratio(
-    first: _Yardstick, others: Iterable[_Yardstick], raw: Estimate, judge: Callable[[Estimate], tuple[VerdictKind, str]]
-) -> _Finding:
-    """The finding relative to the first yardstick, unless another one shows that what moved is not the kernel."""
-    change = first.change
-    kind, reason = judge(change)
-    reason = f"relative to {first.name}: {reason}"
-    moved = kind in (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
-    slower = kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw)[0] is VerdictKind.REGRESSION
-    asked = list(others) if moved or slower else []
-    if moved:
-        # Another torch may have changed the stream, and something may have disturbed this case's rounds and no others.
-        for name, versus, under_test in asked:
-            if judge(versus)[0] is not VerdictKind.PASS:
-                continue
-            unchanged = f"relative to {name} {describe_change(versus)}: unchanged"
-            if under_test and kind is VerdictKind.REGRESSION:
-                why = f"{unchanged}, so either {first.name} became faster or that kernel slower as well; find what they share ({reason})"
-                return _Finding(VerdictKind.UNDECIDED, why, versus, Basis.RATIO, yardstick_slower_too=True)
-            return _Finding(VerdictKind.PASS, f"{unchanged}, so what moved is not this kernel ({reason})", versus, Basis.RATIO)
-    if slower:
-        # The others scatter more than the first: they are asked only where raw times moved as well.
-        for name, versus, _ in asked:
-            if judge(versus)[0] is VerdictKind.REGRESSION:
-                both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first.name} with it"
-                why = f"{both}; find what they share ({reason})"
-                # The change stays that from the first yardstick: it is what others are judged by, and held against as noise.
-                return _Finding(VerdictKind.UNDECIDED, why, change, Basis.RATIO, yardstick_slower_too=True)
-    return _Finding(kind, reason, change, Basis.RATIO)
 
 
 def _index(run: Run) -> dict[tuple[str, str], Result]:

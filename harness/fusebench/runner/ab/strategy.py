@@ -151,7 +151,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
             base=self.base,
             cases=list(self._cases),
             kernels=kernels,
-            twins=list(self._aa_pairs),
+            aa_pairs=list(self._aa_pairs),
             spending=context.phases.spending(),
             warnings=context.distinct_warnings,
             complete=complete,

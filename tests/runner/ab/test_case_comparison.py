@@ -98,7 +98,7 @@ def test_times_that_the_memory_contradicts_are_not_judged_and_say_nothing_of_the
     assert found.verdict.reason.startswith("its times are labelled cold, but ")
     assert "GB/s of a copy that no cache holds" in found.verdict.reason
     assert only(comparison, B).verdict.kind is VerdictKind.PASS, "identical files need no times"
-    assert (comparison.twins, bench.pool.processes) == ([], 0)
+    assert (comparison.aa_pairs, bench.pool.processes) == ([], 0)
     assert any("scale:even is not judged" in warning for warning in comparison.warnings)
 
 

@@ -20,7 +20,7 @@ from fusebench.runner.count.strategy import CountingOptions, CountingStrategy, c
 from fusebench.runner.engine import Engine
 from fusebench.schema import Case, ExitCode, Role
 
-TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
+TOY_PROJECT = Path(__file__).parents[2] / "toy_project"
 Counting = Engine[Case, Any, Any, Any]
 CASE = Case(suite="scale", name="even", op="scale", params={"size": 8})
 

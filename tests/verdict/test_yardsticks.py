@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from fusebench.schema import Estimate, Run, VerdictKind
-from fusebench.verdict.drift import FEWEST_CASES, drift_of, stream_drifts
 from fusebench.verdict.judgement import Judgement, judge_each
 from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.yardsticks import FEWEST_CASES, drift_of, yardstick_drifts
 
 CASES = tuple(f"case_{number}" for number in range(9))
 
@@ -44,7 +44,7 @@ def at(judgements: list[Judgement], case: str, kernel: str) -> Judgement:
 
 def test_the_drift_is_the_median_of_the_streams_with_the_sign_tests_interval(make: Any) -> None:
     factors = {name: 1.0 + 0.01 * number for number, name in enumerate(CASES)}
-    ((duration, drift),) = stream_drifts(moved(make(), factors), make()).items()
+    ((duration, drift),) = yardstick_drifts(moved(make(), factors), make()).items()
     assert drift.cases == 9
     assert (drift.factor.value, drift.factor.low, drift.factor.high) == pytest.approx((1.04, 1.01, 1.07)), "of nine, the second and eighth"
     assert drift_of(make().cases[0], {duration: drift}) is drift
@@ -52,7 +52,7 @@ def test_the_drift_is_the_median_of_the_streams_with_the_sign_tests_interval(mak
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    from fusebench.verdict.drift import _median
+    from fusebench.verdict.yardsticks import _median
 
     generator = random.Random(5)
     for count in (8, 20, 43):
@@ -67,14 +67,14 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 
 def test_too_few_cases_other_work_and_repeats_make_no_drift(make: Any) -> None:
     few = make(cases=CASES[: FEWEST_CASES - 1])
-    assert stream_drifts(few, make()) == {}
-    assert stream_drifts(make(params={"tokens": 2048}), make()) == {}
+    assert yardstick_drifts(few, make()) == {}
+    assert yardstick_drifts(make(params={"tokens": 2048}), make()) == {}
     repeated = [msgspec.structs.replace(one, same_as="elsewhere") if one.case.name in CASES[:2] else one for one in make().cases]
-    assert stream_drifts(msgspec.structs.replace(make(), cases=repeated), make()) == {}
-    assert stream_drifts(make(copy=False), make()) == {}
+    assert yardstick_drifts(msgspec.structs.replace(make(), cases=repeated), make()) == {}
+    assert yardstick_drifts(make(copy=False), make()) == {}
     warm = [msgspec.structs.replace(one, not_cold="it moved 9 TB/s") if one.case.name == CASES[0] else one for one in make().cases]
     for sides in ((msgspec.structs.replace(make(), cases=warm), make()), (make(), msgspec.structs.replace(make(), cases=warm))):
-        assert stream_drifts(*sides) == {}, "a stream that was not cold says nothing of cold ones"
+        assert yardstick_drifts(*sides) == {}, "a stream that was not cold says nothing of cold ones"
 
 
 def test_of_the_fewest_cases_one_stream_that_scatters_does_not_widen_every_verdict(make: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_stream_that_scatters_in_one_case_accuses_and_praises_nobody(make: Any
     for factor in (0.9, 1.1):
         judgements = judge_each(moved(make(), {CASES[4]: factor}), make(), MarginRule())
         assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
-        assert judgements[0].verdict.reason.startswith("relative to the streams of 9 cases: ")
+        assert judgements[0].verdict.reason.startswith("relative to the streaming yardsticks of 9 cases: ")
 
 
 def test_a_slower_machine_accuses_nobody_and_a_kernel_that_is_slower_still_is_found(make: Any, synthetic: ModuleType) -> None:
@@ -107,8 +107,8 @@ def test_a_disturbed_case_is_told_by_its_own_stream(make: Any, synthetic: Module
     judgements = judge_each(moved(make(slow=slow), {CASES[2]: 1.1}, copy=True), make(), MarginRule())
     found = at(judgements, CASES[2], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.PASS
-    assert found.reason.startswith("relative to the stream +0.0%")
-    assert "unchanged, so what moved is not this kernel (relative to the streams of 9 cases: +10.0%" in found.reason
+    assert found.reason.startswith("relative to the streaming yardstick +0.0%")
+    assert "unchanged, so what moved is not this kernel (relative to the streaming yardsticks of 9 cases: +10.0%" in found.reason
 
 
 def test_a_kernel_that_is_slower_in_its_own_case_is_found_with_the_streams(make: Any, synthetic: ModuleType) -> None:
@@ -121,4 +121,4 @@ def test_what_slows_kernels_and_streams_but_not_copies_is_undecided(make: Any, s
     slow = {(case, kernel): 1.08 for case in CASES for kernel in synthetic.KERNELS}
     found = at(judge_each(moved(make(slow=slow), dict.fromkeys(CASES, 1.08)), make(), MarginRule()), CASES[0], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.UNDECIDED
-    assert "slower, and the streams of 9 cases with it" in found.reason
+    assert "slower, and the streaming yardsticks of 9 cases with it" in found.reason

@@ -29,7 +29,7 @@ def test_kernels_of_identical_files_pass_whatever_their_times_and_two_of_them_sh
     assert (found.verdict.kind, comparison.exit_code) == (VerdictKind.PASS, ExitCode.PASS)
     assert "identical source files; the measured +5" in found.verdict.reason
     assert bench.pool.processes == 0
-    assert {twin.kernel for twin in comparison.twins} == {A, B, f"control ({A})"}
+    assert {pair.kernel for pair in comparison.aa_pairs} == {A, B, f"control ({A})"}
     assert sorted(task.kernel for task in bench.worker.checks) == [A, B], "one side's check says it for both"
 
 
@@ -163,7 +163,7 @@ def test_an_interruption_while_a_finding_is_confirmed_leaves_what_was_measured(b
     record = engine.record()
     assert (record.kernels, record.complete, record.timer) == ([], False, "scripted")
     assert [one.case.key for one in record.cases] == [case.key]
-    assert {twin.kernel for twin in record.twins} == {B, f"control ({A})"}
+    assert {pair.kernel for pair in record.aa_pairs} == {B, f"control ({A})"}
     assert record.environment.state["warm_up"] == {case.key: {"seconds": 2.0}}
     assert {sample.process for sample in engine.samples} == {0, 1}
 
