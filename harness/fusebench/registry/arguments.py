@@ -87,9 +87,9 @@ class Arguments:
         """`kernel`, which takes one object of this class, as a function of the declared signature.
 
         The code is generated, as a dataclass's is: it costs one Python frame and no packing of arguments (0.09 us for seven arguments
-        under CPython 3.11), and torch.compile traces it.
+        under CPython 3.11), and torch.compile traces it.  Written as `object.__new__`, not by another name: torch 2.11 traces no alias.
         """
-        lines = ["call = new(cls)", *_assignments(cls, "call"), "return kernel(call)"]
+        lines = ["call = object.__new__(cls)", *_assignments(cls, "call"), "return kernel(call)"]
         bound: Callable[..., Any] = _generate(cls, f"bound({_signature(cls)})", lines, kernel=kernel)
         bound.__name__, bound.__qualname__, bound.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__doc__
         bound.__module__ = kernel.__module__
