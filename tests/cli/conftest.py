@@ -18,6 +18,12 @@ from fusebench.device.toolchain import TorchBuild
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
 
 
+@pytest.fixture(autouse=True)
+def unwatched_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches this machine's other processes, for a fifth of a second before each measurement on its CPU."""
+    monkeypatch.setattr("fusebench.device.cpu_load.busiest_processes", lambda: [])
+
+
 @pytest.fixture
 def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder: kernels `scale/split@1` and `scale/fast@2`, suites `scale` and `models/toy` of two cases each."""
