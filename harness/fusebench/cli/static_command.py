@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..schema import ExitCode, worst_exit_code
+from ..schema import ExitCode
 from .options import CaseOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def static(
     Exit codes: 0 pass; 1 a regression (with --gate); 4 incomparable, missing, or no baseline (with --gate); 5 a kernel does not compile.
     """
     from ..report.static_table import verdict_line
+    from ..verdict.exit_status import static_exit_code
     from .output import print_json
     from .selection import resolve_selection
     from .static_work import collect_all, find_targets, print_evidence, print_judgements, require_margin
@@ -74,7 +75,7 @@ def static(
     targets = find_targets(arch, gate=gate)
     selection = resolve_selection(suite=suite, op=op, kernel=None, case=case, kernels=kernels, load_kernels=False)
     reports = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)
-    code = ExitCode.KERNEL_FAILED if any(report.failed for report in reports) else ExitCode.PASS
+    code = static_exit_code((), reports)
     judgements: list[StaticJudgement] | None = None
     if gate:
         judgements, code = _judge(reports, selection, margin, allow_incomparable)
@@ -117,8 +118,7 @@ def _judge(
             remark("note", f"{report.target}: no baseline of {report.toolchain.slug}; shown against {file.stem}")
         judged.append(report)
         baselines.append(baseline)
-    judgements, code = judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable, released=True)
-    return judgements, worst_exit_code([code, *codes])
+    return judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable, released=True, others=codes)
 
 
 def _promote(reports: list[StaticReport], project: Project, *, force: bool) -> None:

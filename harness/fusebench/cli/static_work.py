@@ -91,11 +91,13 @@ def judge_against(
     allow_incomparable: bool,
     reference: str = "the baseline",
     released: bool = False,
+    others: Sequence[ExitCode] = (),
 ) -> tuple[list[StaticJudgement], ExitCode]:
     """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to.
 
     Args:
         released: whether `old` holds released versions, whose machine code must not change.
+        others: exit codes for other reasons, such as a target without a baseline.
     """
     from ..evidence.static_gate import judge
     from ..verdict.exit_status import static_exit_code
@@ -106,7 +108,7 @@ def judge_against(
         for after, before in zip(new, old, strict=True)
         for judgement in judge(after, before, margin=margin, cases=keys, reference=reference, released=released)
     ]
-    return judgements, static_exit_code(judgements, new, allow_incomparable=allow_incomparable)
+    return judgements, static_exit_code(judgements, new, allow_incomparable=allow_incomparable, others=others)
 
 
 def print_evidence(reports: Sequence[StaticReport]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a kernel has become less accurate than it was: against the baseline, or against the other side of one comparison.
+"""Whether a kernel has become less accurate: than in the baseline run, or than in the base revision of `ab`.
 
 The contract compares a kernel with the split chain and allows it 1.5 x the error; a kernel could lose a third of its accuracy and still
 keep it.  Growth is judged with its own, narrower margin, and a kernel that got faster by it has not improved.
@@ -24,11 +24,11 @@ DRAW_SCATTER = 10.0
 reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
 
 PLAIN_SCATTER = 120.0
-"""The same of plain errors, which older records hold for cases of few rows: they follow a few outlier channels.  Between three nightlies, 5
-of 161 unchanged kernels and cases grew by 15 to 18 %, all at 4e5 elements."""
+"""The same scatter for plain errors, which older records hold for cases of few rows: they follow a few outlier channels.  Between three
+nightlies, 5 of 161 unchanged kernels and cases grew by 15 to 18 %, all at 4e5 elements."""
 
 MOST_PLAIN_SCATTER = 0.2
-"""What that adds at most: those of 2e4 elements grew by nothing, where 120 / sqrt(n) would have let errors grow by 87 %."""
+"""The most that this scatter adds: errors of 2e4 elements did not grow, where 120 / sqrt(n) would have allowed 87 %."""
 
 
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
@@ -50,7 +50,7 @@ def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
 
 
 def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, bool]:
-    """The growth, of what it is, and whether that is plain errors."""
+    """The largest growth of an output's error, its name in words, and whether plain errors were compared."""
     before = {(one.name, one.unit): one for one in old.outputs}
     both = [(one, earlier) for one in new.outputs if (earlier := before.get((one.name, one.unit))) is not None]
     if both:
@@ -63,7 +63,7 @@ def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, bool]:
 
 
 def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
-    """The growth, and of what it is."""
+    """The growth of one output's error, and its name in words."""
     own, earlier = (max(one.rms, one.floor) for one in (new, old))
     what = f"rms error of output {new.name!r}"
     if new.rounding is None or old.rounding is None:
@@ -74,7 +74,7 @@ def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
 
 
 def _on_other_draws(error: float, rounding: float, there: float) -> float:
-    """What an RMS `error` would be on draws whose exact results round with an error of `there` instead of `rounding`.
+    """The RMS `error` as it would be on draws whose exact results round with an error of `there` instead of `rounding`.
 
     What a kernel adds to rounding its result is independent of it, so their squares add up.  A mere multiple of `rounding` would be wrong
     where the kernel adds most of the error, and arbitrary where next to no result needs rounding.
@@ -84,10 +84,10 @@ def _on_other_draws(error: float, rounding: float, there: float) -> float:
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
-    """What has grown beyond its margin, in words; empty where nothing has.
+    """The error that has grown beyond its margin, in words; empty where none has.
 
-    `paired` says that both were checked on the same inputs, as the two sides of one comparison are; a stored baseline's never are for
-    certain, since an equal seed draws other inputs under another torch.
+    `paired`: both were checked on the same inputs, as head and base are in `ab`.  With a stored baseline this is never certain: an equal
+    seed draws other inputs under another torch.
     """
     elements = max(1, min(new.elements, old.elements))
     growth, what, plain = _worst_output(new, old)
@@ -104,12 +104,12 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
 
 
 def less_accurate(new: Result, old: Result) -> bool:
-    """Whether a regression stands on accuracy, whatever the times say."""
+    """Whether accuracy alone makes a regression, whatever the times say."""
     return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
 
 
 def _draw_scatter(elements: int, plain: bool) -> float:
-    """What an error may grow by between different draws, as a share."""
+    """Allowed growth of an error between different draws, as a share."""
     usual = DRAW_SCATTER / math.sqrt(elements)
     return max(usual, min(PLAIN_SCATTER / math.sqrt(elements), MOST_PLAIN_SCATTER)) if plain else usual
 
@@ -117,8 +117,8 @@ def _draw_scatter(elements: int, plain: bool) -> float:
 def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *, paired: bool = False) -> Verdict:
     """The verdict on speed and accuracy together: a loss of accuracy is a regression whatever the speed.
 
-    `paired` is as in `accuracy_loss`.  An improvement whose accuracy was checked before and is not now stays undecided: what it was
-    bought with is unknown.
+    `paired` is as in `accuracy_loss`.  An improvement whose accuracy was checked before and is not now stays undecided: it may have been
+    bought with accuracy.
     """
     if new is None or old is None:
         if old is not None and speed.kind is VerdictKind.IMPROVEMENT:
@@ -133,7 +133,7 @@ def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *,
 
 
 def _relative_growth(new: tuple[float, float], old: tuple[float, float]) -> float:
-    """Growth of an error, each side a pair of the kernel's own and the split chain's, relative to the latter where both are known.
+    """Growth of an error, relative to the split chain's where that is known.  `new` and `old`: the kernel's own error, the split chain's.
 
     A record keeps the figures of the output and the magnitude of inputs on which the kernel compared worst.  That need not be the same one
     on both sides, and errors grow with the magnitude, which goes from 1e-3 to 1e3: absolute ones differ by as much for no reason.

@@ -1,6 +1,6 @@
-"""What of a baseline a run is judged by: a run that was asked for a part says nothing of the rest, and is not to be blamed for it.
+"""Baseline scope: the part of a baseline that a run is judged by.  A run that measured a selection is not judged by the rest.
 
-What was asked for stands in the run's record.  What was asked for and is not there was lost.
+The run's record holds its selection.  A case or kernel that was selected and is not in the run was lost.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ..schema import Case, KernelId, Run
 
 
 def selected_part(run: Run, baseline: Run) -> Run:
-    """`baseline` as if it held nothing but the suites, op, cases and kernels that `run` was asked for."""
+    """`baseline` reduced to the suites, op, cases and kernels that `run` was asked for."""
     part = _without_suites(baseline, _absent_suites(run, baseline))
     return _of_kernels(_of_cases(part, run), run)
 
 
 def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `part` of `baseline` leaves out: suites, then `suite:case` of the suites that it holds, both in the baseline's order."""
+    """The suites that `part` of `baseline` lacks, then the `suite:case` it lacks in the suites it holds, in the baseline's order."""
     cases = [summary.case for summary in baseline.cases]
     kept = {summary.case.key for summary in part.cases}
     suites = {summary.case.suite for summary in part.cases}
@@ -30,7 +30,7 @@ def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def _absent_suites(run: Run, baseline: Run) -> tuple[str, ...]:
-    """Suites of `baseline` of which `run` holds no case because it was asked for others, in the baseline's order.
+    """Suites of `baseline` without a case in `run` because the run was asked for other suites, in the baseline's order.
 
     A suite that was named was asked for.  Where both were asked for the same suites, what is absent was lost; so it was where nothing is
     left.  A record that does not say what was asked for was asked for what it holds.

@@ -1,4 +1,4 @@
-"""What keeps two runs' figures from being compared: the run as a whole, its raw times, or one case's.
+"""Differences that keep two runs from being compared: as a whole, by raw times, or on one case.
 
 Every difference is told as `what: old -> new`; no difference means that the two may be compared.
 """
@@ -19,7 +19,7 @@ class Recorded(Protocol):
 
 
 def record_differences(run: Run, baseline: Run) -> list[str]:
-    """What rules out any comparison of the two runs' times."""
+    """Differences that rule out any comparison of the two runs' times."""
     versions = (baseline.schema_version, run.schema_version)
     pairs = (
         ("schema version", *(("same", "same") if COMPARABLE_VERSIONS.issuperset(versions) else versions)),
@@ -31,7 +31,7 @@ def record_differences(run: Run, baseline: Run) -> list[str]:
 
 
 def fingerprint_differences(run: Recorded, baseline: Recorded) -> list[str]:
-    """What rules out comparing raw times, over and above `record_differences`.
+    """Differences that rule out comparing raw times, besides `record_differences`.
 
     The Python version and the processor on a CPU only: a GPU's time does not depend on them, nor on which board of the model it is.
     """
@@ -39,12 +39,12 @@ def fingerprint_differences(run: Recorded, baseline: Recorded) -> list[str]:
 
 
 def toolchain_changes(run: Recorded, baseline: Recorded) -> list[str]:
-    """Those of `fingerprint_differences` that both records know: what one of them does not say may have been the same."""
+    """The `fingerprint_differences` that both records know; a value that one record lacks may have been the same."""
     return [_told(name, old, new) for name, old, new in _fingerprints(run, baseline) if old != new and old and new]
 
 
 def board_differences(run: Recorded, baseline: Recorded) -> list[str]:
-    """Whether the runs were made on two boards of the model, whose clocks and memory need not be equally fast."""
+    """The two boards, where the runs were made on different boards of the model: their clocks and memory may differ in speed."""
     old, new = baseline.environment.device_uuid, run.environment.device_uuid
     return [f"board: {old or 'unknown'} -> {new or 'unknown'}"] if old != new else []
 
@@ -56,7 +56,7 @@ def harness_differences(run: Recorded, baseline: Recorded) -> list[str]:
 
 
 def case_differences(case: Case, baseline: Case) -> list[str]:
-    """What a case that kept its name computes otherwise."""
+    """Differences in op and parameters of a case that kept its name."""
     pairs = {"op": (baseline.op, case.op)}
     for name in sorted(case.params.keys() | baseline.params.keys()):
         pairs[f"parameter {name}"] = (baseline.params.get(name, "absent"), case.params.get(name, "absent"))
@@ -64,7 +64,7 @@ def case_differences(case: Case, baseline: Case) -> list[str]:
 
 
 def _fingerprints(run: Recorded, baseline: Recorded) -> Iterator[tuple[str, str | int | None, str | int | None]]:
-    """What is compared, the baseline's and the run's."""
+    """Name, the baseline's value and the run's value of everything compared."""
     names = ["driver", "cuda", "torch", "triton", "ptxas", "ptxas_blackwell"]
     if run.environment.device == "cpu":
         names += ["python", "cpu", "cpu_count"]

@@ -19,18 +19,18 @@ from .record_validation import require_valid
 
 
 class Figure(StrEnum):
-    """What a series is made of; each grows as the kernel gets slower."""
+    """The figure that a series holds; each grows as the kernel gets slower."""
 
     SOL = "sol"
-    """Time over that of the faster yardstick (copy or elementwise launch) of the same rounds: one over the share of the speed of light."""
+    """The kernel's time over that of the faster yardstick (copy or streaming) of the same rounds: 1 / share of the speed of light."""
     SPEEDUP = "speedup"
-    """Time over that of the case's baseline, the split chain, in the same rounds: one over the speedup."""
+    """The kernel's time over that of the case's baseline, the split chain, in the same rounds: 1 / speedup."""
     RAW = "raw"
-    """Microseconds: only from the newest run's board, driver and toolchain."""
+    """Microseconds, from runs with the newest run's board, driver and toolchain only."""
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
-    """What one run says of one kernel on one case."""
+    """The figures of one kernel on one case in one run."""
 
     time_us: float
     sol: float | None
@@ -38,7 +38,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     gating: bool
 
     def value(self, figure: Figure) -> float | None:
-        """The figure, or None where the run has none: a baseline has no speedup, and a run without a yardstick no share."""
+        """The figure; None where the run has none: a baseline has no speedup, and a run without a yardstick has no share."""
         if figure is Figure.RAW:
             return self.time_us
         quotient = self.sol if figure is Figure.SOL else self.speedup
@@ -46,20 +46,20 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a history needs of one run: a hundred records would not fit into memory."""
+    """The part of one run that a history needs: a hundred whole records would not fit into memory."""
 
     run: Run
     """The record without its cases and results."""
     time: datetime
     cases: dict[str, Case]
-    """By `suite:name`, without those whose label `cold` is contradicted."""
+    """By `suite:name`; cases whose label `cold` is contradicted are left out."""
     baselines: dict[str, str | None]
     readings: dict[tuple[str, str], Reading]
-    """By case key and kernel id: what was measured of whole ops."""
+    """By case key and kernel id; kernels that cover a part of their op are left out."""
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is no part of the history, and why."""
+    """A run that the history leaves out, and why."""
 
     run: str
     time: datetime
@@ -74,16 +74,16 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     figure: Figure
     places: tuple[int, ...]
-    """Of the runs that hold it, in the history's order."""
+    """Numbers of the runs that hold the series, in the history's order."""
     values: tuple[float, ...]
     times_us: tuple[float, ...]
     gating: bool
-    """Whether it has a say in the exit code: it is neither a peer's nor torch.compile's, and the newest run that has the case still
-    measured it."""
+    """Whether it can change the exit code: the kernel is neither a peer's nor torch.compile's, and the newest run with the case measured
+    it."""
 
     @property
     def yardsticks_us(self) -> tuple[float, ...]:
-        """Time of what the figure is relative to; for raw times there is none, and this is 1 us throughout."""
+        """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none."""
         return tuple(time / value for time, value in zip(self.times_us, self.values, strict=True))
 
 
@@ -92,7 +92,7 @@ Wanted = Callable[[Case, str], bool]
 
 
 def snapshot(run: Run) -> Snapshot:
-    """What a history keeps of `run`.
+    """Reduce `run` to the part that a history needs.
 
     Raises:
         RunRecordError: the record holds what no measurement gives, its device was not fit to measure, or its time cannot be read.

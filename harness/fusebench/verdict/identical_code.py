@@ -32,13 +32,14 @@ def verdict_on_identical(change: Estimate | None) -> Verdict:
 
 
 def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:
-    """The verdict on code that two runs of different times have in common, `speed` being what their times alone say.
+    """The verdict on machine code that is the same in both runs.
 
-    The kernel is not accused, and not praised.  But code that has become slower says that something else has: until that is found, or
-    found to be noise, it is undecided.  Within the margin, across it or faster beyond it, it passes.
+    A slowdown of the same code has another cause: until it is found, or shown to be noise, the verdict is undecided.  Within the margin,
+    across it, or faster beyond it, the kernel passes.
 
     Args:
-        differences: what else differs between the two runs, to be named as a suspect.
+        speed: the verdict by the times alone.
+        differences: other differences between the two runs, which the reason names as suspects.
     """
     if speed.change is None:
         return speed

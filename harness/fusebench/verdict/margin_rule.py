@@ -1,4 +1,4 @@
-"""How a measured change becomes a verdict.  A rule sees the change and the time it stands on, and nothing else."""
+"""How a measured change becomes a verdict.  A rule sees only the change, the kernel's time and its launches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ double 9."""
 
 
 class Rule(Protocol):
-    """Anything that judges one change."""
+    """A rule that judges one change."""
 
     def judge(self, change: Estimate, time_us: float, launches: int = 1) -> tuple[VerdictKind, str]:
         """The verdict and its sentence.
@@ -36,7 +36,7 @@ class Rule(Protocol):
 
 
 class MarginRule:
-    """Three-way: a verdict needs the whole interval on one side of the margin; what straddles it is undecided."""
+    """Three-way: a verdict needs the whole interval on one side of the margin; an interval that crosses it is undecided."""
 
     def __init__(self, margin: float = DEFAULT_MARGIN, floor_us: float = DEFAULT_FLOOR_US) -> None:
         """`margin` is a share of the old time (0.03 = 3 %); `floor_us` widens it for kernels so short that it is less than that.  Both are

@@ -21,7 +21,7 @@ from .judgement import Judgement, launches_of, results_by_place
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """What identical code of one class showed: of calls of such durations, and of one launch or of several."""
+    """What the A/A pairs of one class of calls showed."""
 
     low_us: float
     high_us: float
@@ -30,7 +30,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     largest: float
     """The largest apparent change in either direction, as a share."""
     beyond: int
-    """How many the times alone would have called a regression or an improvement."""
+    """Number of pairs that their times alone would have called a regression or an improvement."""
     several_launches: bool = False
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True):
-    """What identical code showed: absolute log ratios, ascending."""
+    """Sizes of the apparent changes of A/A pairs: absolute log ratios, ascending."""
 
     sizes: tuple[float, ...]
 
@@ -66,12 +66,12 @@ def noise_by_class(aa_pairs: Iterable[AAPair]) -> NoiseByClass:
 
 
 def noise_near(noise: NoiseByClass, time_us: float, launches: int) -> Noise:
-    """That of `noise_by_class` among calls like one that takes `time_us` microseconds and makes so many launches; empty without any."""
+    """The noise of the class of calls of `time_us` microseconds and `launches` launches; empty without any pair."""
     return noise.get(call_class(time_us, launches), Noise(()))
 
 
 def spread_of(aa_pairs: Sequence[AAPair]) -> list[Spread]:
-    """What identical code showed, by class of calls: those of one launch first, the shortest first."""
+    """What A/A pairs showed, by class of calls: calls of one launch first, the shortest first."""
     edges = [0.0, *DURATION_CLASSES_US, math.inf]
     beyond: dict[tuple[bool, int], int] = defaultdict(int)
     for pair in aa_pairs:

@@ -1,4 +1,4 @@
-"""Whether a record can be judged, or shown, at all: figures that no measurement gives are a corrupted record, not a regression.
+"""Record validation: whether a record can be judged or shown.  Impossible figures mean a corrupted record, not a regression.
 
 A NaN compares as neither slower nor faster, so that whatever follows from it is chance; a report divides by some figures and takes
 logarithms of others.  What is merely too little to judge (no case, one replicate) can still be shown.
@@ -17,11 +17,11 @@ from ..store.baselines import load_baseline
 FEWEST_REPLICATES = 2
 """One replicate gives no interval, and a gate without intervals calls noise a change."""
 SHOWN = 4
-"""Faults that are named; a record with one is often full of them."""
+"""Number of faults that a message names; a record with one fault is often full of them."""
 
 
 def require_valid(run: Run, what: str = "run") -> None:
-    """Raise RunRecordError, naming the first faults, where `run` holds something that no measurement gives.
+    """Refuse a run with impossible or too few figures: raise RunRecordError, which names the first faults.
 
     `what` says which record it is (`run`, `baseline`).  Looks at every figure once.
     """
@@ -41,19 +41,19 @@ def load_valid_baseline(results: Path, device_name: str) -> Run | None:
 
 
 def require_showable(run: Run) -> None:
-    """Raise RunRecordError, naming the first of its `impossible` figures, where `run` holds any."""
+    """Refuse a run with `impossible` figures: raise RunRecordError, which names the first."""
     _refuse(f"run {run.id} cannot be shown", impossible(run))
 
 
 def faults(run: Run) -> list[str]:
-    """What speaks against judging the record: what is impossible in it, then what is too little; empty for a sound one."""
+    """Reasons not to judge the record: impossible figures, then too few figures; empty for a valid record."""
     if not run.cases or not run.results:
         return [f"it holds {len(run.cases)} cases and {len(run.results)} results; expected at least one of each (an empty suite?)"]
     return [*impossible(run), *(text for result in run.results for text in _too_few(result))]
 
 
 def impossible(run: Run) -> list[str]:
-    """What no measurement gives, in the record's order: figures that cannot be, and what is there twice or is missing beside another."""
+    """Figures that no measurement gives, entries that appear twice, and missing counterparts, in the record's order."""
     found = [f"case {key} is there {times} times" for key, times in Counter(one.case.key for one in run.cases).items() if times > 1]
     places = Counter((one.case_key, one.kernel) for one in run.results)
     found += [f"{kernel} on {key} is there {times} times" for (key, kernel), times in places.items() if times > 1]

@@ -1,4 +1,4 @@
-"""The change points of a whole history: hundreds of series, of which some always look as if they had moved.
+"""The change points of a whole history.  Among hundreds of series some always look as if they had moved, so FDR control decides.
 
 A series is called changed when its own p-value stands by Benjamini and Hochberg's rule among all series looked at.  What is reported must
 itself satisfy the rule: with R changed of m, each has p <= R x rate / m, where R counts only series with a change beyond the margin.
@@ -13,15 +13,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import ExitCode
+from ..schema import ExitCode, VerdictKind
 from ..stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels
 from ..stats.fdr import DEFAULT_RATE, select
 from ..stats.random_orders import RandomOrders
+from .exit_status import exit_code_of
 from .history import Figure, Series
 
 DEFAULT_MARGIN = 0.01
 """Levels closer than 1 % are one.  The medians of five nights or more each lie within about 0.3 % of their level at 12 us and 0.5 % at
-2.8 us on an H200; nights differ by what placements do not average out (temperature, driver state), which is left as much room again."""
+2.8 us on an H200.  Nights also differ by effects that placements do not average out (temperature, driver state); the margin leaves as much
+room again for these."""
 
 FLOOR_US = 0.032
 """The margin is never less than one tick of CUPTI's clock on the same GPU."""
@@ -35,9 +37,9 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     """A series that moved from one level to another."""
 
     place: int
-    """Of the first run of the new level, among the history's runs."""
+    """Number of the first run of the new level, among the history's runs."""
     place_before: int
-    """Of the last run of the level before, which need not be the run before: not every run holds every series."""
+    """Number of the last run of the level before.  It need not be the previous run: not every run holds every series."""
     p_value: float
     adjusted_p: float
     """After all series looked at: the false-discovery rate at which the change would stand."""
@@ -49,9 +51,9 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     time_change: float
     """Change of the kernel's own time between the two levels, new over old."""
     yardstick_change: float | None
-    """The same of what the figure is relative to; None for raw times."""
+    """Change of the yardstick's time between the two levels, new over old; None for raw times."""
     yardstick_moved: bool
-    """Whether the kernel's own time stayed within the margin and the yardstick's did not: then another thing changed than the kernel."""
+    """Whether the yardstick's time moved beyond the margin and the kernel's own time did not: the kernel is then not the cause."""
 
     @property
     def change(self) -> float:
@@ -64,23 +66,23 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """A series and what happened to it."""
+    """A series and its shifts."""
 
     series: Series
     shifts: tuple[Shift, ...]
     too_short: bool
-    """Whether it has too few runs to be divided."""
+    """Whether the series has too few runs to be divided."""
 
     @property
     def newest_slower(self) -> bool:
-        """Whether its newest level is slower than the one before, and that for no other reason than the kernel."""
+        """Whether the newest level is slower than the one before, and the kernel, not the yardstick, is the cause."""
         return bool(self.shifts) and self.shifts[-1].slower and not self.shifts[-1].yardstick_moved
 
 
 def find_shifts(
     series: Sequence[Series], *, margin: float = DEFAULT_MARGIN, rate: float = DEFAULT_RATE, test: Significance | None = None
 ) -> list[Track]:
-    """What happened to every one of `series`, in their order.
+    """Find the shifts of every one of `series`, in their order.
 
     Args:
         series: of one history.  Those too short to be divided are not looked at, and do not count among the m.
@@ -116,7 +118,7 @@ def orders_needed(count: int, rate: float = DEFAULT_RATE) -> int:
 
 
 def blind(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> bool:
-    """Whether the series are so short, or so many for their length, that none of them could have been called changed by itself."""
+    """Whether no single series could have been called changed, because all are too short, or too many for their length."""
     lengths = [len(track.series.values) for track in tracks if not track.too_short]
     return not lengths or least_p_value(max(lengths)) > rate / len(lengths)
 
@@ -130,10 +132,10 @@ def runs_needed(count: int, rate: float = DEFAULT_RATE) -> int:
 
 
 def history_exit_code(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> ExitCode:
-    """REGRESSION where the newest level of a series that decides is slower; UNDECIDED where nothing could have been seen."""
-    if any(track.newest_slower for track in tracks if track.series.gating):
-        return ExitCode.REGRESSION
-    return ExitCode.UNDECIDED if blind(tracks, rate) else ExitCode.PASS
+    """What `history --gate` returns: 1 where the newest level of a gating series is slower, 4 where no change could have been seen."""
+    slower = [VerdictKind.REGRESSION for track in tracks if track.series.gating and track.newest_slower]
+    unseen = [VerdictKind.UNDECIDED] if blind(tracks, rate) else []
+    return exit_code_of([*slower, *unseen])
 
 
 def _divided(series: Sequence[Series], rate: float, test: Significance) -> tuple[list[list[Cut]], int]:

@@ -1,7 +1,7 @@
-"""What a gate must say besides regressions: that a suite has shrunk, and that something got faster for no known reason.
+"""Two findings that a gate reports besides regressions: suites that shrank, and improvements without a known cause.
 
-Both are how a benchmark comes to say less than it did while it stays green.  A case that was dropped cannot regress; an improvement
-without a cause is a changed measurement until shown otherwise, and the next run's baseline if nobody asks.
+Through both a benchmark says less than before while it stays green.  A dropped case cannot regress.  An improvement without a cause is a
+changed measurement until proven otherwise, and it becomes the next baseline if nobody asks.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .comparability import toolchain_changes
 from .judgement import Judgement
 
 YARDSTICK_LIMIT = 1.10
-"""The fastest of 866 timings of one H200 reached 1.053 times the speed of its faster yardstick, which is a copy or a stream of as many
-bytes in the same rounds.  Twice that much is no longer a matter of how well a kernel is written."""
+"""The fastest of 866 timings of one H200 reached 1.053 times the speed of its faster yardstick, a copy or streaming yardstick of as many
+bytes in the same rounds.  Twice that excess cannot come from a well-written kernel."""
 
 
 class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one suite of the baseline has lost in the run."""
+    """The losses of one suite of the baseline in the run."""
 
     suite: str
     cases: tuple[str, ...]
-    """Cases of which nothing is in the run."""
+    """Cases that the run does not hold."""
     kernels: tuple[str, ...]
-    """`case: kernel` that were measured or checked in the baseline and are neither now, in cases that are still there."""
+    """`case: kernel` that were measured or checked in the baseline and are neither now; their cases are still there."""
     untimed: tuple[str, ...]
     """`case: kernel` that were timed and are only checked now."""
     unchecked: tuple[str, ...]
     """`case: kernel` whose accuracy was known and is not now."""
     lost_weight: float
-    """Share of the suite's launches per denoise step that the lost cases stand for."""
+    """Share of the suite's launches per denoise step in the lost cases."""
 
     def __str__(self) -> str:
         parts = [
@@ -61,7 +61,7 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:
-    """The suites of `baseline` that say less in `run`, in the baseline's order; those that are untouched are left out.
+    """The suites of `baseline` that lost something in `run`, in the baseline's order.
 
     A failed kernel is not a lost one: it has its own verdict.
     """
@@ -95,8 +95,8 @@ def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:
 def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline: Run) -> list[Unexplained]:
     """Improvements of `run` over `baseline` that neither changed code nor a changed toolchain accounts for.
 
-    Nor does either account for a kernel that leaves the yardsticks of its own rounds behind (`YARDSTICK_LIMIT`).  That alone is asked of
-    improvements without a say in the exit code: another library, and torch.compile, which tunes anew, change code that no record holds.
+    Neither of these accounts for a kernel much faster than the yardsticks of its own rounds (`YARDSTICK_LIMIT`).  Advisory improvements are
+    held to this limit only: another library, and torch.compile, which tunes anew, change code that no record holds.
     """
     toolchain = toolchain_changes(run, baseline)
     shares = {(result.case_key, result.kernel): result.measurement.sol for result in run.results if result.measurement is not None}
