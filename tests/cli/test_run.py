@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.runner.run.precision import LOOKS
-from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
+from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
 from fusebench.schema import CacheState, ExitCode, Status
 from fusebench.store.run_folder import read_run
 from helpers import run_bench
@@ -85,7 +85,7 @@ def test_a_timer_that_loses_records_is_exit_code_3_and_what_was_measured_is_kept
 
 
 def test_a_fault_of_fusebench_keeps_what_was_measured(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
-    def faulty(task: MeasureTask) -> Measured:
+    def faulty(task: TimeTask) -> Measured:
         if task.case.name == "odd":
             raise ZeroDivisionError("of our own making")
         return measured(task, 2.0)
@@ -119,7 +119,7 @@ def test_a_fault_in_judging_keeps_the_whole_run_without_verdicts(
 def test_a_run_that_was_interrupted_before_any_result_leaves_nothing(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
     (project / "kernels" / "scale" / "fast.py").unlink()
 
-    def interrupt(task: MeasureTask) -> Measured:
+    def interrupt(task: TimeTask) -> Measured:
         raise KeyboardInterrupt
 
     workers.timed = interrupt

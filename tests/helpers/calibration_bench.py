@@ -18,8 +18,14 @@ from fusebench.runner.calibrate.visit import CalibrationOptions
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
 from fusebench.runner.workers.pool import WorkerPool
+<<<<<<< HEAD
 from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
 from fusebench.schema import CacheState, Case, Injection, Sample, SamplingPlan, Status
+=======
+from fusebench.runner.workers.protocol import CalibrationTask, Failure, Measured
+from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
+from fusebench.stats.injection import Injection
+>>>>>>> 9a8007a (Split the worker's task by what it asks for: time, compare, confirm, calibrate)
 from fusebench.stats.sequential import Plan
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.pairs import Judge, Lengths
@@ -53,14 +59,14 @@ class FakeWorker:
         sees_launches: bool = True,
         refuses_rows: bool = False,
         growth: Callable[[int], float] = half_of_the_work,
-        before_asked: Callable[[MeasureTask], None] = lambda task: None,
+        before_asked: Callable[[CalibrationTask], None] = lambda task: None,
     ) -> None:
         """`failing` and `warm` are in the names of cases that crash, and of cases whose arms of usual size outrun the memory."""
         self.scatter, self.shift, self.failing, self.warm, self.before_asked = scatter, shift, failing, warm, before_asked
         self.sees_launches, self.growth = sees_launches, growth
         self.refuses_rows = refuses_rows
         self.random = random.Random(seed)
-        self.tasks: list[MeasureTask] = []
+        self.tasks: list[CalibrationTask] = []
 
     def time_ns(self, params: dict[str, Any]) -> float:
         return 12_000 * self.growth(params["elements"]) + params.get("delay_ns", 0)
@@ -70,12 +76,12 @@ class FakeWorker:
             return 0
         return 2 if params.get("delay_ns", 0) > 0 else 1
 
-    def ask(self, task: MeasureTask, on_progress: Any) -> Measured | Failure:
+    def ask(self, task: CalibrationTask, on_progress: Any) -> Measured | Failure:
         self.before_asked(task)
         self.tasks.append(task)
         if self.failing and self.failing in task.case.name:
             return Failure(status=Status.CRASHED, reason="planted")
-        if self.refuses_rows and any(arm.params is not None for arm in task.extra_arms):
+        if self.refuses_rows and any(arm.params is not None for arm in task.arms):
             return Failure(status=Status.CRASHED, reason="frames must divide tokens")
         judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks is not None else None
         lengths = Lengths(task.pairs, task.lengths) if task.lengths is not None else None
@@ -94,7 +100,7 @@ class FakeWorker:
         return Measured(
             samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
             timer_retries=0, compared=judge.compared() if judge else {},
-            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.extra_arms},
+            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.arms},
             coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
         )  # fmt: skip
 
@@ -106,9 +112,9 @@ class FakeWorker:
 
     def dismiss(self) -> None: ...
 
-    def replicate(self, task: MeasureTask, number: int) -> list[Sample]:
+    def replicate(self, task: CalibrationTask, number: int) -> list[Sample]:
         samples = []
-        for position, arm in enumerate(task.extra_arms):
+        for position, arm in enumerate(task.arms):
             luck = self.random.gauss(0.0, self.scatter) + (self.shift if arm.name.endswith(": new") else 0.0)
             params = arm.params or task.case.params
             time = self.time_ns(params) * math.exp(luck)

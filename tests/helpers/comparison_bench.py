@@ -19,7 +19,7 @@ from fusebench.runner.ab.strategy import ComparisonOptions, ComparisonStrategy
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
 from fusebench.runner.workers.pool import WorkerPool
-from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
+from fusebench.runner.workers.protocol import Checked, CheckTask, CompareTask, ConfirmTask, Failure, Measured
 from fusebench.schema import Accuracy, CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import BaseRevision, ComparedKernel, Comparison
@@ -41,12 +41,12 @@ class FakeWorker:
         self.fresh_factors: Callable[[int, str], float] = lambda process, arm: self.factors.get(arm, 1.0)
         self.same_code: dict[str, bool | None] = {}
         self.rms: dict[str, float] = {}
-        self.warm: Callable[[MeasureTask], bool] = lambda task: False
+        self.warm: Callable[[CompareTask | ConfirmTask], bool] = lambda task: False
         """Whether a measurement's times are faster than the memory that it saw."""
         self.checks: list[CheckTask] = []
-        self.first: list[MeasureTask] = []
-        self.fresh: list[MeasureTask] = []
-        self.before_measuring: Callable[[MeasureTask], Failure | None] = lambda task: None
+        self.first: list[CompareTask] = []
+        self.fresh: list[ConfirmTask] = []
+        self.before_measuring: Callable[[CompareTask], Failure | None] = lambda task: None
         self.said: dict[str, Any] = {}
         """Fields of the first process's answers."""
         self.before_confirming: Callable[[int], None] = lambda process: None
@@ -62,7 +62,7 @@ class FakeWorker:
             return failure
         return msgspec.structs.replace(self._measured(task, lambda arm: self.factors.get(arm, 1.0)), **self.said)
 
-    def ask_fresh(self, task: MeasureTask, process: int) -> Measured | Failure:
+    def ask_fresh(self, task: ConfirmTask, process: int) -> Measured | Failure:
         self.fresh.append(task)
         self.before_confirming(process)
         if self.fresh_fails:
@@ -79,14 +79,14 @@ class FakeWorker:
             )
         )  # fmt: skip
 
-    def _measured(self, task: MeasureTask, factor: Callable[[str], float]) -> Measured:
+    def _measured(self, task: CompareTask | ConfirmTask, factor: Callable[[str], float]) -> Measured:
         known = {name: self.same_code.get(name) for name in (pair.name for pair in task.pairs)}
-        judge = Judge(task.pairs, task.looks, task.plan.trim) if task.looks else None
-        if judge and task.skip_identical:
+        judge = Judge(task.pairs, task.looks, task.plan.trim) if isinstance(task, CompareTask) else None
+        if judge and isinstance(task, CompareTask) and task.skip_identical:
             judge.drop(name for name, same in known.items() if same and name not in task.sampled)
         samples: list[Sample] = []
-        arms = ["copy", "stream", "control", *task.kernels, *(arm.name for arm in task.extra_arms)]
-        lengths = Lengths(task.pairs, task.lengths) if task.lengths else None
+        arms = ["copy", "stream", "control", *task.kernels, *(arm.name for arm in task.arms)]
+        lengths = Lengths(task.pairs, task.lengths) if isinstance(task, ConfirmTask) else None
         ending = judge or lengths
         for number in range(ending.replicates if ending else task.plan.replicates):
             if judge and not judge.open:
@@ -111,7 +111,7 @@ class FakeWorker:
             ),
         )  # fmt: skip
 
-    def _samples(self, task: MeasureTask, number: int, arm: str, factor: float) -> list[Sample]:
+    def _samples(self, task: CompareTask | ConfirmTask, number: int, arm: str, factor: float) -> list[Sample]:
         span = round(TIME_NS * factor * math.exp(self.rng.gauss(0.0, SCATTER)))
         return [
             Sample(case=task.case.key, arm=arm, replicate=number, round=turn, position=0, span_ns=span, busy_ns=span, kernels=1)
@@ -138,7 +138,7 @@ class FakePool(WorkerPool):
             def __init__(self, number: int) -> None:
                 self.number = number
 
-            def ask(self, task: MeasureTask, on_progress: Any) -> Any:
+            def ask(self, task: ConfirmTask, on_progress: Any) -> Any:
                 return worker.ask_fresh(task, self.number)  # type: ignore[attr-defined]
 
             def start(self) -> None: ...

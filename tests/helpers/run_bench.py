@@ -10,7 +10,7 @@ import pytest
 
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, TimeTask
 from fusebench.schema import Accuracy, Sample
 
 KERNEL = """
@@ -44,16 +44,16 @@ class FakeWorkers:
     """Answers for the worker processes."""
 
     def __init__(self) -> None:
-        self.tasks: list[CheckTask | MeasureTask] = []
-        self.timed: Callable[[MeasureTask], Measured | Failure] = lambda task: measured(task, 2.0)
-        self.timed_again: Callable[[MeasureTask], Measured | Failure] | None = None
+        self.tasks: list[CheckTask | TimeTask] = []
+        self.timed: Callable[[TimeTask], Measured | Failure] = lambda task: measured(task, 2.0)
+        self.timed_again: Callable[[TimeTask], Measured | Failure] | None = None
         """What fresh processes answer, where that is something else."""
-        self.asked_again: list[MeasureTask] = []
+        self.asked_again: list[TimeTask] = []
         """What fresh processes were asked."""
 
-    def ask(self, task: CheckTask | MeasureTask, on_progress: Any = None) -> Checked | Measured | Failure:
+    def ask(self, task: CheckTask | TimeTask, on_progress: Any = None) -> Checked | Measured | Failure:
         self.tasks.append(task)
-        if isinstance(task, MeasureTask):
+        if isinstance(task, TimeTask):
             return self.timed(task)
         accuracy = Accuracy(
             passed=True, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
@@ -65,8 +65,8 @@ class FakeWorkers:
         return [FreshWorker(self) for _ in range(count)]
 
     @property
-    def measurements(self) -> list[MeasureTask]:
-        return [task for task in self.tasks if isinstance(task, MeasureTask)]
+    def measurements(self) -> list[TimeTask]:
+        return [task for task in self.tasks if isinstance(task, TimeTask)]
 
 
 class FreshWorker:
@@ -75,7 +75,7 @@ class FreshWorker:
     def __init__(self, workers: FakeWorkers) -> None:
         self._workers = workers
 
-    def ask(self, task: MeasureTask, on_progress: Any = None) -> Measured | Failure:
+    def ask(self, task: TimeTask, on_progress: Any = None) -> Measured | Failure:
         self._workers.asked_again.append(task)
         return (self._workers.timed_again or self._workers.timed)(task)
 
@@ -88,7 +88,7 @@ class FreshWorker:
     def stop(self) -> None: ...
 
 
-def measured(task: MeasureTask, plain_us: float) -> Measured:
+def measured(task: TimeTask, plain_us: float) -> Measured:
     times = {"scale/plain@1": plain_us}
     samples = [
         Sample(case=task.case.key, arm=arm, replicate=replicate, round=0, position=0, span_ns=span, busy_ns=span, kernels=1)

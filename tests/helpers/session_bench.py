@@ -15,7 +15,7 @@ from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
 from fusebench.runner.run.strategy import RunOptions, RunStrategy
 from fusebench.runner.workers.pool import WorkerPool
-from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan, Spending
 from fusebench.store.calibration_note import with_calibration
 from fusebench.verdict.compare_to_baseline import Suspect, judge_run, with_verdicts
@@ -42,7 +42,7 @@ def sample(case: str, arm: str, replicate: int, number: int) -> Sample:
     return Sample(case=case, arm=arm, replicate=replicate, round=number, position=0, span_ns=span_ns, busy_ns=500, kernels=1)
 
 
-def measured(task: MeasureTask, **changes: Any) -> Measured:
+def measured(task: TimeTask, **changes: Any) -> Measured:
     samples = [
         sample(task.case.key, arm, replicate, number)
         for arm in ("copy", "stream", "control", *task.kernels)
@@ -61,16 +61,16 @@ class FakeWorker:
     """Passes every kernel but `wrong` and those in `failures`; answers the n-th measurement with `replies[n]`, then with times."""
 
     def __init__(self) -> None:
-        self.tasks: list[CheckTask | MeasureTask] = []
+        self.tasks: list[CheckTask | TimeTask] = []
         self.failures: dict[str, Failure] = {}
-        self.replies: list[Callable[[MeasureTask], Measured | Failure]] = []
+        self.replies: list[Callable[[TimeTask], Measured | Failure]] = []
         self.before_each: Callable[[], None] = lambda: None
         self.dismissed = False
 
-    def ask(self, task: CheckTask | MeasureTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
+    def ask(self, task: CheckTask | TimeTask, on_progress: Callable[[Progress], None]) -> Checked | Measured | Failure:
         self.tasks.append(task)
         self.before_each()
-        if isinstance(task, MeasureTask):
+        if isinstance(task, TimeTask):
             on_progress(Progress(text="measure", done=1, total=2))
             return self.replies.pop(0)(task) if self.replies else measured(task)
         return self.failures.get(task.kernel) or Checked(accuracy=accuracy(task.kernel != WRONG))
@@ -88,7 +88,7 @@ class FakeWorker:
 
     @property
     def timed(self) -> list[tuple[str, ...]]:
-        return [task.kernels for task in self.tasks if isinstance(task, MeasureTask)]
+        return [task.kernels for task in self.tasks if isinstance(task, TimeTask)]
 
 
 class FakePool(WorkerPool):

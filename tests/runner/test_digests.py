@@ -20,7 +20,7 @@ from fusebench.runner.run.strategy import default_plan, renamed
 from fusebench.runner.run.summarise import CaseFigures
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Checked, CheckTask, Measured, MeasureTask, WorkerSetup
+from fusebench.runner.workers.protocol import Checked, CheckTask, Measured, TimeTask, WorkerSetup
 from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
 from fusebench.store.baselines import load_baseline, promote
 from fusebench.store.run_folder import write_run
@@ -32,8 +32,8 @@ REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
-def task(case: Case, *kernels: str, digested: tuple[str, ...]) -> MeasureTask:
-    return MeasureTask(case=case, kernels=(SPLIT, *kernels), baseline=SPLIT, plan=PLAN, timer="auto", seed=1, digested=digested)
+def task(case: Case, *kernels: str, digested: tuple[str, ...]) -> TimeTask:
+    return TimeTask(case=case, kernels=(SPLIT, *kernels), baseline=SPLIT, plan=PLAN, timer="auto", seed=1, digested=digested)
 
 
 def code(worker: WorkerProcess, case: Case, *kernels: str) -> dict[str, str]:
@@ -97,9 +97,9 @@ def test_what_a_kernel_launched_is_kept_with_its_result_and_with_copies_of_it(co
 def test_a_run_asks_for_code_on_a_gpu_alone(
     *, collection: Collection, case: Case, cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch, kind: str, asked: tuple[str, ...]
 ) -> None:
-    tasks: list[MeasureTask] = []
+    tasks: list[TimeTask] = []
 
-    def answer(task: MeasureTask, *_: Any, **__: Any) -> Any:
+    def answer(task: TimeTask, *_: Any, **__: Any) -> Any:
         tasks.append(task)
         raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_on_a_gpu_code_does_not_depend_on_what_was_compiled_before() -> None:
     params = {"batch": 1, "tokens": 384, "heads": 24, "head_dim": 128, "rope_dim": 128, "layout": "interleaved", "dtype": "bfloat16"}
     case = Case(suite="s", name="c", op="qknorm_rope", params=params)
     kernels = ("qknorm_rope/split_triton@1", "qknorm_rope/fused_triton@2")
-    asked = MeasureTask(case=case, kernels=kernels, baseline=kernels[0], plan=PLAN, timer="auto", seed=1, digested=kernels)
+    asked = TimeTask(case=case, kernels=kernels, baseline=kernels[0], plan=PLAN, timer="auto", seed=1, digested=kernels)
     found = []
     for first in ("compiled@1", "fused_triton@2"):
         with WorkerProcess(WorkerSetup(roots=(REPOSITORY / "kernels",), device="cuda:0"), silence_s=300.0) as worker:
@@ -168,7 +168,7 @@ def test_on_a_gpu_the_code_of_every_kernel_of_ours_is_known_and_equal_in_a_fresh
     kernels = tuple(
         f"qknorm_rope/{name}" for name in ("split_torch@1", "split_triton@1", "fused_triton@1", "fused_triton@2", "fused_cuda@1")
     )
-    asked = MeasureTask(
+    asked = TimeTask(
         case=case, kernels=(*kernels, "qknorm_rope/compiled@1"), baseline=kernels[1], plan=PLAN, timer="auto", seed=1,
         digested=(*kernels, "qknorm_rope/compiled@1"),
     )  # fmt: skip

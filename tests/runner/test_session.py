@@ -14,7 +14,7 @@ from fusebench.registry.collection import Problem
 from fusebench.runner import engine as engine_module
 from fusebench.runner.run import measured_case as measured_case_module
 from fusebench.runner.run.strategy import default_plan
-from fusebench.runner.workers.protocol import MeasureTask
+from fusebench.runner.workers.protocol import TimeTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 from helpers import session_bench
 from helpers.session_bench import FAST, GOOD, SPLIT, WRONG, Bench, accuracy, by_kernel
@@ -53,7 +53,7 @@ def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_case_gets_its_even_share_of_what_is_left_of_the_budget(bench: Bench, cases: list[Case]) -> None:
     run = bench.run(cases, budget_s=300.0, kernel="good")
     # Two checks of 10 s precede each measurement of 10 s: 300 / 3 - 20, then (300 - 30) / 2 - 20, then 300 - 60 - 20.
-    assert [task.seconds for task in bench.worker.tasks if isinstance(task, MeasureTask)] == [80.0, 115.0, 220.0]
+    assert [task.seconds for task in bench.worker.tasks if isinstance(task, TimeTask)] == [80.0, 115.0, 220.0]
     assert run.complete
 
 

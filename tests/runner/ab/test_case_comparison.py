@@ -8,7 +8,7 @@ import pytest
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.context import START
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import BASE, CheckTask, Failure
+from fusebench.runner.workers.protocol import BASE, CheckTask, ConfirmTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.verdict.conclusion import PROCESSES
 from helpers import comparison_bench
@@ -110,7 +110,7 @@ def test_a_kernel_that_became_less_accurate_is_a_regression_also_where_its_times
 
 def test_a_fresh_process_that_was_not_cold_confirms_nothing(bench: Bench, case: Case) -> None:
     bench.change("a")
-    bench.worker.factors, bench.worker.warm = {A: 1.015}, lambda task: task.looks is None
+    bench.worker.factors, bench.worker.warm = {A: 1.015}, lambda task: isinstance(task, ConfirmTask)
     comparison = bench.run(case)
     assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
     assert any("a fresh process failed: its times are labelled cold, but" in warning for warning in comparison.warnings)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fusebench.runner.ab.strategy import default_looks
-from fusebench.runner.workers.protocol import MeasureTask
+from fusebench.runner.workers.protocol import CompareTask
 from fusebench.schema import Case, ExitCode, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import RevisionPresence
@@ -132,7 +132,7 @@ def planned(bench: Bench, cases: list[Case]) -> Plan:
 def test_an_interruption_leaves_what_was_compared_marked_incomplete(bench: Bench, case: Case) -> None:
     other = msgspec.structs.replace(case, name="other", params={"size": 5120})
 
-    def interrupt(task: MeasureTask) -> None:
+    def interrupt(task: CompareTask) -> None:
         if task.case.name == "other":
             raise KeyboardInterrupt
 

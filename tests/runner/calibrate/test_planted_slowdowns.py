@@ -30,7 +30,7 @@ def planted_of(worker: FakeWorker, found: Found) -> dict[float, float]:
     """By slowdown that was meant and planted by rows, what it truly is by the worker's own reckoning."""
     (task, *_) = [task for task in worker.tasks if task.looks is not None and task.case.params["delay_ns"] == 0]
     usual = worker.time_ns(task.case.params)
-    slowdowns = [worker.time_ns(arm.params) / usual - 1 for arm in task.extra_arms if arm.params is not None]
+    slowdowns = [worker.time_ns(arm.params) / usual - 1 for arm in task.arms if arm.params is not None]
     nominals = dict.fromkeys(one.place.nominal for one in found.trials if one.place.injection is Injection.ROWS)
     return dict(zip(nominals, slowdowns, strict=True))
 
@@ -90,7 +90,7 @@ def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_planted(cpu: D
     native = FakeWorker()
     large = msgspec.structs.replace(subject(), bytes=198)
     found = found_on(small, options(passes=1), reporter, [large], FakePool(native))
-    most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.extra_arms)
+    most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.arms)
     assert 1001 < most <= 1001 * (400 - 198) / 198
     assert not of(found, 0.02)
     assert any("2.0% slower is not injected" in warning for warning in found.warnings)

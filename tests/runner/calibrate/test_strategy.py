@@ -18,8 +18,15 @@ from fusebench.runner import engine as engine_module
 from fusebench.runner.calibrate.joining import joined
 from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of, summary_of
+<<<<<<< HEAD
 from fusebench.runner.workers.protocol import MeasureTask
 from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
+=======
+from fusebench.runner.workers.protocol import CalibrationTask
+from fusebench.schema import CacheState, SamplingPlan, VerdictKind
+from fusebench.stats.calibration import FEWEST_TRIALS
+from fusebench.stats.injection import Injection
+>>>>>>> 9a8007a (Split the worker's task by what it asks for: time, compare, confirm, calibrate)
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
 from fusebench.verdict.calibration import FEWEST_TRIALS
@@ -115,7 +122,7 @@ def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, mo
     clock = itertools.count(1)
     now = [0.0]
 
-    def second(_: MeasureTask) -> None:
+    def second(_: CalibrationTask) -> None:
         now[0] = float(next(clock))
 
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -128,7 +135,7 @@ def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, mo
 
 
 def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: Any) -> None:
-    def interrupted(task: MeasureTask) -> None:
+    def interrupted(task: CalibrationTask) -> None:
         if task.case.name.startswith("delay"):
             raise KeyboardInterrupt
 
@@ -139,7 +146,7 @@ def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: 
 
 
 def test_a_device_that_proves_unfit_later_keeps_the_visits_that_were_over(cpu: Device, reporter: Any) -> None:
-    def lost(task: MeasureTask) -> None:
+    def lost(task: CalibrationTask) -> None:
         if task.case.name.startswith("delay"):
             raise DeviceUnfitError("planted")
 
@@ -150,7 +157,7 @@ def test_a_device_that_proves_unfit_later_keeps_the_visits_that_were_over(cpu: D
 
 
 def test_a_device_that_is_unfit_from_the_first_visit_on_ends_the_calibration(cpu: Device, reporter: Any) -> None:
-    def lost(task: MeasureTask) -> None:
+    def lost(task: CalibrationTask) -> None:
         raise DeviceUnfitError("planted")
 
     with pytest.raises(DeviceUnfitError, match="planted"):
@@ -158,7 +165,7 @@ def test_a_device_that_is_unfit_from_the_first_visit_on_ends_the_calibration(cpu
 
 
 def test_an_interruption_before_the_first_visit_is_over_interrupts(cpu: Device, reporter: Any) -> None:
-    def interrupted(task: MeasureTask) -> None:
+    def interrupted(task: CalibrationTask) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

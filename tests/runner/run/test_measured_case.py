@@ -9,7 +9,7 @@ import pytest
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Failure, MeasureTask
+from fusebench.runner.workers.protocol import Failure, TimeTask
 from fusebench.schema import Case, ExitCode, Status
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, by_kernel, measured
@@ -17,7 +17,7 @@ from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, by_kernel, measured
 bench, cases = session_bench.bench, session_bench.cases
 
 
-def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[MeasureTask], Failure]:
+def failure(kernel: str, status: Status = Status.CRASHED) -> Callable[[TimeTask], Failure]:
     return lambda task: Failure(status=status, reason="planted", kernel=kernel)
 
 
@@ -30,7 +30,7 @@ def test_a_wrong_kernel_is_never_timed(bench: Bench, case: Case) -> None:
 
 def test_every_measurement_has_a_seed_of_its_own(bench: Bench, cases: list[Case]) -> None:
     bench.run(cases)
-    assert len({task.seed for task in bench.worker.tasks if isinstance(task, MeasureTask)}) == 3
+    assert len({task.seed for task in bench.worker.tasks if isinstance(task, TimeTask)}) == 3
 
 
 def test_a_kernel_that_fails_while_it_is_timed_is_out_and_the_others_are_measured(bench: Bench, case: Case) -> None:

@@ -14,7 +14,7 @@ from fusebench.errors import DeviceUnfitError
 from fusebench.runner.context import START
 from fusebench.runner.run import precision as precision_module
 from fusebench.runner.run.precision import LOOKS, imprecise, measure_in_processes
-from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, MeasureTask
+from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, TimeTask
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Run, SamplingPlan, Status
 from helpers import session_bench
 from helpers.session_bench import GOOD, PLAN, SPLIT, Bench, FakeWorker, by_kernel, measured
@@ -23,10 +23,10 @@ bench, cases = session_bench.bench, session_bench.cases
 PRECISE: SamplingPlan = msgspec.structs.replace(PLAN, precision=0.002)
 
 
-def shifted(shift: float) -> Callable[[MeasureTask], Measured]:
+def shifted(shift: float) -> Callable[[TimeTask], Measured]:
     """Times of a process in which kernel good takes longer by this share, in all its replicates alike."""
 
-    def answer(task: MeasureTask) -> Measured:
+    def answer(task: TimeTask) -> Measured:
         reply: Measured = measured(task)
         return msgspec.structs.replace(
             reply,
@@ -82,7 +82,7 @@ def test_samples_carry_their_process_whose_replicates_are_numbered_from_0(bench:
 
 def test_each_process_is_asked_for_the_same_with_a_seed_of_its_own_and_the_first_ones_timer(bench: Bench, case: Case) -> None:
     run(bench, case)
-    first, *others = [task for worker in (bench.worker, *bench.pool.started) for task in worker.tasks if isinstance(task, MeasureTask)]
+    first, *others = [task for worker in (bench.worker, *bench.pool.started) for task in worker.tasks if isinstance(task, TimeTask)]
     assert len({task.seed for task in (first, *others)}) == LOOKS[0]
     assert (first.timer, {task.timer for task in others}) == ("auto", {"host"})
     assert [msgspec.structs.replace(task, seed=first.seed, timer="auto") for task in others] == [first] * (LOOKS[0] - 1)
@@ -90,9 +90,9 @@ def test_each_process_is_asked_for_the_same_with_a_seed_of_its_own_and_the_first
 
 def test_the_first_process_alone_says_what_code_runs(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    task = MeasureTask(case=case, kernels=(GOOD, SPLIT), baseline=SPLIT, plan=PRECISE, timer="auto", seed=1, digested=(GOOD, SPLIT))
+    task = TimeTask(case=case, kernels=(GOOD, SPLIT), baseline=SPLIT, plan=PRECISE, timer="auto", seed=1, digested=(GOOD, SPLIT))
 
-    def ask(task: MeasureTask, *_: Any) -> Measured:
+    def ask(task: TimeTask, *_: Any) -> Measured:
         asked.append(task.digested)
         reply: Measured = measured(task)
         return reply
@@ -162,7 +162,7 @@ def test_a_device_that_proves_unfit_in_a_later_process_ends_the_run(bench: Bench
 
 
 def test_an_interruption_in_a_later_process_keeps_whole_cases_and_ends_every_process(bench: Bench, cases: list[Case]) -> None:
-    def interrupt(task: MeasureTask) -> Measured:
+    def interrupt(task: TimeTask) -> Measured:
         raise KeyboardInterrupt
 
     bench.pool.prepare = lambda worker, number: worker.replies.extend([measured, interrupt])
@@ -190,7 +190,7 @@ def clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(precision_module, "time", clock)
 
     def pass_by() -> None:
-        clock.now += 10.0 * isinstance(bench.worker.tasks[-1], MeasureTask)
+        clock.now += 10.0 * isinstance(bench.worker.tasks[-1], TimeTask)
 
     def prepare(worker: FakeWorker, number: int) -> None:
         clock.now += clock.start
@@ -208,7 +208,7 @@ def test_no_process_is_begun_after_the_budget(bench: Bench, case: Case, clock: S
     assert timing.processes == 3
     (warning,) = record.warnings
     assert warning == "case scale:even: the budget ended after process 3 of 8 to 20"
-    seconds = [task.seconds for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    seconds = [task.seconds for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)]
     assert seconds == pytest.approx([16.5, 6.5], abs=0.1), "each is given what is left"
 
 

@@ -18,7 +18,7 @@ from fusebench.registry import Collection
 from fusebench.runner.case_kernels import case_kernels, result_for
 from fusebench.runner.run.precision import imprecise, measure_in_processes
 from fusebench.runner.run.summarise import CaseFigures
-from fusebench.runner.workers.protocol import Measured, MeasureTask
+from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import CacheState, Case, Estimate, Sample, SamplingPlan, Status
 from fusebench.stats.paired import half_width
 from helpers import session_bench
@@ -36,7 +36,7 @@ PROCESS, REPLICATE = 0.0025, 0.007
 TRUTH = 2.0
 
 
-def timings(task: MeasureTask, rng: random.Random) -> Measured:
+def timings(task: TimeTask, rng: random.Random) -> Measured:
     """What a process shows; the baseline and each fused kernel have half of the variance of their ratio."""
     share = 1 / math.sqrt(2)
     samples = []
@@ -68,7 +68,7 @@ class Simulation:
         """Those of one run."""
         entry = case_kernels(self.collection, self.case, "cpu")
         ready = [result_for(self.case, "", self.collection.kernel(kernel), Status.CHECKED) for kernel in (SPLIT, *fused)]
-        task = MeasureTask(case=self.case, kernels=(SPLIT, *fused), baseline=SPLIT, plan=plan, timer="host", seed=11)
+        task = TimeTask(case=self.case, kernels=(SPLIT, *fused), baseline=SPLIT, plan=plan, timer="host", seed=11)
 
         def enough(replies: Sequence[Measured]) -> bool:
             figures = CaseFigures(entry, replies, plan)

@@ -12,7 +12,7 @@ from fusebench.errors import DeviceUnfitError
 from fusebench.runner import engine as engine_module
 from fusebench.runner.run.resuming import Resumed
 from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
-from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
+from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
@@ -26,20 +26,20 @@ FIRST_US, AGAIN_US = 2.0, 1.5
 """Times of the kernel `good` in the first process, and in the fresh ones."""
 
 
-def faster(task: MeasureTask) -> Measured:
+def faster(task: TimeTask) -> Measured:
     """What a fresh process measures."""
     reply: Measured = measured(task, timer=task.timer)
     samples = [msgspec.structs.replace(one, span_ns=round(1000 * AGAIN_US)) if one.arm == GOOD else one for one in reply.samples]
     return msgspec.structs.replace(reply, samples=samples)
 
 
-def answering(answer: Callable[[MeasureTask], Measured | Failure], times: int = MOST_CASES) -> Callable[[Any, int], None]:
+def answering(answer: Callable[[TimeTask], Measured | Failure], times: int = MOST_CASES) -> Callable[[Any, int], None]:
     """Makes every fresh worker answer so."""
     return lambda worker, number: worker.replies.extend([answer] * times)
 
 
 def remeasured(
-    bench: Bench, cases: Sequence[Case], keys: Sequence[str], answer: Callable[[MeasureTask], Measured | Failure] = faster, **options: Any
+    bench: Bench, cases: Sequence[Case], keys: Sequence[str], answer: Callable[[TimeTask], Measured | Failure] = faster, **options: Any
 ) -> tuple[Run, list[Sample]]:
     """A run in which the cases of `keys` are suspects, and its samples."""
     bench.pool.prepare = answering(answer)
@@ -76,7 +76,7 @@ def test_without_a_suspect_no_process_is_started(bench: Bench, cases: list[Case]
 
 def test_what_was_timed_is_timed_with_the_timer_of_the_first_process_and_on_seeds_of_its_own(bench: Bench, case: Case) -> None:
     run, _ = remeasured(bench, [case], [case.key])
-    tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)]
+    tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)]
     assert len(tasks) == PROCESSES
     assert {(task.timer, frozenset(task.kernels), task.baseline) for task in tasks} == {("host", frozenset({SPLIT, GOOD}), SPLIT)}
     assert len({task.seed for task in tasks}) == PROCESSES
@@ -118,7 +118,7 @@ def test_a_baseline_that_fails_as_its_own_second_copy_has_failed(bench: Bench, c
 def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(bench: Bench, cases: list[Case]) -> None:
     """Else a regression would become incomparable, which a run's exit code does not show."""
 
-    def warm(task: MeasureTask) -> Measured:
+    def warm(task: TimeTask) -> Measured:
         reply = faster(task)
         slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1)
         return msgspec.structs.replace(reply, minimum_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
@@ -158,7 +158,7 @@ def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: 
 
 
 def test_an_interruption_keeps_what_was_measured_first_and_leaves_the_run_incomplete(bench: Bench, cases: list[Case]) -> None:
-    def interrupt(task: MeasureTask) -> Measured:
+    def interrupt(task: TimeTask) -> Measured:
         if task.case.name == "second":
             raise KeyboardInterrupt
         return faster(task)
@@ -202,7 +202,7 @@ def test_a_run_that_was_interrupted_while_it_remeasured_goes_on_with_it(
         """Against a baseline in which the kernel `good` took half as long."""
         return judge_run(run, halved(run), MarginRule()).suspects
 
-    def failing(task: MeasureTask) -> Measured | Failure:
+    def failing(task: TimeTask) -> Measured | Failure:
         if task.case.name == "third":
             raise KeyboardInterrupt
         return faster(task) if task.case.name == "second" else Failure(kernel=SPLIT, status=Status.CRASHED, reason="planted crash")
@@ -216,7 +216,7 @@ def test_a_run_that_was_interrupted_while_it_remeasured_goes_on_with_it(
     engine = bench.engine(suspects=suspects, resumed=Resumed(stopped.record(), stopped.samples))
     engine.run(cases)
     run = engine.record()
-    assert {task.case.name for worker in bench.pool.started for task in worker.tasks if isinstance(task, MeasureTask)} == {"third"}
+    assert {task.case.name for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)} == {"third"}
     assert by_kernel(run, "first")[SPLIT].status is Status.CRASHED
     assert [summary.in_doubt != "" for summary in run.cases] == [False, True, True]
     assert run.complete

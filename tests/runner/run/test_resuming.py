@@ -8,7 +8,7 @@ import pytest
 from fusebench.errors import UsageError
 from fusebench.runner.run.precision import LOOKS
 from fusebench.runner.run.resuming import Resumed
-from fusebench.runner.workers.protocol import MeasureTask
+from fusebench.runner.workers.protocol import TimeTask
 from fusebench.schema import Case, Run, Sample
 from helpers import session_bench
 from helpers.session_bench import PLAN, Bench, FakeWorker, by_kernel
@@ -41,7 +41,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_run_goes_on_with_the_cases_that_it_lacks(bench: Bench, cases: list[Case]) -> None:
     stopped, samples = stopped_after(bench, cases, 1)
     run = bench.run(cases, kernel="[fg]*", resumed=Resumed(stopped, samples))
-    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["second", "third"]
+    assert [task.case.name for task in bench.worker.tasks if isinstance(task, TimeTask)] == ["second", "third"]
     assert run.complete
     assert run.resumed_from == [stopped.id]
     assert by_kernel(run, "first") == by_kernel(stopped, "first")
@@ -107,7 +107,7 @@ def test_a_case_whose_parameters_or_kernels_changed_is_measured_again(bench: Ben
     stopped, samples = stopped_after(bench, cases, 2)
     changed = [msgspec.structs.replace(cases[0], params={"size": 8192}), *cases[1:]]
     bench.run(changed, kernel="[fg]*", resumed=Resumed(stopped, samples))
-    assert [task.case.name for task in bench.worker.tasks if isinstance(task, MeasureTask)] == ["first", "third"]
+    assert [task.case.name for task in bench.worker.tasks if isinstance(task, TimeTask)] == ["first", "third"]
     bench.worker.tasks.clear()
     bench.run(cases, kernel="fast", resumed=Resumed(stopped, samples))
     assert len(bench.worker.timed) == 3

@@ -18,7 +18,7 @@ from fusebench.errors import NotCapturableError
 from fusebench.runner.workers import process as process_module
 from fusebench.runner.workers import worker as worker_module
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, MeasureTask, Progress, WorkerSetup
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask, WorkerSetup
 from fusebench.runner.workers.worker import NAME_BYTES, READY
 from fusebench.schema import CacheState, Case, SamplingPlan, Status
 from fusebench.timing import cupti, select
@@ -139,7 +139,7 @@ def test_a_kernel_that_never_returns_is_hung_and_its_process_is_ended(
 
 def measure(worker: WorkerProcess, case: Case, *kernels: str) -> Any:
     names = tuple(f"scale/{name}@1" for name in ("split", *kernels))
-    return worker.ask(MeasureTask(case=case, kernels=names, baseline="scale/split@1", plan=PLAN, timer="auto", seed=1))
+    return worker.ask(TimeTask(case=case, kernels=names, baseline="scale/split@1", plan=PLAN, timer="auto", seed=1))
 
 
 def test_timings_hold_a_sample_for_every_call_of_every_arm(worker: WorkerProcess, case: Case) -> None:

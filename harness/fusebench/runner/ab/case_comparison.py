@@ -23,7 +23,7 @@ from ...verdict.revisions import identical
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
 from ..workers.interference import Worker
-from ..workers.protocol import BASE, Failure, Measured, MeasureTask, Progress
+from ..workers.protocol import BASE, CompareTask, ConfirmTask, Failure, Measured, Progress
 from ..workers.remarks import common_failure, label_refused, own_failure, remark_on_timer, remarks_on_timing
 from .pairing import aa_pair_of, case_figures, confirming_task, control_aa_pair, measure_in_fresh, paired_task
 from .revisions import KernelPair, both_right, check_both, unchecked, with_checks
@@ -126,7 +126,7 @@ class CaseComparison:
         found.aa_pairs += [pair for pair in (*aa_pairs, control) if pair is not None]
         self._confirm(task)
 
-    def _ask(self, task: MeasureTask, worker: Worker) -> Measured | Failure:
+    def _ask(self, task: CompareTask | ConfirmTask, worker: Worker) -> Measured | Failure:
         reply = self._context.ask(task, worker)
         if isinstance(reply, Measured):
             require_emptied(reply.coldness)
@@ -166,7 +166,7 @@ class CaseComparison:
         for name in names:
             self.found.note(name, reason=why, verdict=Verdict(kind=VerdictKind.UNDECIDED, reason=why))
 
-    def _confirm(self, task: MeasureTask) -> None:
+    def _confirm(self, task: CompareTask) -> None:
         """Measure every change again, in fresh processes."""
         claims = {
             name: one.finding

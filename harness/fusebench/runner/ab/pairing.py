@@ -17,7 +17,7 @@ from ...timing.placement import CONTROL, COPY, STREAM
 from ...verdict.conclusion import placements_for
 from ..case_kernels import CaseKernels
 from ..workers.process import WorkerProcess
-from ..workers.protocol import BASE, ExtraArm, Failure, Measured, MeasureTask
+from ..workers.protocol import BASE, CompareTask, ConfirmTask, ExtraArm, Failure, Measured
 from ..workers.remarks import label_refused
 
 
@@ -31,10 +31,10 @@ def paired_task(
     seconds: float | None,
     skip_identical: bool,
     sampled: tuple[str, ...],
-) -> MeasureTask:
-    """Head's kernel against base's, for every name; the rest is as in `protocol.MeasureTask`."""
+) -> CompareTask:
+    """Head's kernel against base's, for every name; the rest is as in `protocol.CompareTask`."""
     pairs = tuple(Pair(name, new=name, old=f"{BASE}{name}") for name in names)
-    return MeasureTask(
+    return CompareTask(
         case=case,
         kernels=names,
         baseline=names[0],
@@ -42,16 +42,15 @@ def paired_task(
         timer=timer,
         seed=random.SystemRandom().randrange(2**31),
         seconds=seconds,
-        extra_arms=tuple(ExtraArm(name=f"{BASE}{name}", kernel=f"{BASE}{name}") for name in names),
+        arms=tuple(ExtraArm(name=f"{BASE}{name}", kernel=f"{BASE}{name}") for name in names),
         pairs=pairs,
         looks=looks,
-        digested=tuple(arm for pair in pairs for arm in (pair.new, pair.old)),
         skip_identical=skip_identical,
         sampled=sampled,
     )
 
 
-def confirming_task(task: MeasureTask, claims: Mapping[str, Finding]) -> MeasureTask:
+def confirming_task(task: CompareTask, claims: Mapping[str, Finding]) -> ConfirmTask:
     """The measurement of `task` for a fresh process, without the pairs that nothing is claimed of, each as long as its finding took.
 
     Args:
@@ -60,25 +59,25 @@ def confirming_task(task: MeasureTask, claims: Mapping[str, Finding]) -> Measure
     pairs = tuple(pair for pair in task.pairs if pair.name in claims)
     wanted = {arm for pair in pairs for arm in (pair.new, pair.old)}
     kernels = tuple(kernel for kernel in task.kernels if kernel in wanted)
-    return msgspec.structs.replace(
-        task,
+    # Without `seconds`: a confirmation that is cut short says nothing.
+    return ConfirmTask(
+        case=task.case,
+        plan=task.plan,
+        timer=task.timer,
+        seed=task.seed,
         kernels=kernels,
         baseline=kernels[0] if kernels else task.baseline,
-        extra_arms=tuple(arm for arm in task.extra_arms if arm.name in wanted),
+        arms=tuple(arm for arm in task.arms if arm.name in wanted),
         pairs=pairs,
-        looks=None,
         lengths={pair.name: placements_for(claims[pair.name]) for pair in pairs},
-        seconds=None,  # a confirmation that is cut short says nothing
-        digested=(),
-        skip_identical=False,
     )
 
 
 def measure_in_fresh(
-    task: MeasureTask,
+    task: ConfirmTask,
     fresh: Sequence[WorkerProcess],
     *,
-    ask: Callable[[MeasureTask, WorkerProcess], Measured | Failure],
+    ask: Callable[[ConfirmTask, WorkerProcess], Measured | Failure],
     keep: Callable[[list[Sample]], None],
     on_process: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[list[float]]] | Failure:

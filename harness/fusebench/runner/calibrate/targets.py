@@ -17,7 +17,7 @@ from ...timing.pairs import Pair
 from ..case_kernels import case_kernels, timeable
 from ..context import MeasuringContext
 from ..workers.interference import Worker
-from ..workers.protocol import ExtraArm, Failure, Measured, MeasureTask
+from ..workers.protocol import CalibrationTask, ExtraArm, Failure, Measured
 from ..workers.remarks import label_refused
 
 CALIBRATION_KERNELS = Path(__file__).parents[2] / "calibration_kernels"
@@ -184,15 +184,12 @@ def measure_pairs(
         DeviceUnfitError: the device was touched again and again, or its timer lost records.
         NotColdError: emptying the cache had no effect.
     """
-    task = MeasureTask(
+    task = CalibrationTask(
         case=target.case,
-        kernels=(target.kernel,),
-        baseline=target.kernel,
         plan=msgspec.structs.replace(context.plan, replicates=replicates),
         timer=context.pool.timer,
         seed=random.SystemRandom().randrange(2**31),
-        extra_arms=tuple(arms),
-        extra_alone=True,
+        arms=tuple(arms),
         pairs=tuple(pairs),
         looks=looks,
         lengths=lengths,

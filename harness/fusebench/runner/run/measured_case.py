@@ -18,7 +18,7 @@ from ...timing.placement import CONTROL
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
 from ..workers.checking import check_all
-from ..workers.protocol import Failure, Measured, MeasureTask, Progress
+from ..workers.protocol import Failure, Measured, Progress, TimeTask
 from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing
 from .precision import begin_ahead, imprecise, measure_in_fresh, measure_in_processes
 from .summarise import CaseFigures, untimed_summary
@@ -40,9 +40,9 @@ class _CaseWork:
         """The kernel that the failure is due to; the control arm is the baseline's second copy."""
         return self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
 
-    def _task(self, ready: Sequence[Result], timer: str, seconds: float | None) -> MeasureTask:
+    def _task(self, ready: Sequence[Result], timer: str, seconds: float | None) -> TimeTask:
         kernels = tuple(result.kernel for result in ready)
-        return MeasureTask(
+        return TimeTask(
             case=self._entry.case,
             kernels=kernels,
             baseline=self._entry.baseline_id,
@@ -54,7 +54,7 @@ class _CaseWork:
             digested=kernels if self._context.device.kind == "cuda" else (),
         )
 
-    def _note_timing(self, task: MeasureTask, replies: list[Measured]) -> None:
+    def _note_timing(self, task: TimeTask, replies: list[Measured]) -> None:
         """Keep what the processes measured, and what it took."""
         context = self._context
         self.replies = replies

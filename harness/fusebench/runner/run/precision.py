@@ -17,7 +17,7 @@ from ...schema import Estimate, Measurement, Result, Role, SamplingPlan
 from ...stats.paired import half_width
 from ..context import MeasuringContext
 from ..workers.process import WorkerProcess
-from ..workers.protocol import Failure, Measured, MeasureTask
+from ..workers.protocol import Failure, Measured, TimeTask
 
 LOOKS = (8, 12, 16, 20)
 """Numbers of processes after which to see whether they suffice; those up to the next look are started together.
@@ -38,7 +38,7 @@ def begin_ahead(context: MeasuringContext, seconds: float | None) -> None:
 
 
 def measure_in_processes(
-    task: MeasureTask, context: MeasuringContext, *, enough: Callable[[Sequence[Measured]], bool]
+    task: TimeTask, context: MeasuringContext, *, enough: Callable[[Sequence[Measured]], bool]
 ) -> list[Measured] | Failure:
     """The answer of each process, in order, with its number in its samples; or the first failure.
 
@@ -73,7 +73,7 @@ def measure_in_processes(
     return replies
 
 
-def measure_in_fresh(task: MeasureTask, context: MeasuringContext, processes: int) -> list[Measured] | Failure:
+def measure_in_fresh(task: TimeTask, context: MeasuringContext, processes: int) -> list[Measured] | Failure:
     """The answer of each of so many fresh processes, in order, its samples numbered from 1 on; or the first failure.
 
     Args:
@@ -101,7 +101,7 @@ def _worker(context: MeasuringContext, number: int) -> WorkerProcess:
     return context.fresh(wanted - 1)[number - 1]
 
 
-def _again(task: MeasureTask, timer: str, seconds: float | None = None) -> MeasureTask:
+def _again(task: TimeTask, timer: str, seconds: float | None = None) -> TimeTask:
     """The same measurement for another process, on placements of its own.
 
     With the timer of the first one: times of two timers have no mean.  And without digests: the first one has said what code runs.

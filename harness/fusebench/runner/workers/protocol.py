@@ -1,4 +1,4 @@
-"""What the runner and its worker processes say to each other."""
+"""The messages between the runner and its worker processes: one task type per question, one reply type per answer."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ...timing.coldness import Coldness
 from ...timing.pairs import Compared, Pair
 
 BASE = "base:"
-"""Precedes the id of a kernel of `WorkerSetup.base_roots`, in tasks and as the name of its arm."""
+"""Precedes the id of a kernel of the base revision (`WorkerSetup.base_roots`), in tasks and as the name of its arm."""
 
 
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs to know once."""
+    """The settings of a worker for its whole life."""
 
     roots: tuple[Path, ...]
     base_roots: tuple[Path, ...] = ()
-    """Kernels folders of the other side of a comparison, loaded beside the first under names of their own."""
+    """Kernels folders of the base revision, loaded beside the first under names of their own."""
     ops: frozenset[str] | None = None
-    """Ops whose kernels are loaded; None for all.  What a worker never calls, it need not import, nor torch.compile for it."""
+    """Ops whose kernels are loaded; None for all.  A worker need not import the kernels it never calls, nor torch.compile for them."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
     gpu_uuid: str = ""
     interpret: bool = False
     """Whether Triton kernels run in the interpreter in this process."""
     threads: int | None = None
-    """Threads that torch may compute with on the CPU; None leaves it to torch."""
+    """Threads of torch on the CPU; None leaves it to torch."""
     timer: str = ""
-    """Timer that it will be asked to measure with, made ready while it starts; empty where it may only check."""
+    """The timer that tasks will ask for, made ready while the worker starts; empty where it may only check."""
 
 
 class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,50 +40,84 @@ class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     kernel: str
-    """Its id, after `BASE` where it is the other side's, which is held to this side's reference and split chain."""
+    """Its id, after `BASE` for the base revision's, which is held to head's reference and split chain."""
     seed: int | None = None
     rows: int | None = None
+    """Tokens that the case is shrunk to; None for all."""
 
 
 class ExtraArm(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm beyond the one of every kernel."""
+    """An arm with a name and, where given, parameters of its own."""
 
     name: str
     kernel: str
-    """Its id, after `BASE` where it is the other side's."""
+    """Its id, after `BASE` for the base revision's."""
     params: dict[str, Any] | None = None
     """Parameters of this arm alone; the case's where None."""
 
 
 class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Time kernels that have passed the gate against one another."""
+    """Time kernels that passed the gate: what every measurement is told."""
 
     case: Case
-    kernels: tuple[str, ...]
-    baseline: str
     plan: SamplingPlan
     timer: str
     seed: int
+    """Of the input values, the placements and the orders."""
     seconds: float | None = None
     """Time left for this case; None for no limit."""
-    extra_arms: tuple[ExtraArm, ...] = ()
-    extra_alone: bool = False
-    """Whether these are all arms: no yardsticks, no baseline, no control."""
-    pairs: tuple[Pair, ...] = ()
-    looks: Plan | None = None
-    """When and how to judge the pairs; None measures the plan's replicates and judges nothing."""
-    lengths: dict[str, int] | None = None
-    """Without looks: replicates of each pair by its name, instead of the plan's."""
+
+
+class TimeTask(MeasureTask, frozen=True, kw_only=True):
+    """`run`: kernels against their baseline, the yardsticks and the control, for the plan's replicates."""
+
+    kernels: tuple[str, ...]
+    baseline: str
     digested: tuple[str, ...] = ()
-    """Names of the arms that are called once more, before the warm-up, to hear what machine code they launch."""
+    """Kernels that are called once more, before the warm-up, to hear what machine code they launch."""
+
+
+class PairsTask(MeasureTask, frozen=True, kw_only=True):
+    """Arms that are compared two by two."""
+
+    arms: tuple[ExtraArm, ...]
+    pairs: tuple[Pair, ...]
+
+
+class CompareTask(PairsTask, frozen=True, kw_only=True):
+    """`ab`, first stage: each of head's `kernels` against base's of the same name, among `arms`, until every pair is decided."""
+
+    kernels: tuple[str, ...]
+    baseline: str
+    """The kernel that the control arm copies."""
+    looks: Plan
+    """When and how to judge the pairs."""
     skip_identical: bool = False
     """Whether pairs of the same machine code, other than those of `sampled`, are left untimed."""
     sampled: tuple[str, ...] = ()
     """Names of pairs that are timed even so."""
 
 
+class ConfirmTask(PairsTask, frozen=True, kw_only=True):
+    """`ab`, second stage, in a fresh process: claimed pairs again."""
+
+    kernels: tuple[str, ...]
+    baseline: str
+    lengths: dict[str, int]
+    """Replicates of each pair by its name."""
+
+
+class CalibrationTask(PairsTask, frozen=True, kw_only=True):
+    """`calibrate`: `arms` are all arms, without yardsticks, baseline and control."""
+
+    looks: Plan | None = None
+    """First stage: when and how to judge the pairs."""
+    lengths: dict[str, int] | None = None
+    """Second stage: replicates of each pair by its name.  With neither, a pilot: the plan's replicates."""
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A sign of life, and what is being done; `kernel` is the kernel or arm that it concerns."""
+    """A sign of life and the current step; `kernel` is the kernel or arm that it concerns."""
 
     text: str
     done: int = 0
@@ -121,9 +155,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     compared: dict[str, Compared] = {}
     """By name, the pairs that were judged."""
     code: dict[str, str] = {}
-    """By name of a digested arm, the digest of the machine code that it launches; without those of which it is not known."""
+    """By name of a digested arm, the digest of the machine code that it launches; without arms whose code is not known."""
     same_code: dict[str, bool | None] = {}
-    """By name of a pair of digested arms, whether both launch the same machine code; None where that is not known."""
+    """By name of a compared pair, whether both arms launch the same machine code; None where that is not known."""
 
     def numbered(self, process: int) -> Measured:
         """The same, its samples naming that process."""

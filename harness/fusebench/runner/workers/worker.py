@@ -22,7 +22,23 @@ from ...registry import Collection, Kernel, load_collection
 from ...registry.failures import describe_exception
 from ...schema import Case, Status
 from ...stats.paired import InvalidSamplesError
-from .protocol import BASE, Checked, CheckTask, Failure, Measured, MeasureTask, Progress, Reply, Task, WorkerSetup
+from .protocol import (
+    BASE,
+    CalibrationTask,
+    Checked,
+    CheckTask,
+    CompareTask,
+    ConfirmTask,
+    Failure,
+    Measured,
+    MeasureTask,
+    PairsTask,
+    Progress,
+    Reply,
+    Task,
+    TimeTask,
+    WorkerSetup,
+)
 
 if TYPE_CHECKING:
     from ...timing.arm import Arm
@@ -47,7 +63,7 @@ def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> Non
     """Entry point of the process: answers every task with one reply, until told None or the runner goes away.
 
     `calling` is an array of `NAME_BYTES` characters shared with the runner.  It always holds the name of the kernel or arm that is
-    being called: what is to blame when the process dies or falls silent.
+    being called: it is to blame when the process dies or falls silent.
     """
     # Whatever a kernel prints must not end up in the runner's JSON document.
     os.dup2(2, 1)
@@ -91,7 +107,7 @@ class _Worker:
             self._start_timer()
 
     def _start_timer(self) -> None:
-        """Start the profiler where it will be needed: here workers do so side by side, in their first measurements one after another."""
+        """Start the profiler where it will be needed: here workers do so at the same time, in their first measurements one after another."""
         from ...timing.cupti import CuptiTimer, start_profiler
         from ...timing.select import select_timer
 
@@ -141,7 +157,7 @@ class _Worker:
             torch.compiler.reset()
 
     def _return_memory(self) -> None:
-        """What this worker does not need, another one may: five fresh processes measure the same case in turn on one device."""
+        """Return memory that another worker may need: five fresh processes measure the same case in turn on one device."""
         if self.device.type == "cuda":
             import gc
 
@@ -158,14 +174,14 @@ class _Worker:
     def _check(self, task: CheckTask) -> Checked:
         from ...accuracy.gate import check_kernel
 
-        kernel, side = self._kernel(task.kernel)
+        kernel, revision = self._kernel(task.kernel)
         op, params = self._case(task.case)
         accuracy = check_kernel(
             kernel,
             op,
             params,
             split=self.collection.kernel(f"{op.name}/{op.split_reference}"),
-            others=side.kernels,
+            others=revision.kernels,
             device=self.device,
             seed=task.seed,
             rows=task.rows,
@@ -176,25 +192,21 @@ class _Worker:
     def _measure(self, task: MeasureTask) -> Measured:
         from ...registry.machine_code import combined
         from ...timing.measure import measure_case
-        from ...timing.placement import ArmSpec, arm_specs, minimum_bytes
+        from ...timing.placement import minimum_bytes
         from ...timing.select import select_timer
 
         op, params = self._case(task.case)
         timer, fallback = select_timer(self.device.type, task.timer)
         warm_up: dict[str, Any] = {}
-        extra = [
-            ArmSpec(arm.name, self._kernel(arm.kernel)[0], None if arm.params is None else op.parse_params(arm.params))
-            for arm in task.extra_arms
-        ]
-        specs = extra
-        if not task.extra_alone:
-            specs = arm_specs([self.collection.prepared(kernel) for kernel in task.kernels], self.collection.prepared(task.baseline), extra)
+        specs = self._specs(task, op)
         code: dict[str, str] = {}
         same_code: dict[str, bool | None] = {}
 
         def identical(arms: Sequence[Arm]) -> list[str]:
-            digests = self._digests(task, specs, arms)
+            digests = _digests(_digested(task), specs, arms)
             code.update({name: known for name, found in digests.items() if (known := combined(found)) is not None})
+            if not isinstance(task, CompareTask):
+                return []
             same_code.update(_same_code(task, digests))
             return [name for name, same in same_code.items() if same and name not in task.sampled] if task.skip_identical else []
 
@@ -212,9 +224,9 @@ class _Worker:
             on_arm=lambda name: self._progress("warm up", kernel=name),
             on_call=self._call,
             on_replicate=lambda done, most: self._progress("measure", done, most),
-            pairs=task.pairs,
-            looks=task.looks,
-            lengths=task.lengths,
+            pairs=task.pairs if isinstance(task, PairsTask) else (),
+            looks=task.looks if isinstance(task, CompareTask | CalibrationTask) else None,
+            lengths=task.lengths if isinstance(task, ConfirmTask | CalibrationTask) else None,
             decided_before=identical,
         )
         return Measured(
@@ -238,27 +250,26 @@ class _Worker:
             same_code=same_code,
         )
 
+    def _specs(self, task: MeasureTask, op: Any) -> list[ArmSpec]:
+        """The arms of a task: kernels with yardsticks and control, where it names a baseline, and the arms that it names itself."""
+        from ...timing.placement import ArmSpec, arm_specs
+
+        named = [
+            ArmSpec(arm.name, self._kernel(arm.kernel)[0], None if arm.params is None else op.parse_params(arm.params))
+            for arm in (task.arms if isinstance(task, PairsTask) else ())
+        ]
+        if not isinstance(task, TimeTask | CompareTask | ConfirmTask):
+            return named
+        return arm_specs([self.collection.prepared(kernel) for kernel in task.kernels], self.collection.prepared(task.baseline), named)
+
     def _kernel(self, name: str) -> tuple[Kernel, Collection]:
-        """The kernel of either side, and its side."""
-        side = self.collection
+        """The kernel of either revision, and the kernels of that revision."""
+        revision = self.collection
         if name.startswith(BASE):
             if self.base is None:
                 raise UsageError(f"kernel {name}: this worker was given no folder of the base revision")
-            side = self.base
-        return side.prepared(name.removeprefix(BASE)), side
-
-    def _digests(self, task: MeasureTask, specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
-        """By name of an arm that is to be digested, the digest of every function that it launches on the case's inputs."""
-        from ...registry.sources import call_digests
-
-        kernels = {spec.name: spec.kernel for spec in specs}
-        found: dict[str, dict[str, str]] = {}
-        for arm in arms:
-            kernel = kernels[arm.name]
-            if kernel is not None and arm.name in task.digested:
-                arm.restore()
-                found[arm.name] = call_digests(kernel, arm.call)
-        return found
+            revision = self.base
+        return revision.prepared(name.removeprefix(BASE)), revision
 
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
@@ -286,12 +297,32 @@ def _compiled_anything() -> bool:
     return convert_frame is not None and len(convert_frame.input_codes.seen) > 0
 
 
-def _same_code(task: MeasureTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
-    """By pair of digested arms, whether both launch the same machine code; None where that is not known."""
+def _digested(task: MeasureTask) -> frozenset[str]:
+    """Names of the arms whose machine code is asked for."""
+    if isinstance(task, CompareTask):
+        return frozenset(arm for pair in task.pairs for arm in (pair.new, pair.old))
+    return frozenset(task.digested) if isinstance(task, TimeTask) else frozenset()
+
+
+def _digests(wanted: frozenset[str], specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+    """By name of a wanted arm, the digest of every function that it launches on the case's inputs."""
+    from ...registry.sources import call_digests
+
+    kernels = {spec.name: spec.kernel for spec in specs}
+    found: dict[str, dict[str, str]] = {}
+    for arm in arms:
+        kernel = kernels[arm.name]
+        if kernel is not None and arm.name in wanted:
+            arm.restore()
+            found[arm.name] = call_digests(kernel, arm.call)
+    return found
+
+
+def _same_code(task: CompareTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
+    """By pair, whether both arms launch the same machine code; None where that is not known."""
     from ...verdict.identical_code import same_code
 
-    pairs = [pair for pair in task.pairs if {pair.new, pair.old} <= set(task.digested)]
-    return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in pairs}
+    return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in task.pairs}
 
 
 def read_name(calling: Any) -> str:
