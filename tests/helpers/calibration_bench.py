@@ -18,14 +18,8 @@ from fusebench.runner.calibrate.visit import CalibrationOptions
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
 from fusebench.runner.workers.pool import WorkerPool
-<<<<<<< HEAD
-from fusebench.runner.workers.protocol import Failure, Measured, MeasureTask
-from fusebench.schema import CacheState, Case, Injection, Sample, SamplingPlan, Status
-=======
 from fusebench.runner.workers.protocol import CalibrationTask, Failure, Measured
-from fusebench.schema import CacheState, Case, Sample, SamplingPlan, Status
-from fusebench.stats.injection import Injection
->>>>>>> 9a8007a (Split the worker's task by what it asks for: time, compare, confirm, calibrate)
+from fusebench.schema import CacheState, Case, Injection, Sample, SamplingPlan, Status
 from fusebench.stats.sequential import Plan
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.pairs import Judge, Lengths
@@ -146,7 +140,7 @@ def subject(planting: Injection = Injection.ROWS) -> CalibrationTarget:
     params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Injection.ROWS else 2000}
     case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
     key = "elements" if planting is Injection.ROWS else "delay_ns"
-    return CalibrationTarget(case=case, kernel="planted/negate_and_wait@1", planting=planting, key=key)
+    return CalibrationTarget(case=case, kernel="planted/negate_and_wait@1", injection=planting, key=key)
 
 
 def options(**changes: Any) -> CalibrationOptions:

@@ -24,7 +24,7 @@ CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
 QUICK_PASSES, PASSES = 1, 2
 IDENTICAL = 24
-"""Pairs of equal arms in each pass: two passes over the twelve built-in subjects and the twelve of the suite make 1152 comparisons."""
+"""A/A pairs in each pass: two passes over the twelve built-in targets and the twelve of the suite make 1152 comparisons."""
 PLANTED = 3
 """Pairs of each slowdown in each pass, at least."""
 
@@ -64,8 +64,10 @@ def calibrate(
     kernels: KernelsOption = None,
     cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
     timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
-    passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every subject.", show_default=False)] = None,
-    identical: Annotated[int, typer.Option("--identical", min=1, help="Pairs of equal arms in each measurement.")] = IDENTICAL,
+    passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every target.", show_default=False)] = None,
+    identical: Annotated[
+        int, typer.Option("--identical", min=1, help="A/A pairs in each measurement.")
+    ] = IDENTICAL,
     quick: Annotated[bool, typer.Option("--quick", help="One pass: to see that it works, not to claim anything.")] = False,
     budget: Annotated[
         float | None,
@@ -83,7 +85,7 @@ def calibrate(
             "--planted",
             min=1,
             show_default=False,
-            help=f"Pairs of each planted slowdown in each measurement. Unless given {PLANTED}, and without --quick more where fewer than "
+            help=f"Pairs of each injected slowdown in each measurement. Unless given {PLANTED}, and without --quick more where fewer than "
             f"{FEWEST_TRIALS} trials of a class of calls, too few to be claimed, would come of it.",
         ),
     ] = None,
@@ -111,7 +113,7 @@ def calibrate(
 ) -> None:
     """Measure how often a verdict is wrong on this machine, and the smallest slowdown that is found.
 
-    Equal kernels and kernels slowed down by known shares (by more rows, and by a wait on the device) go through the whole pipeline of `ab`:
+    Kernels against themselves and kernels slowed down by known shares (by more rows, and by a wait on the device) go through the whole pipeline of `ab`:
     sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  Measured are fusebench's own
     kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless given.
 
@@ -204,7 +206,7 @@ def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> No
 def _selected(
     *, suite: list[str] | None, op: str | None, kernel: str | None, case: str | None, kernels: list[Path] | None, device_kind: str
 ) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...]]:
-    """The subjects that the SELECTION options add, the project, and its kernels folders where any is needed."""
+    """The targets that the SELECTION options add, the project, and its kernels folders where any is needed."""
     from ..config import find_project
 
     if suite is None and op is None:

@@ -60,28 +60,28 @@ def check(
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     target = resolve_device(device)
     require_torch_for(target)
-    entries = [case_kernels(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
-    for entry in entries:
-        split_reference(selection.collection, entry.op)
+    units = [case_kernels(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
+    for unit in units:
+        split_reference(selection.collection, unit.op)
     reporter = make_reporter()
     found: dict[int, list[Result]] = {}
 
-    def show(entry: CaseKernels, progress: Progress) -> None:
-        reporter.step(f"check {progress.kernel} on {entry.case.name}", progress.done, progress.total)
+    def show(unit: CaseKernels, progress: Progress) -> None:
+        reporter.step(f"check {progress.kernel} on {unit.case.name}", progress.done, progress.total)
 
     def show_results(place: int, results: list[Result]) -> None:
-        entry = entries[place]
-        found[place] = [*entry.declined, *results]
-        reporter.case(len(found), len(entries), entry.case, entry.shape)
+        unit = units[place]
+        found[place] = [*unit.declined, *results]
+        reporter.case(len(found), len(units), unit.case, unit.shape)
         for result in found[place]:
             reporter.result(result)
 
-    reporter.begin(len(entries))
+    reporter.begin(len(units))
     try:
         check_cases(
             target,
             selection.collection.roots,
-            entries,
+            units,
             jobs=jobs if jobs is not None else default_jobs(target),
             silence_s=kernel_timeout,
             seed=seed,
@@ -90,7 +90,7 @@ def check(
         )
     finally:
         reporter.end()
-    results = [result for place in range(len(entries)) for result in found[place]]
+    results = [result for place in range(len(units)) for result in found[place]]
     unloaded = _unloaded(selection.collection, {one.op for one in selection.cases})
     failed = unloaded or any(result.status in FAILED_STATUSES and result.role_gates for result in results)
     code = ExitCode.KERNEL_FAILED if failed else ExitCode.PASS

@@ -27,7 +27,7 @@ def show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool
 
 
 def _print(record: CounterRun) -> None:
-    """Every capture, metrics that were named, what belongs side by side, every figure of a single case, and the reading in words."""
+    """Print every capture, named metrics, tables of head beside base, every figure of a single case, and the reading in words."""
     from ..counters.records import CaptureStatus
     from ..report.counters_markdown import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
     from ..report.counters_table import (

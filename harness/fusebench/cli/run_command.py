@@ -83,8 +83,8 @@ ConfirmOption = Annotated[
     bool,
     typer.Option(
         "--confirm/--no-confirm",
-        help="Measure cases that one process would call slower than the stored baseline, undecided, or faster without a cause, again in 8 "
-        "fresh processes (16 cases at most); their figures and verdicts are then those of the fresh ones.",
+        help="Remeasure suspects in 8 fresh processes (16 cases at most): cases that one process finds slower than the stored baseline, "
+        "undecided, or faster without a cause.  Their figures and verdicts are then those of the fresh processes.",
     ),
 ]
 MarginOption = Annotated[
@@ -128,8 +128,8 @@ def run(
     the split chain, a copy of the same bytes and a second copy of the baseline, on several random placements of all buffers.  The run's
     folder holds run.json, samples.parquet, report.md and speedup.png.
 
-    Where a baseline is stored for the device, every kernel is judged against it.  What one process would call slower, or cannot decide, is
-    measured again in fresh processes first (--no-confirm leaves that out).
+    Where a baseline is stored for the device, every kernel is judged against it.  Suspects, cases that one process finds slower or cannot
+    decide, are remeasured in fresh processes first (--no-confirm leaves that out).
 
     A kernel that regressed against the stored baseline is compiled as it was at the baseline's commit and as it is, and what changed is
     part of the report; where Nsight Compute can read hardware counters, so are those of the first four (--no-evidence leaves both out).

@@ -1,4 +1,4 @@
-"""Which kernels take part in a case, in what way, and why the others do not."""
+"""Selects the kernels of a case, and says why the others do not take part."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def split_reference(collection: Collection, op: Op) -> Kernel:
 
 
 def timeable(kernel: Kernel, device: str) -> str | None:
-    """None where the kernel can be timed on the device, else why it is only checked."""
+    """Why the kernel is only checked on the device; None where it can be timed."""
     return reason_not_runnable(kernel, device)
 
 
@@ -111,7 +111,7 @@ def result_for(case: Case, shape: str, kernel: Kernel, status: Status, reason: s
     )
 
 
-def work_of(entry: CaseKernels) -> tuple[str, bytes]:
+def work_of(unit: CaseKernels) -> tuple[str, bytes]:
     """The op and its parameters: cases that agree in them are the same work, often a shape in the suites of an op and of a model."""
     # The parsed parameters and not the case's own: a default that one suite writes out is no difference.
-    return entry.op.name, msgspec.json.encode(entry.params, order="deterministic")
+    return unit.op.name, msgspec.json.encode(unit.params, order="deterministic")

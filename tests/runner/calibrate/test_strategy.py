@@ -18,15 +18,8 @@ from fusebench.runner import engine as engine_module
 from fusebench.runner.calibrate.joining import joined
 from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of, summary_of
-<<<<<<< HEAD
-from fusebench.runner.workers.protocol import MeasureTask
-from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
-=======
 from fusebench.runner.workers.protocol import CalibrationTask
-from fusebench.schema import CacheState, SamplingPlan, VerdictKind
-from fusebench.stats.calibration import FEWEST_TRIALS
-from fusebench.stats.injection import Injection
->>>>>>> 9a8007a (Split the worker's task by what it asks for: time, compare, confirm, calibrate)
+from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
 from fusebench.verdict.calibration import FEWEST_TRIALS

@@ -55,5 +55,5 @@ def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
 
 def test_selected_cases_give_the_newest_fused_kernel_that_can_be_timed(collection: Any, case: Case) -> None:
     (one,) = targets_of(collection, [case], "cpu", "*good*")
-    assert (one.kernel, one.key, one.planting) == ("scale/good@1", "", Injection.ROWS)
+    assert (one.kernel, one.key, one.injection) == ("scale/good@1", "", Injection.ROWS)
     assert targets_of(collection, [case], "cpu", "*fast*") == [], "a CUDA kernel is not timed on a CPU"

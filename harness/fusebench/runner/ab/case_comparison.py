@@ -30,7 +30,7 @@ from .revisions import KernelPair, both_right, check_both, unchecked, with_check
 
 
 class CaseFindings(msgspec.Struct, kw_only=True):
-    """What is known of a case; it grows while the case is being compared."""
+    """The findings of a case so far; they grow while the case is being compared."""
 
     kernels: dict[str, ComparedKernel]
     figures: ComparedCase | None = None
@@ -52,7 +52,7 @@ class CaseComparison:
 
     def __init__(
         self,
-        entry: CaseKernels,
+        unit: CaseKernels,
         pairs: Sequence[KernelPair],
         sampled: Collection[str],
         *,
@@ -65,8 +65,8 @@ class CaseComparison:
             sampled: kernels of identical source files that are timed even so.
             time_identical: whether pairs that turn out to launch the same machine code are timed as well.
         """
-        self.found = CaseFindings(kernels={pair.kernel: unchecked(entry, pair) for pair in pairs})
-        self._entry, self._pairs, self._sampled = entry, pairs, sampled
+        self.found = CaseFindings(kernels={pair.kernel: unchecked(unit, pair) for pair in pairs})
+        self._unit, self._pairs, self._sampled = unit, pairs, sampled
         self._looks, self._time_identical, self._context = looks, time_identical, context
 
     def measure(self, seconds: float | None) -> None:
@@ -81,7 +81,7 @@ class CaseComparison:
         began = time.monotonic()
         chosen = [pair for pair in self._pairs if pair.compared and (pair.changed or pair.kernel in self._sampled)]
         with self._context.phases.timed(CHECK):
-            checked = {pair.kernel: check_both(self._context.pool, self._entry, pair, on_progress=self._show_check) for pair in chosen}
+            checked = {pair.kernel: check_both(self._context.pool, self._unit, pair, on_progress=self._show_check) for pair in chosen}
         for name, (head, base) in checked.items():
             self.found.kernels[name] = with_checks(self.found.kernels[name], head, base)
         left = None if seconds is None else seconds - (time.monotonic() - began)
@@ -89,13 +89,13 @@ class CaseComparison:
 
     def _time(self, ready: Sequence[KernelPair], seconds: float | None) -> None:
         """Time `ready` in pairs, and note times and findings."""
-        entry, found, plan = self._entry, self.found, self._context.plan
+        unit, found, plan = self._unit, self.found, self._context.plan
         if not ready:
-            found.figures = ComparedCase(case=entry.case, shape=entry.shape)
+            found.figures = ComparedCase(case=unit.case, shape=unit.shape)
             return
         names = tuple(pair.kernel for pair in ready)
         task = paired_task(
-            entry.case,
+            unit.case,
             names,
             plan=plan,
             looks=self._looks,
@@ -110,7 +110,7 @@ class CaseComparison:
             return
         self._note_timing(reply)
         found.samples += reply.samples
-        found.figures = case_figures(entry, reply, plan, names[0])
+        found.figures = case_figures(unit, reply, plan, names[0])
         for name in names:
             found.note(name, same_code=True if not found.kernels[name].changed_files else reply.same_code.get(name))
         if refused := label_refused(reply, plan.trim):
@@ -121,8 +121,8 @@ class CaseComparison:
             if compared is not None:
                 times = {"new_us": compared.new_us, "old_us": compared.old_us}
                 found.note(name, **times, finding=compared.finding, launches=compared.launches)
-        aa_pairs = [aa_pair_of(entry.case.key, reply.compared.get(name)) for name in names if identical(found.kernels[name])]
-        control = control_aa_pair(entry.case.key, names[0], reply.samples, plan, self._looks)
+        aa_pairs = [aa_pair_of(unit.case.key, reply.compared.get(name)) for name in names if identical(found.kernels[name])]
+        control = control_aa_pair(unit.case.key, names[0], reply.samples, plan, self._looks)
         found.aa_pairs += [pair for pair in (*aa_pairs, control) if pair is not None]
         self._confirm(task)
 
@@ -155,14 +155,14 @@ class CaseComparison:
         if remark := remark_on_timer(reply):
             self._context.warnings.append(remark)
         if reply.cut_short:
-            self._context.warn(f"case {self._entry.case.key}: the budget ended before every pair was decided")
-        for remark in remarks_on_timing(self._entry.case, [reply]):
+            self._context.warn(f"case {self._unit.case.key}: the budget ended before every pair was decided")
+        for remark in remarks_on_timing(self._unit.case, [reply]):
             self._context.warn(remark)
 
     def _refuse(self, names: Sequence[str], refused: str) -> None:
-        """Samples that carry the label `cold` and are not say nothing of the kernels, nor of the run's noise."""
+        """Leave the case undecided: samples labelled `cold` that are warm say nothing about the kernels or the run's noise."""
         why = f"its times are labelled cold, but {refused}"
-        self._context.warn(f"case {self._entry.case.key} is not judged: {why}")
+        self._context.warn(f"case {self._unit.case.key} is not judged: {why}")
         for name in names:
             self.found.note(name, reason=why, verdict=Verdict(kind=VerdictKind.UNDECIDED, reason=why))
 

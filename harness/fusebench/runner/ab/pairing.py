@@ -130,15 +130,15 @@ def control_aa_pair(case_key: str, kernel: str, samples: Sequence[Sample], plan:
     return AAPair(case=case_key, kernel=name, time_us=time_us, change=finding.change, kind=finding.kind, launches=own[0].kernels)
 
 
-def case_figures(entry: CaseKernels, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:
+def case_figures(unit: CaseKernels, measured: Measured, plan: SamplingPlan, control: str) -> ComparedCase:
     """The case with its yardsticks and its control; without figures where nothing was timed."""
     replicates = {arm: list(found.values()) for arm, found in spans_by_replicate(measured.samples).items()}
     if not replicates:
-        return ComparedCase(case=entry.case, shape=entry.shape)
+        return ComparedCase(case=unit.case, shape=unit.shape)
     times = {arm: time_estimate(replicates[arm], plan.trim) for arm in (COPY, STREAM)}
     return ComparedCase(
-        case=entry.case,
-        shape=entry.shape,
+        case=unit.case,
+        shape=unit.shape,
         copy_us=_microseconds(times[COPY]),
         stream_us=_microseconds(times[STREAM]),
         control=control,

@@ -56,13 +56,13 @@ class Revisions:
 
     def kernel_pairs(self, case: Case, device: str, pattern: str | None = None) -> tuple[CaseKernels, list[KernelPair]]:
         """Head's kernels of the case, and every kernel of either revision that matches `pattern`, head's first."""
-        entry = case_kernels(self.head, case, device, pattern, with_baseline=False)
-        op = entry.op
+        unit = case_kernels(self.head, case, device, pattern, with_baseline=False)
+        op = unit.op
         head = {str(kernel.id): kernel for kernel in self.head.kernels_of(op.name, pattern)}
         base = {str(kernel.id): kernel for kernel in self.base.kernels_of(op.name, pattern)}
         base_op = self.base.ops.get(op.name)
         difference = op_difference(op, base_op) if base_op is not None else ""
-        declined = {result.kernel: result.reason for result in entry.declined}
+        declined = {result.kernel: result.reason for result in unit.declined}
         found = []
         for name in [*head, *(name for name in base if name not in head)]:
             one, other = head.get(name), base.get(name)
@@ -71,10 +71,10 @@ class Revisions:
                 continue
             changed = self._files(name, one, other)
             absent = reason_not_runnable(other, device, interpreter=True) or ""
-            reason = difference or self._not_compared(entry, one, other, declined.get(name, ""), absent)
+            reason = difference or self._not_compared(unit, one, other, declined.get(name, ""), absent)
             why = reason or timeable(one, device) or timeable(other, device) or ""
             found.append(KernelPair(name, one, other, RevisionPresence.BOTH, changed, why, compared=not reason))
-        return entry, found
+        return unit, found
 
     def _files(self, name: str, head: Kernel, base: Kernel) -> tuple[str, ...]:
         if name not in self._changed:
@@ -85,12 +85,12 @@ class Revisions:
                 self._changed[name] = changed_files(source_digests(head, roots[0]), source_digests(base, roots[1]))
         return self._changed[name]
 
-    def _not_compared(self, entry: CaseKernels, head: Kernel, base: Kernel, declined: str, absent: str) -> str:
+    def _not_compared(self, unit: CaseKernels, head: Kernel, base: Kernel, declined: str, absent: str) -> str:
         """`declined` and `absent`: why head's kernel does not run, and why base's cannot."""
         if head.covers != base.covers:
             return f"covers {head.covers or 'all of the op'} here and {base.covers or 'all of the op'} in the base revision"
         try:
-            params = self.base.op(entry.op.name).parse_params(entry.case.params)
+            params = self.base.op(unit.op.name).parse_params(unit.case.params)
         except (msgspec.ValidationError, ValueError) as error:
             return f"the base revision refuses the case's parameters: {error}"
         unsupported = absent or base.reason_unsupported(params) or ""
@@ -105,14 +105,14 @@ LOST = "does not run here"
 """How the reason of a kernel begins that only base can run: such a kernel is undecided, and no pass."""
 
 
-def unchecked(entry: CaseKernels, pair: KernelPair, undecided: str = "") -> ComparedKernel:
+def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> ComparedKernel:
     """A kernel before it is run; `undecided` says why it will not be, if so."""
     lost = pair.reason if pair.reason.startswith(LOST) else ""
     verdict = Verdict(kind=VerdictKind.UNDECIDED, reason=undecided or lost) if undecided or lost else PENDING
     return ComparedKernel(
-        case=entry.case.name,
-        suite=entry.case.suite,
-        op=entry.op.name,
+        case=unit.case.name,
+        suite=unit.case.suite,
+        op=unit.op.name,
         kernel=pair.kernel,
         role=pair.any_kernel.role,
         presence=pair.presence,
@@ -123,7 +123,7 @@ def unchecked(entry: CaseKernels, pair: KernelPair, undecided: str = "") -> Comp
 
 
 def check_both(
-    pool: WorkerPool, entry: CaseKernels, pair: KernelPair, on_progress: Callable[[Progress], None]
+    pool: WorkerPool, unit: CaseKernels, pair: KernelPair, on_progress: Callable[[Progress], None]
 ) -> tuple[Result, Result | None]:
     """Head and base through the gate on the same seed; identical sources once, base not at all where head fails.
 
@@ -133,12 +133,12 @@ def check_both(
     assert pair.head is not None
     assert pair.base is not None
     seed = secrets.randbits(32)
-    head = check(pool, entry, pair.head, seed=seed, on_progress=on_progress)
+    head = check(pool, unit, pair.head, seed=seed, on_progress=on_progress)
     if head.status is not Status.CHECKED:
         return head, None
     if pair.same_source:
         return head, head
-    return head, check(pool, entry, pair.base, seed=seed, prefix=BASE, on_progress=on_progress)
+    return head, check(pool, unit, pair.base, seed=seed, prefix=BASE, on_progress=on_progress)
 
 
 def both_right(checked: tuple[Result, Result | None]) -> bool:

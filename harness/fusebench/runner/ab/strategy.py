@@ -50,16 +50,16 @@ class ComparisonOptions(msgspec.Struct, frozen=True, kw_only=True):
 class PairedCase(msgspec.Struct, frozen=True):
     """One case with the kernels of both revisions."""
 
-    entry: CaseKernels
+    unit: CaseKernels
     pairs: list[KernelPair]
 
     @property
     def case(self) -> Case:
-        return self.entry.case
+        return self.unit.case
 
     @property
     def shape(self) -> str:
-        return self.entry.shape
+        return self.unit.shape
 
 
 class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison]):
@@ -97,26 +97,26 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         """The cases, and the sampling plan: its first stage as strict as the number of comparisons asks for (see `stats.fdr`)."""
         units = [PairedCase(*self.revisions.kernel_pairs(case, self.context.device.kind, self.options.kernel)) for case in items]
         for unit in units:
-            split_reference(self.revisions.head, unit.entry.op)
+            split_reference(self.revisions.head, unit.unit.op)
         count = sum(not pair.reason for unit in units for pair in unit.pairs)
         level = first_level(max(1, count), PROCESSES, most=self.options.looks.alarm_level)
         self._looks = msgspec.structs.replace(self.options.looks, alarm_level=level)
         return units
 
     def same_work(self, unit: PairedCase) -> Hashable | None:
-        return work_of(unit.entry)
+        return work_of(unit.unit)
 
     def repeat(self, unit: PairedCase, earlier: PairedCase) -> None:
         self._cases.append(ComparedCase(case=unit.case, shape=unit.shape, same_as=earlier.case.key))
 
     def skip(self, unit: PairedCase, reason: str) -> None:
         self._cases.append(ComparedCase(case=unit.case, shape=unit.shape))
-        self._finish(unit, [unchecked(unit.entry, pair, f"not compared: {reason}" if pair.compared else "") for pair in unit.pairs])
+        self._finish(unit, [unchecked(unit.unit, pair, f"not compared: {reason}" if pair.compared else "") for pair in unit.pairs])
 
     def work_on(self, unit: PairedCase, number: int) -> CaseComparison:
         sampled = self._sampled(unit.pairs, number)
         return CaseComparison(
-            unit.entry, unit.pairs, sampled, looks=self._looks, time_identical=self.options.time_identical, context=self.context
+            unit.unit, unit.pairs, sampled, looks=self._looks, time_identical=self.options.time_identical, context=self.context
         )
 
     def keep(self, unit: PairedCase, work: CaseComparison, *, finished: bool) -> None:

@@ -1,4 +1,4 @@
-"""What fixed numbers of replicates say of plantings: their truth, and where the scatter comes from; no verdict has a say in it."""
+"""The ground truth of injected slowdowns, and the components of variance, from fixed numbers of replicates; no verdict enters it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TRUTH_LEVEL_TAIL = 0.025
 
 @dataclass
 class GroundTruths:
-    """What fixed numbers of replicates in fresh processes showed of one subject."""
+    """Fixed numbers of replicates of one target in fresh processes."""
 
     logs: dict[InjectionPlace, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Log ratios of each planting, over all processes."""
+    """By injected slowdown, log ratios (slowed arm over usual arm), one per replicate, over all processes."""
     times_us: dict[InjectionPlace, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Time of the old arm, per process."""
+    """By injected slowdown, time of the usual arm in microseconds, one per process."""
     rounds: list[list[list[float]]] = field(default_factory=list)
-    """Log ratio of every round of two equal arms, by process and placement."""
+    """Log ratios of two equal arms: one per round, by process, then by placement."""
 
     def add(self, samples: Sequence[Sample], pairs: Sequence[Pair], places: Sequence[InjectionPlace], trim: float) -> None:
-        """Take in what one process measured of `pairs`, the first of which has equal arms."""
+        """Add the samples of `pairs` from one process; the arms of the first pair are equal."""
         means = mean_us(samples, trim)
         for pair, where in zip(pairs, places, strict=True):
             self.logs[where] += pair_logs(samples, pair, trim)
@@ -37,7 +37,7 @@ class GroundTruths:
         self.rounds.append(_round_logs(samples, pairs[0]))
 
     def truths(self) -> list[GroundTruth]:
-        """Of every planting; equal arms have none."""
+        """One per injected slowdown; equal arms have none."""
         return [_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
 
     def scatter(self, target: CalibrationTarget, time_us: float) -> CaseComponents:
@@ -63,7 +63,7 @@ def mean_us(samples: Sequence[Sample], trim: float) -> dict[str, float]:
 
 
 def _round_logs(samples: Sequence[Sample], pair: Pair) -> list[list[float]]:
-    """Log ratio of every round, by placement."""
+    """Log ratios, one per round, by placement."""
     spans: dict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     for sample in samples:
         if sample.arm in (pair.new, pair.old):

@@ -1,4 +1,4 @@
-"""Calibrations of one device model put together: what several sessions found, one after another or on several devices."""
+"""Joins the calibrations of one device model: several sessions, one after another or on several devices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Placed = TypeVar("Placed", InjectedTrial, GroundTruth)
 
 
 _REMEDIES = {"--add": "repeat its options, or leave --add out to replace it", "--join": "they cannot be put together"}
-"""By the option that asks for it, what to do about trials of different methods."""
+"""By the option that joins, the remedy for trials that were made by different methods."""
 
 
 class _Method(NamedTuple):
-    """What must agree between trials that are counted together."""
+    """The method of a session: it must agree between trials that are counted together."""
 
     timer: str
     cache: CacheState
@@ -55,7 +55,7 @@ def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: st
     """`earlier`, unless None, with the sessions of `new` after its own; environment and date are those of `new`.
 
     Args:
-        option: what asks for it on the command line, `--add` or `--join`, for the message.
+        option: the command line option that joins, `--add` or `--join`, for the message.
 
     Raises:
         UsageError: they are of two device models, were made in different ways, or `earlier` holds a session of `new` already.
@@ -95,7 +95,7 @@ def _require_same(record: CalibrationRecord, method: _Method, option: str) -> No
 
 
 def _require_new(earlier: CalibrationRecord, new: CalibrationRecord, option: str) -> None:
-    """Trials that count twice would make a rate look better known than it is."""
+    """Refuse a session that is stored already: trials that count twice would make a rate look better known than it is."""
     for number, created in enumerate(new.sessions):
         trials = _session(new, number)
         if any(known == created and _session(earlier, place) == trials for place, known in enumerate(earlier.sessions)):
@@ -108,7 +108,7 @@ def _session(record: CalibrationRecord, number: int) -> tuple[InjectedTrial, ...
 
 
 def _placed(found: Iterable[Placed], later: int) -> tuple[Placed, ...]:
-    """The same in sessions that come so many later."""
+    """The same, with session numbers raised by `later`."""
     return tuple(msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, session=one.place.session + later)) for one in found)
 
 

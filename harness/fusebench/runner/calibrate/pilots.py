@@ -1,8 +1,8 @@
-"""The pilot of a target: which amounts of work it tries, and which of them injects each slowdown that is wanted.
+"""The pilot of a target: it tries several amounts of work, and finds the one that injects each wanted slowdown.
 
 Time follows rows in waves: more programs take no longer while a multiprocessor is free for them, and then a whole wave longer.  On an H200
 5 % more rows took a kernel of 4.6 us over such a limit, and rows added in proportion to that slowed it down by 0.1 to 0.8 % where 0.5 to
-5 % were meant.  So a pilot measures several numbers of rows, and only numbers that were measured are planted.  Nothing is put between two
+5 % were meant.  So a pilot measures several numbers of rows, and only measured numbers are injected.  Nothing is put between two
 of them: the time may step anywhere there.
 """
 
@@ -22,7 +22,7 @@ from .targets import CalibrationTarget, Comparing, comparing, fits, measure_pair
 
 PILOT_REPLICATES = 48
 """Log ratios of equal arms scatter by 0.5 to 1.2 % between replicates at 5 to 30 us on an H200, where this many know a slowdown to 0.07 to
-0.17 % (one standard error) and tell 0.5 % from nothing; at 1.4 us, where they scatter by 2 %, 0.6 % is the least that is told."""
+0.17 % (one standard error) and tell 0.5 % from nothing; at 1.4 us, where they scatter by 2 %, they tell 0.6 %."""
 
 WORK_PER_SLOWDOWN = (1, 2, 4, 8)
 """Work that is tried for each slowdown, in multiples of what does where time is proportional to work.  Eight times as much reaches what
@@ -32,18 +32,18 @@ DIVISOR = 16
 """Triton compiles a kernel apart for integers that this divides: on an H200, 4128 rows of norm_tanh_mul_add/fused_triton@2 took 20 % longer
 than 4231."""
 FIT = 1.5
-"""A slowdown is planted by what was measured within this factor of it.  Those that are wanted lie factors of two and more apart, and trials
-count under the one that their truth is nearest to; 1.5 instead of 1.41 leaves room for the pilot's noise."""
+"""An amount of work injects a slowdown when its measured slowdown lies within this factor.  Wanted slowdowns lie factors of two and more
+apart, and a trial counts under the one nearest to its ground truth; 1.5 instead of 1.41 leaves room for the pilot's noise."""
 
 
 class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subject takes, and what makes it slower."""
+    """The time of a target, and the parameter values that make it slower."""
 
     time_us: float
     launches: int
     """Device activities of one call; 0 where the timer cannot see them."""
     values: dict[float, int]
-    """By slowdown (a share of the time), the value of the subject's parameter that plants it; without those that nothing plants."""
+    """By slowdown (a share of the time), the value of the target's parameter that injects it; absent where no value does."""
 
 
 def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: MeasuringContext) -> Pilot | None:
@@ -64,7 +64,7 @@ def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: M
     trim = context.plan.trim
     time_us = mean_us(samples, trim)[equal.old]
     launches = next(sample.kernels for sample in samples if sample.arm == equal.old)
-    if target.planting is Injection.DELAY:
+    if target.injection is Injection.DELAY:
         return Pilot(time_us=time_us, launches=launches, values=delays(target, wished, time_us))
     logs = {tried[wanted.nominal[pair.name]]: pair_logs(samples, pair, trim) for pair in raised}
     seen = {value: repeated_interval(taken, TRUTH_LEVEL_TAIL, looks=1) for value, taken in logs.items()}
@@ -86,26 +86,26 @@ def _try(target: CalibrationTarget, tried: Mapping[float, int], context: Measuri
     return wanted, samples
 
 
-def tried_values(subject: CalibrationTarget, slowdowns: Sequence[float], memory_bytes: int | None) -> dict[float, int]:
-    """By share of work added, the values of the subject's parameter that its pilot measures: none where rows do not slow it down.
+def tried_values(target: CalibrationTarget, slowdowns: Sequence[float], memory_bytes: int | None) -> dict[float, int]:
+    """By share of work added, the values of the target's parameter that its pilot measures: none where rows do not slow it down.
 
     Every value lies at least one step beyond the one before, so that few rows give as many values as many do.
     """
-    if subject.planting is not Injection.ROWS or not subject.key:
+    if target.injection is not Injection.ROWS or not target.key:
         return {}
-    value = last = subject.case.params[subject.key]
+    value = last = target.case.params[target.key]
     # Rows that change what is compiled plant something else than more of the same work.
     step = math.gcd(value, DIVISOR)
     tried: dict[float, int] = {}
     for share in sorted({slowdown * times for slowdown in slowdowns for times in WORK_PER_SLOWDOWN}):
         last = max(last + step, value + step * round(share * value / step))
-        if fits(subject, last, memory_bytes):
+        if fits(target, last, memory_bytes):
             tried[last / value - 1] = last
     return tried
 
 
 def fitting_values(slowdowns: Sequence[float], seen: Mapping[int, Estimate]) -> tuple[dict[float, int], dict[float, str]]:
-    """By slowdown, the value that plants it; and by slowdown that none does, why not.
+    """By slowdown, the value that injects it; and by slowdown without such a value, the reason.
 
     Of `seen` (by value, new time over old) the nearest as a ratio is taken, if it lies within `FIT` and its interval says that it is slower
     at all.  Of two slowdowns that come to the same value the better fit keeps it.
@@ -124,15 +124,15 @@ def fitting_values(slowdowns: Sequence[float], seen: Mapping[int, Estimate]) -> 
         if _factor(slower[value], wanted) > FIT:
             missing[wanted] = f"{shown}, not within a factor of {FIT:g}"
         elif value in found.values():
-            missing[wanted] = f"{shown}, which plants another slowdown that it is nearer to"
+            missing[wanted] = f"{shown}, which injects another slowdown that it is nearer to"
         else:
             found[wanted] = value
     return {one: found[one] for one in slowdowns if one in found}, {one: missing[one] for one in slowdowns if one in missing}
 
 
-def delays(subject: CalibrationTarget, slowdowns: Sequence[float], time_us: float) -> dict[float, int]:
-    """By slowdown, the delay in nanoseconds that plants it: a wait adds the time that it takes, whatever precedes it."""
-    base = subject.case.params[subject.key]
+def delays(target: CalibrationTarget, slowdowns: Sequence[float], time_us: float) -> dict[float, int]:
+    """By slowdown, the delay in nanoseconds that injects it: a wait adds its own duration, whatever precedes it."""
+    base = target.case.params[target.key]
     return {slowdown: base + max(1, round(slowdown * time_us * 1e3)) for slowdown in slowdowns}
 
 

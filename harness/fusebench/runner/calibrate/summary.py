@@ -1,4 +1,4 @@
-"""From what calibrations found to the record of a device model, and to the note that every report prints."""
+"""Makes the record of a device model from its calibrations, and the note that every report prints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NOT_COUNTED = "not counted: "
 
 
 def summary_of(record: CalibrationRecord) -> Calibration:
-    """False-alarm rate, shares found and scatter of replicates, by class of duration, calls of one launch and of several apart."""
+    """False-alarm rate, detection rates and scatter of replicates by class of calls: by duration, and one launch apart from several."""
     return summarise(as_trials(record.trials, record.truths))
 
 
 def record_of(found: Found, options: CalibrationOptions, environment: Environment) -> CalibrationRecord:
-    """The record of what one calibration found, as its only session."""
+    """The record of one calibration, as its only session."""
     record = CalibrationRecord(
         note=CalibrationNote(
             device_name=environment.device_name,
@@ -49,7 +49,7 @@ def record_of(found: Found, options: CalibrationOptions, environment: Environmen
 
 
 def summed_up(record: CalibrationRecord) -> CalibrationRecord:
-    """The record with the note, and the warnings of what is not counted, that today's rules make of all its trials."""
+    """The record with its note, and warnings for trials that are not counted, both made from all trials by today's rules."""
     kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
     left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.truths)]
     return msgspec.structs.replace(record, warnings=(*kept, *left_out), note=_note(record))
@@ -68,7 +68,7 @@ def _note(record: CalibrationRecord) -> CalibrationNote:
 
 
 def claim_of(one: ClassSummary) -> VisibleEffect:
-    """What reports claim of a class."""
+    """The claim of reports for one class of calls."""
     return VisibleEffect(
         low_us=one.low_us,
         high_us=one.high_us,

@@ -1,4 +1,4 @@
-"""What a calibration measures: kernels of known behaviour, and the arms that make them slower by a planted share of their time."""
+"""The targets of a calibration: kernels of known behaviour, and the arms that slow them down by a known share of their time."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ PLANTED_KERNEL = "planted/negate_and_wait@1"
 SPINNING_KERNEL = "planted/negate_and_spin@2"
 """One launch, which waits: a GPU's delay within a kernel."""
 ROW_KEYS = ("tokens", "rows", "elements")
-"""Parameters of which more means proportionally more work."""
+"""Parameters whose work grows in proportion to them."""
 DELAY_KEY = "delay_ns"
 BASE_DELAY_NS = 2000
-"""Both sides of a planted delay wait at least this long: a launch added on one side alone would cost it some 2 us, 16 % of a kernel of
-12 us, whatever it waits; and a delay within a kernel counts in full only where it outlasts the other programs."""
+"""Both arms of a delayed pair wait at least this long.  A launch in one arm alone would cost some 2 us, 16 % of a kernel of 12 us, whatever
+it waits; and a delay within a kernel counts in full only where it outlasts the other programs."""
 MEMORY_SHARE = 0.4
-"""Of the device's memory, for the buffers of one measurement: an arm that has parameters of its own has its values a second time."""
+"""Share of the device's memory for the buffers of one measurement: an arm with parameters of its own has its values a second time."""
 MOST_PAIRS = 18
-"""In one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time.  Pairs of 24 us on an
-H200 scattered by 0.88 % with 36 pairs in a round and by 0.69 % with five."""
+"""Pairs in one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time.  Pairs of 24 us on
+an H200 scattered by 0.88 % with 36 pairs in a round and by 0.69 % with five."""
 GPU_ELEMENTS = (2**16, 2**20, 6_250_000, 25_000_000, 100_000_000)
 """About 2, 3.5, 12, 50 and 200 us on an H200, cold."""
 CHAIN_ELEMENTS = (2**16, 6_250_000)
 """About 5 and 16 us on an H200 with the launch that waits: the time between two launches scatters, which is seen in short calls."""
 CPU_ELEMENTS = (2**16, 2**19)
-"""Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: on both sides of that more rows are no more work."""
+"""Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: across that size
+more rows do not mean more work."""
 
 
 class CalibrationTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,15 +51,15 @@ class CalibrationTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     kernel: str
-    planting: Injection
+    injection: Injection
     key: str
-    """The case's parameter that is raised; empty where no slowdown can be planted."""
+    """The case's parameter that is raised; empty where no slowdown can be injected."""
     bytes: int = 0
-    """That the op reads and writes: about what the buffers of an arm take."""
+    """Bytes that the op reads and writes: about the size of an arm's buffers."""
 
     @property
     def name(self) -> str:
-        return f"{self.kernel} on {self.case.key} ({self.planting})"
+        return f"{self.kernel} on {self.case.key} ({self.injection})"
 
 
 class Comparing(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[ExtraArm, ...]
     pairs: tuple[Pair, ...]
     nominal: dict[str, float]
-    """By pair, the share that is planted: of the time, in a pilot of the work; 0 for identical arms."""
+    """By pair, the nominal slowdown: a share of the time, in a pilot of the work; 0 for identical arms."""
 
     def batches(self, most: int) -> list[Comparing]:
         """The pairs in measurements of at most `most` each."""
@@ -107,48 +108,48 @@ def built_in_targets(device_kind: str, ways: Container[str] = frozenset(Way)) ->
 
 
 def _built_in(way: Way, kernel: str, elements: int) -> CalibrationTarget:
-    planting = Injection.ROWS if way is Way.ROWS else Injection.DELAY
-    params = {"elements": elements, DELAY_KEY: BASE_DELAY_NS if planting is Injection.DELAY else 0}
+    injection = Injection.ROWS if way is Way.ROWS else Injection.DELAY
+    params = {"elements": elements, DELAY_KEY: BASE_DELAY_NS if injection is Injection.DELAY else 0}
     case = Case(suite="calibration", name=f"{way}_{elements}", op="planted", params=params)
-    key = DELAY_KEY if planting is Injection.DELAY else "elements"
-    return CalibrationTarget(case=case, kernel=kernel, planting=planting, key=key, bytes=8 * elements)
+    key = DELAY_KEY if injection is Injection.DELAY else "elements"
+    return CalibrationTarget(case=case, kernel=kernel, injection=injection, key=key, bytes=8 * elements)
 
 
 def targets_of(collection: Collection, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[CalibrationTarget]:
     """For every case the newest fused kernel that `pattern` means and that can be timed, else the first kernel of any role."""
     found = []
     for case in cases:
-        entry = case_kernels(collection, case, device_kind, pattern, with_baseline=False)
-        ready = [kernel for kernel in entry.runnable if timeable(kernel, device_kind) is None and not kernel.covers]
+        unit = case_kernels(collection, case, device_kind, pattern, with_baseline=False)
+        ready = [kernel for kernel in unit.runnable if timeable(kernel, device_kind) is None and not kernel.covers]
         if ready:
             chosen = max(ready, key=lambda kernel: (kernel.role is Role.FUSED, kernel.id.version))
             key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
-            size = entry.op.minimum_bytes(entry.params)
-            found.append(CalibrationTarget(case=case, kernel=str(chosen.id), planting=Injection.ROWS, key=key, bytes=size))
+            size = unit.op.minimum_bytes(unit.params)
+            found.append(CalibrationTarget(case=case, kernel=str(chosen.id), injection=Injection.ROWS, key=key, bytes=size))
     return found
 
 
-def fits(subject: CalibrationTarget, value: int, memory_bytes: int | None) -> bool:
-    """Whether a pair whose new arm has this value of the subject's parameter fits in the memory; True where that is not known."""
-    return memory_bytes is None or _pair_bytes(subject, value) <= MEMORY_SHARE * memory_bytes
+def fits(target: CalibrationTarget, value: int, memory_bytes: int | None) -> bool:
+    """Whether a pair whose new arm has this value of the target's parameter fits in the memory; True where that is not known."""
+    return memory_bytes is None or _pair_bytes(target, value) <= MEMORY_SHARE * memory_bytes
 
 
-def pairs_at_once(subject: CalibrationTarget, values: Iterable[int], memory_bytes: int | None) -> int:
-    """How many pairs fit in one measurement, were they all raised to the largest of `values` (of the subject's parameter); as many as are
+def pairs_at_once(target: CalibrationTarget, values: Iterable[int], memory_bytes: int | None) -> int:
+    """How many pairs fit in one measurement, were they all raised to the largest of `values` (of the target's parameter); as many as are
     asked for where the memory is not known."""
-    if memory_bytes is None or subject.bytes == 0:
+    if memory_bytes is None or target.bytes == 0:
         return MOST_PAIRS
-    largest = max((_pair_bytes(subject, value) for value in values), default=2.0 * subject.bytes)
+    largest = max((_pair_bytes(target, value) for value in values), default=2.0 * target.bytes)
     return max(1, min(MOST_PAIRS, int(MEMORY_SHARE * memory_bytes / largest)))
 
 
-def _pair_bytes(subject: CalibrationTarget, value: int) -> float:
-    """Rows take memory, a delay takes none."""
-    raised = value / subject.case.params[subject.key] if subject.planting is Injection.ROWS else 1.0
-    return subject.bytes * (1.0 + raised)
+def _pair_bytes(target: CalibrationTarget, value: int) -> float:
+    """Bytes of both arms: added rows take memory, a delay takes none."""
+    raised = value / target.case.params[target.key] if target.injection is Injection.ROWS else 1.0
+    return target.bytes * (1.0 + raised)
 
 
-def comparing(subject: CalibrationTarget, identical: int, counts: Mapping[float, int], values: Mapping[float, int]) -> Comparing:
+def comparing(target: CalibrationTarget, identical: int, counts: Mapping[float, int], values: Mapping[float, int]) -> Comparing:
     """`identical` pairs of equal arms and, of each nominal share, as many pairs as `counts` says, raised to what `values` says of it."""
     wanted = [(0.0, number) for number in range(identical)]
     wanted += [(nominal, number) for nominal, count in counts.items() for number in range(count)]
@@ -157,10 +158,10 @@ def comparing(subject: CalibrationTarget, identical: int, counts: Mapping[float,
     nominals: dict[str, float] = {}
     for nominal, number in wanted:
         name = f"{f'planted {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
-        params = {**subject.case.params, subject.key: values[nominal]} if nominal else None
+        params = {**target.case.params, target.key: values[nominal]} if nominal else None
         arms += [
-            ExtraArm(name=f"{name}: new", kernel=subject.kernel, params=params),
-            ExtraArm(name=f"{name}: old", kernel=subject.kernel),
+            ExtraArm(name=f"{name}: new", kernel=target.kernel, params=params),
+            ExtraArm(name=f"{name}: old", kernel=target.kernel),
         ]
         pairs.append(Pair(name, new=f"{name}: new", old=f"{name}: old"))
         nominals[name] = nominal

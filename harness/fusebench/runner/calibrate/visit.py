@@ -1,6 +1,6 @@
 """One visit of a calibration to one target: its pairs measured and judged in one process, its findings held against fresh ones.
 
-Whole visits are what a calibration keeps.  A finding without its confirmation would be counted as none, and A/A comparisons without the
+A calibration keeps whole visits only.  A finding without its confirmation would count as none, and keeping A/A comparisons without the
 findings beside them would be a choice by result.
 """
 
@@ -30,17 +30,17 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How much to measure, and how."""
 
     plan: SamplingPlan
-    """Rounds, cache state and trim are those of `ab`; its replicates are those that measure a planting's truth in each fresh process."""
+    """Rounds, cache state and trim as for `ab`; its replicates measure the ground truth of an injected slowdown in each fresh process."""
     looks: Plan
     slowdowns: tuple[float, ...]
     passes: int
-    """Measurements of every subject."""
+    """Measurements of every target."""
     identical: int
     """Pairs of identical arms in each."""
     planted: int = 1
     """Pairs of each slowdown in each, at least."""
     trials: int = 0
-    """Of each slowdown in each class of calls, when all passes are over: visits hold more than `planted` pairs where it takes more."""
+    """Trials of each slowdown in each class of calls after all passes: visits hold more than `planted` pairs where that takes more."""
     processes: int = PROCESSES
 
 
@@ -49,7 +49,7 @@ class Visit(NamedTuple):
 
     pass_number: int
     place: int
-    """Of the target among all."""
+    """The target's place among all targets."""
     target: CalibrationTarget
     pilot: Pilot
     planted: Mapping[float, int]
@@ -65,7 +65,7 @@ class Visit(NamedTuple):
 
 
 class Pending(msgspec.Struct, kw_only=True):
-    """A comparison, and what fresh processes measured of it where it claims a change."""
+    """A comparison, and the log ratios from fresh processes where it claims a change."""
 
     pass_number: int
     place: InjectionPlace
@@ -155,5 +155,5 @@ class VisitWork:
 
 
 def _place(target: CalibrationTarget, nominal: float) -> InjectionPlace:
-    planting = target.planting if nominal else Injection.IDENTICAL
-    return InjectionPlace(0, target.case.key, target.kernel, planting, nominal)
+    injection = target.injection if nominal else Injection.IDENTICAL
+    return InjectionPlace(0, target.case.key, target.kernel, injection, nominal)

@@ -1,4 +1,4 @@
-"""The GPU that `fusebench ncu` reads counters of: looked for and looked at while the kernels load, then held."""
+"""The GPU whose counters `fusebench ncu` reads: found and seen idle while the kernels load, then held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FitDevice:
     device: Device
     probe: NsightProbe
     seen_idle: bool
-    """Whether a look while the kernels loaded found nobody there and nothing to remark."""
+    """Whether it was idle, without any remark, while the kernels loaded."""
 
 
 def look_for_device(spec: str) -> Future[FitDevice]:

@@ -19,7 +19,7 @@ from ...store.finding import find_run
 from ...verdict.comparability import fingerprint_differences
 
 BASE_SIDE = "base"
-"""`Capture.side` of what a run is compared with."""
+"""`Capture.side` of the captures that a run is compared with."""
 
 
 def reread(run: CounterRun, folder: Path, ncu: str, *, metric_set: str, metrics: Sequence[str], only: str = "") -> CounterRun:
@@ -51,9 +51,9 @@ def reread(run: CounterRun, folder: Path, ncu: str, *, metric_set: str, metrics:
 
 
 def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
-    """`run` with the captures of `earlier` that it has a counterpart of, as its side `base`.
+    """`run` with the matching captures of `earlier`, as its side `base`.
 
-    What else differs between the two (driver, versions, metrics, cache control) is put among the warnings.
+    Other differences between the two (driver, versions, metrics, cache control) are put among the warnings.
     """
     params = {case.key: case.params for case in run.cases}
     wanted = {(capture.case_key, capture.kernel) for capture in run.captures}

@@ -41,7 +41,7 @@ class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True):
     """One capture that is to be made."""
 
-    entry: CaseKernels
+    unit: CaseKernels
     kernel: Kernel
     side: str = ""
 
@@ -57,8 +57,8 @@ def captured_by_default(kernel: Kernel) -> bool:
 class CaseCaptures:
     """The captures of one case: each is kept when it is over."""
 
-    def __init__(self, entry: CaseKernels, strategy: CountingStrategy) -> None:
-        self._entry, self._strategy = entry, strategy
+    def __init__(self, unit: CaseKernels, strategy: CountingStrategy) -> None:
+        self._unit, self._strategy = unit, strategy
 
     def measure(self, seconds: float | None) -> None:
         """Capture every chosen kernel; one that fails leaves the others alone.
@@ -66,7 +66,7 @@ class CaseCaptures:
         Raises:
             PermissionDeniedError: counters may not be read.
         """
-        for job in self._strategy.jobs(self._entry):
+        for job in self._strategy.jobs(self._unit):
             self._strategy.capture(job)
 
 
@@ -134,14 +134,14 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             complete=complete,
         )
 
-    def jobs(self, entry: CaseKernels) -> list[Job]:
+    def jobs(self, unit: CaseKernels) -> list[Job]:
         """The captures of a case, in order; a kernel that is not captured is put on record with its reason."""
-        case = entry.case
-        for result in entry.declined:
+        case = unit.case
+        for result in unit.declined:
             kernel = self._collection.kernel(result.kernel)
             if self._chosen(kernel):
-                self._add(_captured(Job(entry, kernel), Outcome(status=_DECLINED[result.status], reason=result.reason)))
-        jobs = [Job(entry, kernel) for kernel in entry.runnable if self._chosen(kernel)]
+                self._add(_captured(Job(unit, kernel), Outcome(status=_DECLINED[result.status], reason=result.reason)))
+        jobs = [Job(unit, kernel) for kernel in unit.runnable if self._chosen(kernel)]
         if self._revisions is not None:
             jobs = list(self._with_base(self._revisions, case, jobs))
         if not jobs and not any(one.case == case.name and one.suite == case.suite for one in self._captures):
@@ -160,7 +160,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             elif pair.reason or pair.base is None:
                 self.context.warn(f"{pair.kernel} on {case.key} has nothing to be compared with: {pair.reason}")
             else:
-                yield Job(job.entry, pair.base, BASE_SIDE)
+                yield Job(job.unit, pair.base, BASE_SIDE)
         for pair in pairs:
             if pair.presence is RevisionPresence.REMOVED and self._chosen(pair.any_kernel):
                 self.context.warn(f"{pair.kernel} is only in the base revision, and is not captured")
@@ -173,10 +173,10 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         side = self._base if job.side == BASE_SIDE else self._collection
         assert side is not None
         label = f"{job.kernel.id}{f' ({job.side})' if job.side else ''}"
-        report = self._reports / report_name(len(self._captures) + 1, job.entry.case, job.kernel, job.side)
+        report = self._reports / report_name(len(self._captures) + 1, job.unit.case, job.kernel, job.side)
         began = time.monotonic()
         outcome = capture(
-            job.entry.case,
+            job.unit.case,
             str(job.kernel.id),
             roots=self._collection.roots,
             kernel_roots=side.roots,
@@ -214,18 +214,18 @@ def describe_capture(one: Capture) -> str:
 
 
 def _captured(job: Job, outcome: Outcome, *, report: Path | None = None, seconds: float = 0.0) -> Capture:
-    entry = job.entry
+    unit = job.unit
     return Capture(
-        case=entry.case.name,
-        suite=entry.case.suite,
-        op=entry.op.name,
+        case=unit.case.name,
+        suite=unit.case.suite,
+        op=unit.op.name,
         kernel=str(job.kernel.id),
         role=job.kernel.role,
-        shape=entry.shape,
+        shape=unit.shape,
         side=job.side,
         status=outcome.status,
         reason=outcome.reason,
-        minimum_bytes=entry.op.minimum_bytes(entry.params),
+        minimum_bytes=unit.op.minimum_bytes(unit.params),
         launches=outcome.launches,
         report=report.name if report is not None and report.is_file() else "",
         seconds=round(seconds, 1),

@@ -1,4 +1,4 @@
-"""The other side of a comparison: the kernels folders of a git commit, read out of the repository into a folder of their own.
+"""The base revision of a comparison: the kernels folders of a git commit, unpacked from the repository into a folder of their own.
 
 Git is only read: no worktree, no index and no file of the checkout is touched, so a comparison runs beside an editor and on a dirty tree.
 """
@@ -24,21 +24,21 @@ GIT_TIMEOUT_S = 120.0
 
 
 class BaseCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """Which commit is compared with."""
+    """The commit of the base revision."""
 
     asked: str
     """As the user named it."""
     commit: str
     merge_base: bool
-    """Whether it is the merge base of HEAD and what was asked for, and not that itself."""
+    """Whether it is the merge base of HEAD and the requested commit, and not the latter itself."""
 
 
 class BaseFolders(msgspec.Struct, frozen=True, kw_only=True):
-    """The other side's kernels folders, in the order of this side's."""
+    """The base's kernels folders, in the order of head's."""
 
     roots: tuple[Path, ...]
     notes: tuple[str, ...] = ()
-    """What a reader should know of them."""
+    """Remarks on them, for readers."""
 
 
 class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def find_base(project: Path, ref: str, *, exact: bool = False) -> BaseCommit:
 def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) -> BaseFolders:
     """Write the folders that `roots` were in the base commit below `into`.
 
-    A root outside of the repository is the same on both sides and is used as it is.
+    A root outside the repository is the same in both revisions and is used as it is.
 
     Raises:
         UsageError: the commit has none of the folders, or no root lies in the repository.
@@ -117,12 +117,12 @@ def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) 
     for root in roots:
         if root not in inside:
             found.append(root)
-            notes.append(f"kernels folder {root} lies outside of the repository: both sides use it as it is")
+            notes.append(f"kernels folder {root} lies outside the repository: both revisions use it as it is")
             continue
         path = root.resolve().relative_to(top).as_posix()
         kind = _try(top, "cat-file", "-t", f"{base.commit}:{path}" if path != "." else base.commit)
         if kind is None or kind.strip() not in (b"tree", b"commit"):
-            notes.append(f"commit {base.commit[:12]} has no folder {path}: its kernels are new on this side")
+            notes.append(f"commit {base.commit[:12]} has no folder {path}: its kernels are new in this checkout")
             continue
         _unpack(_git(top, "archive", "--format=tar", base.commit, "--", path), into)
         found.append(into / path)
@@ -154,7 +154,7 @@ def top_level(project: Path) -> Path:
         return Path(_git(project, "rev-parse", "--show-toplevel").decode().strip()).resolve()
     except UsageError as error:
         raise UsageError(
-            f"--base needs the git checkout that {project} lies in: {error}; run inside one, or give the other side's kernels folder "
+            f"--base needs the git checkout that {project} lies in: {error}; run inside one, or give the base's kernels folder "
             "with --base-kernels DIR"
         ) from error
 

@@ -1,4 +1,4 @@
-"""The kernels that a stored run was made of, for evidence: from the commit that its record names, else from stored static evidence."""
+"""The kernels of a stored run, for evidence: from the commit that its record names, else from stored static evidence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ...store.static_baselines import load_static
 from .base_checkout import BaseCommit, extract, why_absent
 
 Compile = Callable[[Sequence[Path], str], EvidenceSource]
-"""The side of the kernels in some folders, under a name."""
+"""Makes the provider of one revision's compiled code: kernels folders, and a name for reports."""
 
 
 class NoSourcesError(FusebenchError):
-    """What a run was made of is no longer to be had."""
+    """The sources of a run are no longer available."""
 
 
 def baseline_source(environment: Environment, project: Project, compile_in: Compile) -> EvidenceSource:

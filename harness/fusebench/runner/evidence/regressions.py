@@ -1,4 +1,4 @@
-"""Which regressions are worth evidence, and the records that carry it."""
+"""Chooses the regressions that get evidence, and attaches it to their records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COMPILED = frozenset({Language.TRITON, Language.CUDA})
 
 
 def compiled_kernels(kernels: Sequence[KernelInfo]) -> frozenset[str]:
-    """Ids of those that evidence can be had of."""
+    """Ids of the kernels whose machine code is made here, so that evidence can be collected."""
     return frozenset(kernel.id for kernel in kernels if kernel.language in COMPILED)
 
 
 def explained_comparison(record: Comparison, compiled: Collection[str], providers: Sequence[Provider]) -> Comparison:
-    """`record` with evidence about its regressions; `compiled` are the kernels that evidence can be had of."""
-    cases = {entry.case.key: entry.case for entry in record.cases}
+    """`record` with evidence about its regressions; `compiled`: ids of kernels whose machine code is made here."""
+    cases = {one.case.key: one.case for one in record.cases}
     suspects = [
         EvidenceTarget(one.kernel, cases[one.case_key], _slower(one.verdict))
         for one in record.kernels
@@ -37,7 +37,7 @@ def explained_comparison(record: Comparison, compiled: Collection[str], provider
 
 
 def any_regressed(run: Run) -> bool:
-    """Whether a judged run holds a regression that has a say in the exit code."""
+    """Whether a judged run holds a gating regression."""
     return any(_regressed(result) for result in run.results)
 
 
@@ -63,7 +63,7 @@ def explained_judgements(judgements: Sequence[Judgement], run: Run, providers: S
 
 
 def regressed(judgement: Judgement) -> bool:
-    """Whether it is a regression that has a say in the exit code."""
+    """Whether it is a gating regression."""
     return judgement.verdict.gating and judgement.verdict.kind is VerdictKind.REGRESSION
 
 

@@ -27,25 +27,25 @@ from .summarise import CaseFigures, untimed_summary
 class _CaseWork:
     """What a first measurement and a remeasurement share; what they found so far may be taken at any time."""
 
-    def __init__(self, entry: CaseKernels, context: MeasuringContext) -> None:
+    def __init__(self, unit: CaseKernels, context: MeasuringContext) -> None:
         self.results: list[Result] = []
         """Those that are final, in the order in which they became so."""
         self.summary: CaseSummary | None = None
         """The case itself; None until its kernels are timed, or known not to be."""
         self.replies: list[Measured] = []
         """The answer of each process; empty where nothing was timed."""
-        self._entry, self._context = entry, context
+        self._unit, self._context = unit, context
 
     def _culprit(self, failure: Failure) -> str:
         """The kernel that the failure is due to; the control arm is the baseline's second copy."""
-        return self._entry.baseline_id if failure.kernel == CONTROL else failure.kernel
+        return self._unit.baseline_id if failure.kernel == CONTROL else failure.kernel
 
     def _task(self, ready: Sequence[Result], timer: str, seconds: float | None) -> TimeTask:
         kernels = tuple(result.kernel for result in ready)
         return TimeTask(
-            case=self._entry.case,
+            case=self._unit.case,
             kernels=kernels,
-            baseline=self._entry.baseline_id,
+            baseline=self._unit.baseline_id,
             plan=self._context.plan,
             timer=timer,
             seed=random.SystemRandom().randrange(2**31),
@@ -86,18 +86,18 @@ class CaseMeasurement(_CaseWork):
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
         began, context = time.monotonic(), self._context
-        self._add(self._entry.declined)
+        self._add(self._unit.declined)
         begin_ahead(context, seconds)
         with context.phases.timed(CHECK):
             checked = check_all(
                 context.pool,
-                self._entry,
+                self._unit,
                 on_progress=self._show_check,
                 on_checked=lambda kernel, seconds: context.phases.add({}, {kernel: seconds}),
             )
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
-        if self._entry.baseline_id not in {result.kernel for result in ready}:
+        if self._unit.baseline_id not in {result.kernel for result in ready}:
             self._give_up(ready)
             return
         self._time(ready, _left(seconds, began))
@@ -111,7 +111,7 @@ class CaseMeasurement(_CaseWork):
         task = self._task(ready, context.pool.timer, seconds)
 
         def timed(replies: Sequence[Measured]) -> list[Result]:
-            figures = CaseFigures(self._entry, replies, context.plan)
+            figures = CaseFigures(self._unit, replies, context.plan)
             return [figures.measured(result) for result in ready]
 
         replies = measure_in_processes(task, context, enough=lambda replies: not imprecise(timed(replies), context.plan))
@@ -119,10 +119,10 @@ class CaseMeasurement(_CaseWork):
             self._time_without(replies, ready, _left(seconds, began))
             return
         self._note_timing(task, replies)
-        self.summary = CaseFigures(self._entry, replies, context.plan).summary()
+        self.summary = CaseFigures(self._unit, replies, context.plan).summary()
         measured = timed(replies)
         for text in imprecise(measured, context.plan):
-            context.warn(f"case {self._entry.case.key}: {text}")
+            context.warn(f"case {self._unit.case.key}: {text}")
         self._add(measured)
 
     def _time_without(self, failure: Failure, ready: list[Result], seconds: float | None) -> None:
@@ -131,11 +131,11 @@ class CaseMeasurement(_CaseWork):
         culprit = next((result for result in ready if result.kernel == kernel), None)
         if culprit is None:
             self._add([msgspec.structs.replace(result, status=failure.status, reason=common_failure(failure)) for result in ready])
-            self.summary = untimed_summary(self._entry)
+            self.summary = untimed_summary(self._unit)
             return
         self._add([_failed(culprit, failure)])
         others = [result for result in ready if result is not culprit]
-        if kernel == self._entry.baseline_id:
+        if kernel == self._unit.baseline_id:
             self._give_up(others)
         else:
             self._time(others, seconds)
@@ -143,11 +143,11 @@ class CaseMeasurement(_CaseWork):
     def _give_up(self, ready: Sequence[Result]) -> None:
         """Without a baseline there is nothing to pair with."""
         reason = (
-            f"its baseline {self._entry.baseline_id} failed"
-            if self._entry.baseline is not None
-            else f"no baseline of {self._entry.op.name} runs on {self._context.device.kind}"
+            f"its baseline {self._unit.baseline_id} failed"
+            if self._unit.baseline is not None
+            else f"no baseline of {self._unit.op.name} runs on {self._context.device.kind}"
         )
-        self.summary = untimed_summary(self._entry)
+        self.summary = untimed_summary(self._unit)
         self._add([msgspec.structs.replace(result, status=Status.NOT_MEASURED, reason=f"not timed: {reason}") for result in ready])
 
 
@@ -159,13 +159,13 @@ class Remeasurement(_CaseWork):
     that label are compared with none, so that a regression would become incomparable.
     """
 
-    def __init__(self, entry: CaseKernels, context: MeasuringContext, known: Sequence[Result], suspicion: str) -> None:
+    def __init__(self, unit: CaseKernels, context: MeasuringContext, known: Sequence[Result], suspicion: str) -> None:
         """
         Args:
             known: every result of the case.
             suspicion: why it is a suspect, for the record.
         """
-        super().__init__(entry, context)
+        super().__init__(unit, context)
         self._first, self._suspicion = known, suspicion
 
     def measure(self, processes: int) -> None:
@@ -182,7 +182,7 @@ class Remeasurement(_CaseWork):
             culprit = self._culprit(replies)
             self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._first])
             return
-        figures = CaseFigures(self._entry, replies, self._context.plan)
+        figures = CaseFigures(self._unit, replies, self._context.plan)
         summary = figures.summary()
         if summary.not_cold:
             self._keep_first(f"its samples were not cold: {summary.not_cold}", self._first)
@@ -195,7 +195,7 @@ class Remeasurement(_CaseWork):
     def _keep_first(self, why: str, results: Sequence[Result]) -> None:
         """Keep the figures of the first process; `results` are then those of the case."""
         self._context.warn(
-            f"case {self._entry.case.key}: the suspect could not be remeasured, and its figures are those of one process: {why}"
+            f"case {self._unit.case.key}: the suspect could not be remeasured, and its figures are those of one process: {why}"
         )
         self._add(results)
 

@@ -1,6 +1,6 @@
-"""A case in as many worker processes as it takes to know the speedups of its fused kernels as well as was asked for.
+"""Measures a case in enough worker processes to know the speedups of its fused kernels to the requested precision.
 
-What a process does to a kernel it does for its life: on an H200 the times of the copy and of a split chain differ by 0.4 % from one
+A process can change a kernel's time for its whole life: on an H200 the times of the copy and of a split chain differ by 0.4 % from one
 process to the next, and no number of replicates in one of them shows that.  So replicates are not added to a process, but processes to
 a case; `stats.paired` takes each as one number.
 """
@@ -33,7 +33,7 @@ fused kernel, and in 95 % of those with three, all of which must be known before
 
 
 def begin_ahead(context: MeasuringContext, seconds: float | None) -> None:
-    """Begin to start the processes that any case takes, beside its checks."""
+    """Begin to start the processes that every case needs, beside its checks."""
     context.pool.begin(_ahead(context.plan, seconds))
 
 
@@ -46,7 +46,7 @@ def measure_in_processes(
 
     Args:
         task: its `seconds` are those of the case: no process is begun after them.
-        enough: whether the speedups are known as well as was asked for.
+        enough: whether the speedups are known to the requested precision.
     """
     most = LOOKS[-1] if task.plan.precision is not None else 1
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
@@ -111,7 +111,7 @@ def _again(task: TimeTask, timer: str, seconds: float | None = None) -> TimeTask
 
 
 def imprecise(results: Sequence[Result], plan: SamplingPlan) -> list[str]:
-    """What is less well known than the plan asks for, one line per kernel; without a fused kernel among them, every kernel counts."""
+    """One line per kernel whose speedup is known less precisely than the plan asks; without a fused kernel, every kernel counts."""
     if plan.precision is None:
         return []
     found = [(result, timing, timing.speedup) for result in results if (timing := result.measurement) is not None and timing.speedup]

@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped: what it finished is taken over, provided that nothing has changed since that results depend on."""
+"""Resumes a stopped run: its finished cases are taken over if nothing has changed that results depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FINGERPRINT = (
     "device_name", "device_uuid", "driver", "cuda", "python", "torch", "triton", "ptxas", "ptxas_blackwell", "cpu", "fusebench",
     "git_commit", "git_dirty",
 )  # fmt: skip
-"""Fields of the environment that must agree: the record that comes of both must be true of each of its cases."""
+"""Fields of the environment that must agree: the resumed record must be true of each of its cases."""
 
 
 class Resumed:
@@ -53,7 +53,7 @@ class Resumed:
             )
 
     def finished(self, case: Case, kernels: Sequence[str]) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
-        """What the earlier run has of `case`; None where it is missing, was not measured, or concerned other kernels or parameters."""
+        """The summary, results and samples of `case`; None where it is missing, was not measured, or had other kernels or parameters."""
         summary = self._summaries.get(case.key)
         if summary is None or _content(summary.case) != _content(case) or summary.copy_us is None:
             return None

@@ -92,7 +92,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         self._results: list[Result] = []
         self._cases: list[CaseSummary] = []
         self._samples: list[Sample] = []
-        self._entries: dict[str, CaseKernels] = {}
+        self._units: dict[str, CaseKernels] = {}
         self._exit_code = ExitCode.PASS
 
     @property
@@ -119,7 +119,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         units = [case_kernels(self.collection, case, self.context.device.kind, self.options.kernel) for case in items]
         for unit in units:
             split_reference(self.collection, unit.op)
-        self._entries = {unit.case.key: unit for unit in units}
+        self._units = {unit.case.key: unit for unit in units}
         return units
 
     def same_work(self, unit: CaseKernels) -> Hashable | None:
@@ -172,7 +172,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             )
         done = 0
         for place, suspect in budget.while_it_lasts(chosen):
-            unit = self._entries[suspect.case]
+            unit = self._units[suspect.case]
             self.context.warn(
                 f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
             )

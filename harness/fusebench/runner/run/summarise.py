@@ -1,4 +1,4 @@
-"""From samples to figures: one Measurement per kernel, and what the rounds say of the case itself."""
+"""From samples to figures: one Measurement per kernel, and the summary of the case itself."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..workers.remarks import label_refused
 class CaseFigures:
     """The figures of one case, from the timings that one or several processes sent."""
 
-    def __init__(self, case_kernels: CaseKernels, measured: Sequence[Measured], plan: SamplingPlan) -> None:
+    def __init__(self, unit: CaseKernels, measured: Sequence[Measured], plan: SamplingPlan) -> None:
         """`measured`: one per process, its samples carrying the process' number; the first one says what code ran."""
-        self._contenders = case_kernels
+        self._unit = unit
         self._measured = measured
         self._plan = plan
         self._by_arm: dict[str, list[Sample]] = defaultdict(list)
         for sample in (sample for one in measured for sample in one.samples):
             self._by_arm[sample.arm].append(sample)
         self._spans = spans_by_replicate(sample for one in measured for sample in one.samples)
-        self.minimum_bytes = case_kernels.op.minimum_bytes(case_kernels.params)
-        self._parts = {str(kernel.id): kernel.part for kernel in case_kernels.runnable if kernel.part is not None}
+        self.minimum_bytes = unit.op.minimum_bytes(unit.params)
+        self._parts = {str(kernel.id): kernel.part for kernel in unit.runnable if kernel.part is not None}
 
     def summary(self) -> CaseSummary:
         """The case with its yardsticks and its control."""
-        baseline = self._contenders.baseline_id
+        baseline = self._unit.baseline_id
         return msgspec.structs.replace(
-            untimed_summary(self._contenders),
+            untimed_summary(self._unit),
             copy_us=self._time_us(COPY),
             stream_us=self._time_us(STREAM),
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
@@ -44,14 +44,14 @@ class CaseFigures:
         )
 
     def measured(self, result: Result) -> Result:
-        """`result` of a kernel that was only checked, with what its measurement says."""
+        """The result of a checked kernel, with its measurement and its machine code."""
         code = self._measured[0].code.get(result.kernel)
         return msgspec.structs.replace(result, status=Status.MEASURED, measurement=self.measurement(result.kernel), code=code)
 
     def measurement(self, kernel: str) -> Measurement:
-        """The figures of one kernel; of one that covers a part of the op, without those that compare it with a whole one."""
+        """The figures of one kernel.  A kernel that covers a part of the op gets no figures that compare it with a whole one."""
         part = self._parts.get(kernel)
-        baseline = self._contenders.baseline_id
+        baseline = self._unit.baseline_id
         time_us = self._time_us(kernel)
         samples = self._by_arm[kernel]
         host_us = [one.host_us[kernel] for one in self._measured if kernel in one.host_us]
@@ -64,7 +64,7 @@ class CaseFigures:
             host_us=mean(host_us) if host_us else None,
             speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
             sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value if part is None else None,
-            gb_per_s=(self.minimum_bytes if part is None else part.minimum_bytes(self._contenders.params)) / time_us.value / 1e3,
+            gb_per_s=(self.minimum_bytes if part is None else part.minimum_bytes(self._unit.params)) / time_us.value / 1e3,
             extra_memory_bytes=max(extra_memory, default=None),
             replicates=len(self._spans[kernel]),
             processes=len(set(self._processes(kernel))),
@@ -72,7 +72,7 @@ class CaseFigures:
         )
 
     def _processes(self, arm: str) -> list[int]:
-        """Of each replicate, who measured it."""
+        """The number of the process that measured each replicate of `arm`, in order."""
         return [process for process, _ in self._spans[arm]]
 
     def _time_us(self, arm: str) -> Estimate:
@@ -84,12 +84,12 @@ class CaseFigures:
         return ratio_estimate(over, under, self._plan.trim, processes=self._processes(above))
 
 
-def untimed_summary(case_kernels: CaseKernels) -> CaseSummary:
+def untimed_summary(unit: CaseKernels) -> CaseSummary:
     """The case without figures: nothing of it was timed."""
     return CaseSummary(
-        case=case_kernels.case,
-        shape=case_kernels.shape,
-        minimum_bytes=case_kernels.op.minimum_bytes(case_kernels.params),
-        flops=case_kernels.op.flops(case_kernels.params),
-        baseline=case_kernels.baseline_id or None,
+        case=unit.case,
+        shape=unit.shape,
+        minimum_bytes=unit.op.minimum_bytes(unit.params),
+        flops=unit.op.flops(unit.params),
+        baseline=unit.baseline_id or None,
     )

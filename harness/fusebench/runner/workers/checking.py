@@ -1,6 +1,6 @@
-"""The accuracy gate over a selection, in worker processes: for the device, and for Triton's interpreter where that is needed.
+"""Runs the accuracy gate in worker processes: on the device, and in Triton's interpreter where that is needed.
 
-`check_all` is one case, for a run that goes on to measure it; `check_cases` is many, several at a time where there is no GPU.
+`check_all` checks one case before it is measured; `check_cases` checks many, several at a time where there is no GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check(
 ) -> Result:
     """Put one kernel through the accuracy gate on one case: status `checked`, `wrong`, or how it failed.
 
-    `prefix` precedes its id in the task: `messages.BASE` for a kernel of the other side.
+    `prefix` precedes its id in the task: `protocol.BASE` for a kernel of the base revision.
 
     Raises:
         DeviceUnfitError: no worker can work on the device at all.
@@ -66,7 +66,7 @@ def check(
 
 
 def _interpreted_how(accuracy: Accuracy) -> str:
-    """What the interpreter's check leaves out of a device's."""
+    """The parts of a device's check that the interpreter's leaves out, in words."""
     rows = "all tokens" if accuracy.tokens is None else f"{accuracy.tokens} tokens"
     return f"on {rows}, bias at input magnitude 1 only, extra draws called once"
 

@@ -1,4 +1,4 @@
-"""Measurements that nothing touched: what was disturbed is dropped and measured again, and clocks that are held down are waited for."""
+"""Retries on interference: a disturbed measurement is dropped and repeated, after a wait where clocks are held down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import DeviceUnfitError
 from .protocol import Failure, Measured, MeasureTask, Progress, Reply, Task
 
 INTRUSION_RETRIES = 2
-"""Times that a case is measured again after something touched the device."""
+"""Retries of a measurement after something touched the device."""
 COOLING_S = 60.0
 """The longest wait for clocks that are held down.  A board that is too hot under load cools within seconds once idle; one that is not
 back after a minute has a cause that waiting does not remove."""
@@ -20,7 +20,7 @@ COOLING_STEP_S = 1.0
 
 
 class Worker(Protocol):
-    """What a measurement is asked of."""
+    """Whoever answers a measurement."""
 
     def ask(self, task: Task, on_progress: Callable[[Progress], None]) -> Reply: ...
 

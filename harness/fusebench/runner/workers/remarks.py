@@ -15,7 +15,7 @@ from ...timing.coldness import contradiction
 from .protocol import Failure, Measured
 
 LATE_SHARE = 0.05
-"""Share of an arm's calls that may have waited for the host without a word: a GPU's trimmed means leave out twice as many."""
+"""Share of an arm's calls that may have waited for the host without a remark: a GPU's trimmed means leave out twice as many."""
 
 
 def remark_on_timer(reply: Measured) -> str:
@@ -35,7 +35,7 @@ def remarks_on_timing(case: Case, replies: Sequence[Measured]) -> list[str]:
 
 
 def _late_arms(replies: Sequence[Measured]) -> list[str]:
-    """How often the device waited for the host inside of an arm's calls, for arms of which that is more than `LATE_SHARE`."""
+    """How often the device waited for the host inside an arm's calls, for arms where the share of such calls exceeds `LATE_SHARE`."""
     calls = Counter(sample.arm for reply in replies for sample in reply.samples)
     late: Counter[str] = Counter()
     for reply in replies:
@@ -54,7 +54,7 @@ def common_failure(failure: Failure) -> str:
 
 
 def label_refused(measured: Measured, trim: float) -> str:
-    """What contradicts the label `cold` of these samples, in words; empty where nothing does, and for what does not carry it.
+    """What contradicts the label `cold` of these samples, in words; empty where nothing does, and for samples without that label.
 
     Args:
         trim: share of a replicate's samples cut from each end, as in the plan.

@@ -107,7 +107,7 @@ class _Worker:
             self._start_timer()
 
     def _start_timer(self) -> None:
-        """Start the profiler where it will be needed: here workers do so at the same time, in their first measurements one after another."""
+        """Start the profiler where it will be needed: here workers do so together, in their first measurements in turn."""
         from ...timing.cupti import CuptiTimer, start_profiler
         from ...timing.select import select_timer
 
