@@ -115,11 +115,11 @@ def ab(
     from ..runner.evidence.base_checkout import BaseChoice
     from ..runner.run.strategy import default_plan
     from ..timing.select import require_timer
-    from .ab_static import StaticOptions, compare_static
     from .evidence_work import evidence_tools
     from .output import console, print_json
     from .progress import make_reporter
     from .selection import resolve_selection
+    from .static_work import StaticOptions, compare_static
 
     if (base is None) == (base_kernels is None):
         raise UsageError("say what to compare with: --base REF (a commit, branch or tag), or --base-kernels DIR, and not both")

@@ -65,9 +65,7 @@ def calibrate(
     cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
     timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
     passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every target.", show_default=False)] = None,
-    identical: Annotated[
-        int, typer.Option("--identical", min=1, help="A/A pairs in each measurement.")
-    ] = IDENTICAL,
+    identical: Annotated[int, typer.Option("--identical", min=1, help="A/A pairs in each measurement.")] = IDENTICAL,
     quick: Annotated[bool, typer.Option("--quick", help="One pass: to see that it works, not to claim anything.")] = False,
     budget: Annotated[
         float | None,
@@ -113,9 +111,10 @@ def calibrate(
 ) -> None:
     """Measure how often a verdict is wrong on this machine, and the smallest slowdown that is found.
 
-    Kernels against themselves and kernels slowed down by known shares (by more rows, and by a wait on the device) go through the whole pipeline of `ab`:
-    sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  Measured are fusebench's own
-    kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless given.
+    Kernels against themselves, and kernels slowed down by known shares (by more rows, or by a wait on the device), go through the whole
+    pipeline of `ab`: sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  The targets are
+    fusebench's own kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless
+    given.
 
     The result lies in results/calibration/ and stands in every report of the device.  Several GPUs of one model can be calibrated at the
     same time, with --add and a --device each; those on other machines are put together with --join.

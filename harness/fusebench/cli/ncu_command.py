@@ -111,7 +111,6 @@ def ncu(
     from ..runner.count.device import look_for_device
     from ..runner.count.stored import find_counters
     from ..runner.evidence.base_checkout import BaseChoice
-    from .ncu_output import show
     from .progress import make_reporter
     from .selection import resolve_selection
 
@@ -143,7 +142,7 @@ def ncu(
     if outcome.interruption is not None:
         say_what_is_kept(outcome)
         raise outcome.interruption
-    show(outcome.record, outcome.folder, outcome.exit_code, json=json)
+    _show(outcome.record, outcome.folder, outcome.exit_code, json=json)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -157,10 +156,9 @@ def _write_report(record: CounterRun, folder: Path) -> None:
 def _show_stored(text: str, against: str | None, what: tuple[str, tuple[str, ...]], *, anew: bool, json: bool) -> None:
     from ..config import find_project
     from ..runner.count.stored import put_beside, stored_run
-    from .ncu_output import show
 
     project = find_project()
-    show(put_beside(stored_run(text, project, what, anew=anew), against, project), None, ExitCode.PASS, json=json)
+    _show(put_beside(stored_run(text, project, what, anew=anew), against, project), None, ExitCode.PASS, json=json)
 
 
 def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
@@ -173,3 +171,58 @@ def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> 
         return NAMED, split_names(metrics)
     chosen = MetricSet(metric_set or SetName.FULL)
     return chosen.value, SETS[chosen]
+
+
+def _show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool) -> None:
+    """Print the run: one JSON document, or tables and the reading in words.  `written`: its folder, where it was just written."""
+    from ..report.counters_markdown import counters_document
+    from .output import print_json
+
+    if json:
+        print_json(counters_document(record, written, code))
+        return
+    _print(record)
+    if written is not None:
+        typer.echo(f"run: {written}")
+
+
+def _print(record: CounterRun) -> None:
+    """Print every capture, named metrics, tables of head beside base, every figure of a single case, and the reading in words."""
+    from ..counters.records import CaptureStatus
+    from ..report.counters_markdown import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
+    from ..report.counters_table import (
+        CAPTURE_COLUMNS,
+        CAPTURE_NUMBERS,
+        capture_rows,
+        captures_in_full,
+        diff_columns,
+        diff_pairs,
+        diff_rows,
+        diff_title,
+        figure_columns,
+        figure_rows,
+        kernel_label,
+        readings,
+        traffic_line,
+    )
+    from .output import print_table, remark
+
+    for warning in record.warnings:
+        remark("warning", warning)
+    print_table(CAPTURE_COLUMNS, capture_rows(record), right=CAPTURE_NUMBERS)
+    named = named_rows(record)
+    if named:
+        print_table(NAMED_COLUMNS, named, right=NAMED_NUMBERS)
+    for pair in diff_pairs(record):
+        columns = diff_columns(pair.before, pair.after)
+        print_table(columns, diff_rows(pair.before, pair.after), title=diff_title(pair.before, pair.after), right=columns[1:])
+    alone = captures_in_full(record)
+    if alone:
+        columns = figure_columns(alone)
+        print_table(columns, figure_rows(alone), title=f"{alone[0].case_key} ({alone[0].shape})", right=columns[1:])
+    for capture in record.captures:
+        if capture.status is CaptureStatus.CAPTURED:
+            said = [line for line in (*readings(capture), traffic_line(capture, record.cache_control)) if line]
+            typer.echo(f"{kernel_label(capture)} on {capture.case_key}:" + "".join(f"\n  {line}" for line in said or ["no rule applies"]))
+    if record.base:
+        typer.echo(f"base: {record.base}")

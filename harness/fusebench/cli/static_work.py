@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode
-from .output import print_table, remark
+from .output import print_json, print_table, remark
 
 if TYPE_CHECKING:
     from ..evidence.records import StaticReport
     from ..evidence.static_gate import StaticJudgement
     from ..evidence.static_process import Progress
     from ..evidence.targets import Target
+    from ..runner.evidence.base_checkout import BaseChoice
     from .selection import Selection
 
 
@@ -150,3 +152,46 @@ class ProgressLine:
         elif progress.text != self._last:
             typer.echo(f"{self._label}: {progress.text}{f' ({progress.total})' if progress.total else ''}", err=True)
         self._last = progress.text
+
+
+AB_MARGIN = 0.05
+"""Share of instructions that may be added; see docs/static.md."""
+
+
+class StaticOptions(NamedTuple):
+    """As the command line gives them."""
+
+    kernel: str | None
+    arch: list[str] | None
+    margin: float | None
+    allow_incomparable: bool
+    jobs: int | None
+    no_cache: bool
+    json: bool
+
+
+def compare_static(selection: Selection, base: BaseChoice, options: StaticOptions) -> int:
+    """Compare this checkout's compiled kernels with those of the base, and return the exit code."""
+    from ..report.static_table import verdict_line
+    from ..runner.evidence.base_checkout import name_of
+
+    limit = AB_MARGIN if options.margin is None else options.margin
+    require_margin(limit)
+    targets = find_targets(options.arch)
+
+    def collected(label: str, folders: Sequence[Path] | None) -> Any:
+        return collect_all(
+            selection, targets, kernel=options.kernel, jobs=options.jobs, use_cache=not options.no_cache, roots=folders, label=label
+        )
+
+    with tempfile.TemporaryDirectory(prefix="fusebench-ab-") as unpacked:
+        revision, roots = base.resolve(selection.project, selection.collection.roots, Path(unpacked))
+        name = name_of(revision)
+        after, before = collected("", None), collected(f"{name}, ", roots)
+    judgements, code = judge_against(after, before, selection, margin=limit, allow_incomparable=options.allow_incomparable, reference=name)
+    if options.json:
+        print_json({"base": name, "margin": limit, "exit_code": code, "judgements": judgements})
+    else:
+        print_judgements(judgements)
+        typer.echo(f"against {name}: {verdict_line(judgements)}")
+    return int(code)

@@ -35,15 +35,14 @@ it waits; and a delay within a kernel counts in full only where it outlasts the 
 MEMORY_SHARE = 0.4
 """Share of the device's memory for the buffers of one measurement: an arm with parameters of its own has its values a second time."""
 MOST_PAIRS = 18
-"""Pairs in one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time.  Pairs of 24 us on
-an H200 scattered by 0.88 % with 36 pairs in a round and by 0.69 % with five."""
+"""Pairs in one measurement.  Each round holds every arm once: with more, a pair's two calls lie ever farther apart in time.  Pairs of 24 us
+on an H200 scattered by 0.88 % with 36 pairs in a round and by 0.69 % with five."""
 GPU_ELEMENTS = (2**16, 2**20, 6_250_000, 25_000_000, 100_000_000)
 """About 2, 3.5, 12, 50 and 200 us on an H200, cold."""
 CHAIN_ELEMENTS = (2**16, 6_250_000)
 """About 5 and 16 us on an H200 with the launch that waits: the time between two launches scatters, which is seen in short calls."""
 CPU_ELEMENTS = (2**16, 2**19)
-"""Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: across that size
-more rows do not mean more work."""
+"""Some 5 and 20 us.  Torch splits vectors of more than 2**15 elements among threads: across that size, more rows do not mean more work."""
 
 
 class CalibrationTarget(msgspec.Struct, frozen=True, kw_only=True):
