@@ -88,7 +88,7 @@ def test_of_two_slowdowns_that_come_to_one_value_the_better_fit_keeps_it(slowdow
     values, missing = fitting_values((0.01, 0.02), seen(_16=slowdown))
     assert values == {keeps: 16}
     assert missing == {
-        loses: f"of 1 values from 16 to 16 the nearest, 16, is {slowdown:.2%} slower, which plants another slowdown that it is nearer to"
+        loses: f"of 1 values from 16 to 16 the nearest, 16, is {slowdown:.2%} slower, which injects another slowdown that it is nearer to"
     }
 
 

@@ -104,6 +104,6 @@ def test_a_folder_that_is_new_and_one_outside_of_the_repository_are_noted(reposi
     found = extract(repository, find_base(repository, "main"), [repository / "kernels", new, outside], tmp_path / "into")
     assert found.roots == (tmp_path / "into" / "project" / "kernels", outside)
     assert [note for note in found.notes if "has no folder project/more" in note]
-    assert [note for note in found.notes if "lies outside the repository: both sides use it" in note]
+    assert [note for note in found.notes if "lies outside the repository: both revisions use it" in note]
     with pytest.raises(UsageError, match="no kernels folder lies in the repository"):
         extract(repository, BaseCommit(asked="main", commit="0" * 40, merge_base=False), [outside], tmp_path / "none")
