@@ -88,7 +88,7 @@ def test_without_confirmation_the_verdict_is_that_of_one_process(fusebench: Fuse
 
 def test_the_help_says_how_many_processes_and_cases(fusebench: Fusebench) -> None:
     text = " ".join(fusebench("run", "--help").stdout.split())
-    assert f"again in {PROCESSES} fresh processes ({MOST_CASES} cases at most)" in text
+    assert f"suspects in {PROCESSES} fresh processes ({MOST_CASES} cases at most)" in text
 
 
 @pytest.mark.parametrize("what", ["baselines", "calibration"])
