@@ -45,7 +45,7 @@ def comparison() -> Comparison:
 
     return Comparison(
         id="x", created="2026-07-27T07:25:47+00:00", command="", timer="host",
-        plan=SamplingPlan(replicates=4, rounds=5, cache=CacheState.WARM, trim=0.1), looks=Plan(), twins=[],
+        plan=SamplingPlan(replicates=4, rounds=5, cache=CacheState.WARM, trim=0.1), looks=Plan(), aa_pairs=[],
         environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"),
         base=BaseRevision(asked="main"),
         cases=[ComparedCase(case=Case(suite="s", name=name, op="op", params={}), shape="8") for name in ("one", "two")],
