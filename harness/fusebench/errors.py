@@ -8,7 +8,9 @@ of a package that is not installed, which the command line puts into such words 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from .schema import ExitCode
@@ -103,3 +105,14 @@ def describe_unknown(what: str, name: str, known: Iterable[str], where: str = ""
     else:
         parts.append("; there are none.")
     return "".join(parts)
+
+
+def describe_exception(error: Exception, roots: Sequence[Path]) -> str:
+    """`Type: message`, cut to six lines, and the innermost line under `roots` (kernels folders) that raised it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = " | ".join(line.strip() for line in lines[:6]) + (" | …" if len(lines) > 6 else "")
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if any(Path(frame.filename).is_relative_to(root) for root in roots)
+    ]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message}{where}"

@@ -10,7 +10,7 @@ import torch
 
 from fusebench.errors import KernelArgumentError, UnknownNameError, UsageError
 from fusebench.registry import Collection, dispatch, load_collection
-from fusebench.registry.capability import reason_not_runnable
+from fusebench.registry.kernel import reason_not_runnable
 
 MakeRoot = Callable[..., Path]
 

@@ -11,7 +11,7 @@ import torch
 from fusebench import Part
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, dispatch, kernel, load_collection
-from fusebench.registry.capability import missing_modules, reason_not_runnable
+from fusebench.registry.kernel import missing_modules, reason_not_runnable
 from fusebench.schema import Bitwise
 
 PART_FILE = Path(__file__).parents[1] / "toy_project" / "part.py"

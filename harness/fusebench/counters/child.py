@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..errors import describe_exception
 from ..registry import load_collection
-from ..registry.failures import describe_exception
 from ..schema import KernelId
 from ..timing.placement import ArmSpec, Placement
 from .task import Called, CaptureTask, Doing, Raised, write_message

@@ -101,7 +101,7 @@ def _record_case(
 
 
 def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[StaticStatus, str, Sequence[RecordedLaunch]]:
-    from ..registry.capability import reason_not_runnable
+    from ..registry.kernel import reason_not_runnable
     from .recording import record
 
     assert kernel.op is not None, "the loader binds the op"

@@ -1,4 +1,4 @@
-"""The rules that an op declares for its arguments: what `axis`, `tensor` and `option` record, and the checks of a call against them."""
+"""The rules that an op declares for its arguments with `axis`, `tensor` and `option`, and the check of a call against these rules."""
 
 from __future__ import annotations
 
@@ -105,7 +105,11 @@ def option(default: Any = MISSING, *, positive: bool = False, least: float | Non
 
 
 def check_call(laid: Laid) -> Any:
-    """The declared checks of a call, then the op's own plan."""
+    """Check a call as declared, then by the op's own `plan`; returns the plan.
+
+    Raises:
+        KernelArgumentError: naming the argument, what came and what is accepted.
+    """
     _bind_axes(laid)
     for name, one in laid.options.items():
         _check_option(laid.op, name, one, getattr(laid, name))

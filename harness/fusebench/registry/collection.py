@@ -1,4 +1,4 @@
-"""Loading `kernels/` folders: by path, under a private package prefix, one broken file never taking the others with it.
+"""Load `kernels/` folders by path, under a private package prefix. A broken file does not stop the others.
 
 Each load gets its own prefix, so one process can hold two versions of the same folder (this checkout's and the merge
 base's).  Nothing is put on `sys.path`; files of a root import one another relatively (`from .op import Params`).
@@ -22,12 +22,10 @@ from typing import Any, NamedTuple
 
 from ..errors import UnknownNameError, UsageError, describe_unknown, nearest
 from ..schema import KernelId, Role
-from . import compiled
-from .compiled import compiled_kernel
-from .declaring import recording
+from .compiled import declared_as, default_compiled
 from .kernel import Kernel
 from .merging import Root, let_roots_meet
-from .op import Op
+from .op import Op, recording
 
 ENTRY_POINT_GROUP = "fusebench.kernels"
 """Installed distributions name their kernels package here; it is loaded by its folder, like any root."""
@@ -59,10 +57,13 @@ class Collection:
     """Kernels that were loaded without their torch operators, each with the namespace for it."""
 
     def prepared(self, kernel_id: str) -> Kernel:
-        """As `kernel`, ready to be called.
+        """The kernel `op/name@version`, ready to be called.
 
-        Before one that compiles, the torch operators that loading left out are made, so that the compiler sees calls of other kernels as
-        operators.  What torch refuses is a problem, and its kernel goes on without.
+        A torch.compile kernel must see calls of other kernels as operators, so this first makes the torch operators that loading left out.
+        A kernel whose operator torch refuses becomes a problem on record and works without one.
+
+        Raises:
+            UnknownNameError: no such kernel; the message offers the nearest.
         """
         kernel = self.kernel(kernel_id)
         while kernel.role is Role.COMPILED and self.without_operators:
@@ -72,21 +73,29 @@ class Collection:
         return kernel
 
     def op(self, name: str, where: str = "") -> Op:
-        """The op called `name`; UnknownNameError offers the nearest."""
+        """The op called `name`.
+
+        Raises:
+            UnknownNameError: no such op; the message offers the nearest.
+        """
         try:
             return self.ops[name]
         except KeyError:
             raise UnknownNameError("op", name, self.ops, where) from None
 
     def kernel(self, kernel_id: str) -> Kernel:
-        """The kernel `op/name@version`; UnknownNameError offers the nearest."""
+        """The kernel `op/name@version`.
+
+        Raises:
+            UnknownNameError: no such kernel; the message offers the nearest.
+        """
         try:
             return self.kernels[kernel_id]
         except KeyError:
             raise UnknownNameError("kernel", kernel_id, self.kernels) from None
 
     def kernels_of(self, op: str, pattern: str | None = None) -> list[Kernel]:
-        """Kernels of `op` in declaration order, those whose id or `name@version` or name matches the glob `pattern`."""
+        """Kernels of `op` in declaration order whose id, `name@version` or name matches the glob `pattern`."""
         return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or kernel.id.matches(pattern))]
 
     def require_match(self, pattern: str) -> None:
@@ -107,16 +116,16 @@ def load_collection(
     kernel: KernelId | None = None,
     operators: bool = True,
 ) -> Collection:
-    """Load every op under `roots` (and installed entry points), and with `kernels` every kernel file too.
+    """Load every op under `roots` (and installed entry points). With `kernels`, load every kernel file too.
 
     With `kernels=False` only `op.py` files are executed, which must not import torch.
 
     Args:
-        only: names of the ops whose kernel files are executed, where a process needs no others; None for all.
-        kernel: the one kernel that a process calls; None for all.  Of its op only the files that mention its name are executed, and all
-            of them where none of these declares it.
-        operators: make fused kernels torch operators, for models that are compiled.  That imports all of torch.compile, which takes longer
-            than torch itself: a process that compiles nothing, or not yet, does without (see `Collection.prepared`).
+        only: names of the ops whose kernel files to execute; None for all.
+        kernel: the one kernel that this process calls; None for all. Executes the op's files that mention the kernel's name, and the
+            remaining files only if none of these declares it.
+        operators: make fused kernels torch operators, for compiled models. That imports all of torch.compile, which takes longer than
+            importing torch. A process that does not compile yet passes False (see `Collection.prepared`).
 
     Raises:
         UsageError: a root that is not a folder.
@@ -164,7 +173,7 @@ def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
 
 
 class _Wanted(NamedTuple):
-    """What is to be loaded of a root: the arguments of `load_collection`."""
+    """Which part of a root to load: the arguments of `load_collection`."""
 
     kernels: bool
     only: Container[str] | None
@@ -176,7 +185,7 @@ class _Wanted(NamedTuple):
 
 
 def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) -> None:
-    """Load the ops of every root, then the kernels of each op: its own root's, then those that other roots add."""
+    """Load the ops of every root, then the kernels of each op: first its own root's, then the kernels that other roots add."""
     roots = [_prepare(path) for path in collection.roots]
     let_roots_meet(roots)
     homes: dict[str, Root] = {}
@@ -197,7 +206,7 @@ def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) ->
 def _prepare(path: Path) -> Root:
     """A private prefix for the root, and a package for each of its folders.
 
-    All packages first, so that a file may import from another op's folder, in any order.
+    All packages come first, so that files may import from other ops' folders in any order.
     """
     root = Root(f"_fusebench_root_{next(_load_numbers)}", path)
     sys.modules[root.prefix] = _package(root.prefix, path)
@@ -213,21 +222,21 @@ def _op_folders(root: Path) -> list[Path]:
 def _why_no_op(collection: Collection, name: str) -> str:
     for problem in collection.problems:
         if problem.op == name:
-            return f"its kernels are not loaded, since op {name!r} is not: see {problem.file}"
+            return f"its kernels are not loaded, because op {name!r} failed to load: see {problem.file}"
     close = nearest(name, collection.ops)
     remedy = f"rename the folder to {close!r}, or add op.py" if close else f"add op.py (known ops: {', '.join(collection.ops) or 'none'})"
     return f"unknown op {name!r}: the folder has no op.py that defines it, and no other folder of kernels does; {remedy}"
 
 
 def _load_kernels(collection: Collection, op: Op, roots: Sequence[Root], declared: list[Any], wanted: _Wanted) -> None:
-    """Load the kernels that `roots` hold of one op, or as few of them as hold the one that is wanted."""
+    """Load the kernels of one op from `roots`; for one wanted kernel, load as few files as possible."""
     places = {f"{root.prefix}.{op.name}": root.path / op.name for root in roots}
 
     def own() -> list[Kernel]:
         found = [one for one in declared if isinstance(one, Kernel) and one.__module__.rpartition(".")[0] in places]
-        return [*_default_compiled(op, found), *found]
+        return [*default_compiled(op, found), *found]
 
-    for batch in _batches(places, _declared_as(op, wanted.kernel)):
+    for batch in _batches(places, declared_as(op, wanted.kernel)):
         for package, file in batch:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
         if any(kernel.id == wanted.kernel for kernel in own()):
@@ -239,25 +248,10 @@ def _load_kernels(collection: Collection, op: Op, roots: Sequence[Root], declare
             collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
 
 
-def _default_compiled(op: Op, declared: list[Kernel]) -> list[Kernel]:
-    """The kernel `compiled@1` made from the op's split reference, unless a file declares it, the op wants none or the split is absent."""
-    split = [kernel for kernel in declared if str(kernel.id) == f"{op.name}/{op.split_reference}"]
-    made = [compiled_kernel(one, op.compiled) for one in split[:1] if op.compiled is not None]
-    return [one for one in made if all(one.id != kernel.id for kernel in declared)]
-
-
-def _declared_as(op: Op, wanted: KernelId | None) -> str | None:
-    """The kernel name that the file with the wanted kernel mentions: the split reference's for the default `compiled@1`."""
-    if wanted is None:
-        return None
-    default = op.compiled is not None and (wanted.name, wanted.version) == (compiled.NAME, compiled.VERSION)
-    return op.split_reference.partition("@")[0] if default else wanted.name
-
-
 def _batches(places: Mapping[str, Path], name: str | None) -> list[list[tuple[str, Path]]]:
-    """The kernel files of the folders `places`, each with its package: first those that mention the kernel `name`, then the others.
+    """The kernel files of the folders `places`, each with its package: first the files that mention the kernel `name`, then the others.
 
-    A file that is not needed may be slow to execute: an adapter to another library imports that library.
+    The others may be slow to execute: an adapter to another library imports that library.
     """
     files = [(package, file) for package, folder in places.items() for file in sorted(folder.glob("[!_]*.py")) if file.name != "op.py"]
     if name is None:
@@ -273,10 +267,9 @@ def _package(name: str, folder: Path) -> types.ModuleType:
 
 
 def _execute(collection: Collection, file: Path, module: str, op: str, declared: list[Any]) -> bool:
-    """Import `module`; when that fails, False, and a problem on record.
+    """Import `module`; on failure record a problem and return False.
 
-    Files may import one another, so what one import declared is told apart by module, not by time: only what a file that
-    failed had declared so far is taken back.
+    Files may import one another, so declarations are told apart by module, not by time. A failed file's declarations are removed.
     """
     try:
         importlib.import_module(module)
@@ -313,7 +306,7 @@ def _load_op(collection: Collection, folder: Path, package: str, declared: list[
 
 
 def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, operators: bool) -> str:
-    """Attach `kernel` to `op` and to the collection, with its torch operator now or later; the reason as text when it is refused."""
+    """Attach `kernel` to `op` and to the collection, with its torch operator now or later. Return the reason of a refusal, if any."""
     key = str(kernel.id)
     if kernel.id.op != op.name:
         return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
@@ -329,7 +322,7 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, ope
 
 
 def _operator_refused(kernel: Kernel, namespace: str) -> str:
-    """Make the torch operator of a kernel that has one; why that cannot be, as text."""
+    """Make the kernel's torch operator, if it has one. Return why torch refused it, or empty text."""
     from .torch_operator import register
 
     try:

@@ -1,4 +1,4 @@
-"""The default kernel `compiled@1` of an op: torch.compile of its split reference, which is what a user gets for free."""
+"""The default kernel `compiled@1` of an op: torch.compile of its split reference, the speed that a user gets for free."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from ..schema import Close, KernelId, Language, Role
 from .kernel import Kernel
+from .op import Op
 
 NAME, VERSION = "compiled", 1
 
@@ -15,7 +16,7 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
     """torch.compile of `split`, a kernel in torch operations, as the kernel `compiled@1` of its op.
 
     Args:
-        options: Inductor's, as `torch.compile` takes them.
+        options: Inductor options, as `torch.compile` takes them.
     """
     compiled: list[Callable[..., Any]] = []
 
@@ -23,7 +24,7 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
         if not compiled:
             import torch
 
-            # Not compiled before the first call: torch.compile imports its compiler, which takes longer than importing torch.
+            # Compiled at the first call: torch.compile imports its compiler, which takes longer than importing torch.
             # Static shapes, because a benchmark's shapes are fixed. Fullgraph, so that a graph break or an exhausted recompile limit
             # raises instead of timing the eager chain under this kernel's name.
             compiled.append(torch.compile(split.function, fullgraph=True, dynamic=False, options=dict(options) or None))
@@ -41,3 +42,18 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
     )
     kernel.file = split.file
     return kernel
+
+
+def default_compiled(op: Op, declared: list[Kernel]) -> list[Kernel]:
+    """The kernel `compiled@1` made from the op's split reference, unless a file declares it, the op refuses one or the split is absent."""
+    split = [kernel for kernel in declared if str(kernel.id) == f"{op.name}/{op.split_reference}"]
+    made = [compiled_kernel(one, op.compiled) for one in split[:1] if op.compiled is not None]
+    return [one for one in made if all(one.id != kernel.id for kernel in declared)]
+
+
+def declared_as(op: Op, wanted: KernelId | None) -> str | None:
+    """The name to look for in kernel files: the wanted kernel's, or the split reference's for the default `compiled@1`."""
+    if wanted is None:
+        return None
+    default = op.compiled is not None and (wanted.name, wanted.version) == (NAME, VERSION)
+    return op.split_reference.partition("@")[0] if default else wanted.name

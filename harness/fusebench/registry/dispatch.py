@@ -1,4 +1,4 @@
-"""`dispatch`: a callable for model code that always works and always says what it chose, and why."""
+"""`dispatch`: a callable for model code that always works and reports which kernel it chose, and why."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import msgspec
 
 from ..errors import UsageError
 from ..schema import Role
-from .capability import reason_not_runnable
 from .collection import Collection, load_collection
-from .kernel import Kernel
+from .kernel import Kernel, reason_not_runnable
 from .op import Op
 from .replay import MOST_LAYOUTS, Call, describe_call
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen for some arguments.  `declined` holds (kernel id, reason) for each preferred kernel passed over."""
+    """The kernel chosen for some arguments. `declined` holds (kernel id, reason) for each preferred kernel that was passed over."""
 
     kernel: str
     fallback: bool
@@ -43,7 +42,7 @@ class Dispatcher:
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
         self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
         self._seen: dict[tuple[Any, ...], tuple[Kernel, Selection]] = {}
-        """What was chosen, by the layouts of a call's arguments: the look-up that a repeated call pays for."""
+        """Earlier choices, by the layouts of a call's arguments. A repeated call pays for this look-up."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = describe_call(args, kwargs)
@@ -51,7 +50,7 @@ class Dispatcher:
         return self.op.apply(functools.partial(_run, chosen, call), args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
-        """What a call with these arguments would run, and why."""
+        """The kernel that a call with these arguments would run, and why."""
         return self._select(describe_call(args, kwargs), args, kwargs)[1]
 
     @property
@@ -62,7 +61,7 @@ class Dispatcher:
     def _select(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
         try:
             return self._seen[call.layouts]
-        except (KeyError, TypeError):  # not seen before, or an argument that cannot be hashed, which `params_of` refuses by name
+        except (KeyError, TypeError):  # a new layout, or an unhashable argument, which `params_of` refuses by name
             found = self._select_by_params(args, kwargs)
         if len(self._seen) >= MOST_LAYOUTS:
             self._seen.clear()
@@ -99,7 +98,7 @@ def _in_order(collection: Collection, op: Op, prefer: Role) -> list[Kernel]:
 
 
 def dispatch(op: str, *, prefer: str = "fused", collection: Collection | None = None) -> Dispatcher:
-    """The best supported kernel of `op` for whatever arguments come, the split chain otherwise.
+    """A callable that runs the best supported kernel of `op` for its arguments, or the split chain.
 
     Args:
         op: name of the op.

@@ -1,4 +1,4 @@
-"""`@kernel`: the one thing a kernel author writes.
+"""`@kernel`: the one declaration that a kernel author writes.
 
 A `Kernel` is callable with the arguments of its op.  Inside `torch.compile` the call goes through the torch operator that
 the loader registered for it, so that it can be traced; otherwise it goes straight to the function, so that eager callers pay
@@ -8,6 +8,7 @@ no operator dispatch.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import KernelDeclarationError
 from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
 from .arguments import taken_by
-from .declaring import record
+from .op import record
 from .part import Part
 from .replay import Call, Replay, describe_call
 
@@ -59,7 +60,7 @@ class Kernel:
         self.requires = requires
         self.note = note
         self.part = part
-        """What it computes where that is less than the op; None for the whole op."""
+        """The part of the op that the kernel computes; None for the whole op."""
         self.install = install
         self.op: Op | None = None
         self.torch_op: Callable[..., Any] | None = None
@@ -88,26 +89,26 @@ class Kernel:
         return answer if isinstance(answer, str) else f"{self.id} declines this case without a reason"
 
     def contract_for(self, params: Any) -> Contract:
-        """What the kernel promises for `params`."""
+        """The numerical contract of the kernel for `params`."""
         return self._promises(params) if self._promises is not None else self.contract
 
     @property
     def covers(self) -> str:
-        """What it computes where that is less than the op, in words; empty for the whole op."""
+        """The part of the op that the kernel computes, in words; empty for the whole op."""
         return self.part.covers if self.part is not None else ""
 
     @property
     def replays(self) -> bool:
-        """Whether calls of a layout that was seen before repeat its launches without running `function`."""
+        """Whether a repeated call of a layout repeats the earlier launches without running `function`."""
         return self._replay is not None
 
     def remembers(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether a call with these arguments would be such a repetition."""
+        """Whether a call with these arguments would repeat earlier launches."""
         return self._replay is not None and self._replay.remembers(describe_call(args, kwargs))
 
     @contextmanager
     def without_replay(self) -> Iterator[None]:
-        """Let calls within the block run `function`, whatever was seen before."""
+        """Let every call within the block run `function`."""
         replay, self._replay = self._replay, None
         try:
             yield
@@ -139,7 +140,7 @@ class Kernel:
         return self.function(*args, **kwargs)
 
     def call_described(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As `self(*args, **kwargs)`, by one who has described the call already."""
+        """As `self(*args, **kwargs)`, for a caller that has described the call already."""
         if self._replay is None or _is_compiling():
             return self(*args, **kwargs)
         return self._replay(call, args, kwargs)
@@ -194,14 +195,14 @@ def kernel(
         contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given.
         requires: importable modules the kernel needs; while one is absent the kernel is listed as not runnable.
         note: one line for `list kernels`.
-        replay: repeat the launches of an earlier call of the same layouts without running the function again; see `registry.replay`
-            for what the function must keep to.
-        covers: for a peer that computes only a part of the op, that part: it is judged against the part's own reference, and its time
-            is never compared with that of a whole kernel.  It takes the op's arguments and returns (or overwrites) the part's outputs.
-        install: what to hand to `pip install` where a module of `requires` is absent.
+        replay: repeat the launches of an earlier call of the same layouts without running the function again; `registry.replay` lists
+            the conditions.
+        covers: the part of the op that a peer computes, if not all of it. The part's own reference checks it, and its time is never
+            compared with a whole kernel's. It takes the op's arguments and returns (or overwrites) the part's outputs.
+        install: argument of `pip install` for a missing module of `requires`.
 
     Raises:
-        KernelDeclarationError: a value outside those above.
+        KernelDeclarationError: a value outside the accepted ones.
     """
     try:
         kernel_id = KernelId.parse(f"{op}/{name}@{version}")
@@ -232,3 +233,35 @@ def kernel(
         return declared
 
     return decorate
+
+
+def reason_not_runnable(kernel: Kernel, device: str, *, interpreter: bool = False) -> str | None:
+    """None when `kernel` can run on `device` (`cpu` or `cuda`), else the reason.
+
+    With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.
+    """
+    absent = missing_modules(kernel)
+    if absent:
+        return f"not installed: {', '.join(absent)}" + (f" (pip install {kernel.install})" if kernel.install else "")
+    if device == "cuda" or kernel.language is Language.TORCH:
+        return None
+    if kernel.language is Language.TRITON:
+        if kernel.role is Role.PEER:
+            # Libraries are written for the compiler; the interpreter refuses some of their calls, such as methods of scalar arguments.
+            return "another library's Triton kernel needs a GPU; only this project's own are checked in the interpreter"
+        return None if interpreter else "a Triton kernel needs a GPU to be timed; it is checked in the interpreter"
+    return "CUDA C++ needs a GPU"
+
+
+def missing_modules(kernel: Kernel) -> list[str]:
+    """The kernel's required modules that are not installed. Only the parents of dotted names are imported."""
+    return [module for module in kernel.requires if not _installed(module)]
+
+
+def _installed(module: str) -> bool:
+    if sys.modules.get(module) is not None:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is absent: `cuda` of `cuda.core`
+        return False

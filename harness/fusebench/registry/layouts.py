@@ -1,4 +1,4 @@
-"""What a kernel may know of a tensor without reading it: shape, strides, dtype and device, as one hashable value.
+"""The layout of a tensor: shape, strides, dtype and device, as one hashable value. A kernel can know it without reading the tensor.
 
 Argument checks and launch plans are functions of layouts, so a repeated call costs a look-up. This module also owns the wording of
 refusals. `arguments.py` says which layouts an op accepts.
@@ -63,7 +63,7 @@ def optional_layout(tensor: torch.Tensor | None) -> Layout | None:
 
 
 def remembered(function: FunctionT) -> FunctionT:
-    """`function` of hashable arguments with its recent results cached, except while an operator is traced: sizes may then be symbols."""
+    """`function` with a cache of recent results. Traced operators bypass it, because their sizes may be symbols."""
     cached = functools.lru_cache(maxsize=512)(function)
 
     @functools.wraps(function)
@@ -74,7 +74,11 @@ def remembered(function: FunctionT) -> FunctionT:
 
 
 def refuse(op: str, name: str, found: str, accepted: str) -> NoReturn:
-    """Raise KernelArgumentError naming the argument, what came and what is accepted."""
+    """Refuse an argument of a call.
+
+    Raises:
+        KernelArgumentError: always; it names the argument, the found and the accepted value.
+    """
     raise KernelArgumentError(f"{op}: argument {name}: found {found}; accepted is {accepted}")
 
 

@@ -1,22 +1,25 @@
-"""Digests of the machine code that a call launches, so that two versions of a kernel can be told equal without timing them.
+"""Digests of the machine code that a call launches, so that two versions of a kernel can be found equal without timing them.
 
-Owns the reading of a cubin and the listening to launches; what follows from equality is `stats.identical`'s business.  Launches are heard
-where a replay hears them (`launchable`, `nvrtc.launch`), but independently of it: a repeated call launches what was heard the first time.
+This module reads cubins and listens to launches; `verdict.identical_code` says what follows from equality. Launches are noted where a
+replay notes them (`launchable`, `nvrtc.launch`), but independently of it: a repeated call launches the code that the first call launched.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .elf import sections
+import msgspec
+
+from ..errors import FusebenchError
 
 KEPT_SECTIONS = (".text.", ".nv.info", ".nv.constant", ".nv.shared.", ".nv.global", ".rodata")
-"""Beginnings of the names of sections that decide what runs: instructions, register counts and launch bounds (`.nv.info`), constants, sizes
-of shared memory.  The others hold names, paths of source files and line numbers, which differ between two folders of the same source."""
+"""Name prefixes of the sections that determine execution: instructions, register counts and launch bounds (`.nv.info`), constants, sizes of
+shared memory. Other sections hold names, source paths and line numbers, which differ between two folders of the same source."""
 
 
 class Listener:
@@ -27,12 +30,12 @@ class Listener:
         self.launches = 0
 
     def note(self, name: str, cubin: bytes | None, geometry: Sequence[Any], arguments: Iterable[Any]) -> None:
-        """A launch of the function `name`; without a cubin (another backend, an interpreter) its digest is empty: unknown."""
+        """Note a launch of the function `name`. Without a cubin (another backend, an interpreter) its digest is empty: unknown."""
         self.launches += 1
         self._add(name, digest(cubin, [*geometry, *described(arguments)]) if cubin else "")
 
     def note_operator(self, name: str, arguments: Iterable[Any], library: str) -> None:
-        """An operator of `library`, which is torch with its version: equal ones on equal layouts run equal code on one model of device."""
+        """Note an operator of `library` (torch with its version). Equal operators on equal layouts run equal code on one device model."""
         self._add(name, hashlib.sha256(repr([library, name, *described(arguments)]).encode()).hexdigest())
 
     def _add(self, name: str, value: str) -> None:
@@ -40,7 +43,7 @@ class Listener:
 
 
 def described(arguments: Iterable[Any]) -> list[Any]:
-    """Arguments as text, tensors by their layouts and devices by their kind: a launch depends on its scalars and not on addresses."""
+    """Arguments as text: tensors by layout, devices by kind. A launch depends on its scalars, not on addresses."""
     shown: list[Any] = []
     for value in arguments:
         if isinstance(value, list | tuple):
@@ -60,13 +63,13 @@ _listener: ContextVar[Listener | None] = ContextVar("fusebench_machine_code_list
 
 
 def current_listener() -> Listener | None:
-    """Who listens to the call that is being made; None outside `listening`."""
+    """The listener of the current call; None outside `listening`."""
     return _listener.get()
 
 
 @contextmanager
 def listening() -> Iterator[Listener]:
-    """Hear every launch that the block makes through `launchable` or `nvrtc.launch`, and every torch operator."""
+    """Note every launch that the block makes through `launchable` or `nvrtc.launch`, and every torch operator."""
     listener = Listener()
     token = _listener.set(listener)
     try:
@@ -77,9 +80,9 @@ def listening() -> Iterator[Listener]:
 
 
 def combined(digests: Mapping[str, str]) -> str | None:
-    """One digest of all that a call launches, in order; None where any of it is unknown: the code of the whole is not known then.
+    """One digest of all launches of a call, in order; None when any of them is unknown.
 
-    Equal ones are equal machine code also between processes and runs, on one model of device.
+    Equal digests mean equal machine code, also between processes and runs, on one device model.
     """
     if not digests or not all(digests.values()):
         return None
@@ -99,7 +102,7 @@ def _operator_mode(listener: Listener) -> Any:
 
 
 def digest(cubin: bytes, geometry: Sequence[Any] = ()) -> str:
-    """SHA-256 of what a cubin makes the GPU do, with the launch geometry; names, paths and line numbers are left out.
+    """SHA-256 of a cubin's executable content and the launch geometry, without names, paths and line numbers.
 
     Raises:
         CubinError: `cubin` is not a 64-bit little-endian ELF file.
@@ -112,14 +115,59 @@ def digest(cubin: bytes, geometry: Sequence[Any] = ()) -> str:
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
-    """Kind and content of the sections that decide what runs, in the file's order."""
+    """Kind and content of the sections that determine execution, in file order."""
     for section in sections(cubin):
         label = section.name
         prefix = next((one for one in KEPT_SECTIONS if label.startswith(one)), None)
         if prefix is None:
             continue
-        # Of shared memory a file holds nothing but the size.
+        # A file holds only the size of shared memory.
         content = section.content if len(section.content) == section.size else section.size.to_bytes(8, "little")
         # The function's own name follows the prefix, and for constants the number of the bank comes first.
         bank = label.removeprefix(prefix).partition(".")[0] if prefix == ".nv.constant" else ""
         yield prefix + bank, content
+
+
+class CubinError(FusebenchError, ValueError):
+    """A compiler returned something other than a readable cubin."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A section of the file. `size` is in bytes, also for shared memory, of which the file holds no bytes."""
+
+    name: str
+    size: int
+    content: bytes
+    """Empty where the file holds none."""
+
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NO_BITS = 8
+
+
+def sections(cubin: bytes) -> list[Section]:
+    """The named sections of a 64-bit little-endian ELF file, in file order.
+
+    Raises:
+        CubinError: `cubin` is not such a file, or it is truncated.
+    """
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise CubinError(
+            f"expected a 64-bit little-endian ELF file, which a cubin is; found {len(cubin)} bytes that begin with {cubin[:6]!r}"
+        )
+    try:
+        header = _HEADER.unpack_from(cubin)
+        offset, entry_size, count, names_index = header[6], header[11], header[12], header[13]
+        headers = [_SECTION.unpack_from(cubin, offset + index * entry_size) for index in range(count)]
+        names = headers[names_index]
+    except (struct.error, IndexError) as error:
+        raise CubinError(f"a truncated cubin of {len(cubin)} bytes: {error}") from error
+    table = cubin[names[4] : names[4] + names[5]]
+    found = []
+    for name_at, kind, _, _, start, size, *_ in headers:
+        content = b"" if kind == _NO_BITS else cubin[start : start + size]
+        if kind != _NO_BITS and len(content) != size:
+            raise CubinError(f"a truncated cubin of {len(cubin)} bytes: a section of {size} bytes starts at byte {start}")
+        found.append(Section(table[name_at : table.index(b"\0", name_at)].decode("ascii", "replace"), size, content))
+    return found

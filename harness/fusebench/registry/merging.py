@@ -1,7 +1,7 @@
-"""Roots that share ops: a relative import finds the file's own root first, and then the one other root that holds the module.
+"""Roots that share ops: a relative import searches the file's own root first, and then the one other root that holds the module.
 
-A person's `kernels/qknorm_rope/mine.py` says `from .op import Params` and gets the Params of the op that another root defines: the same
-module object, so that nothing is executed, compiled or declared twice.
+A user's `kernels/qknorm_rope/mine.py` that says `from .op import Params` gets the Params of the op that another root defines. It is the same
+module object, so nothing is executed, compiled or declared twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Root(NamedTuple):
 
 
 def let_roots_meet(roots: Sequence[Root]) -> None:
-    """From now on, files of each of `roots` may import relatively what only another of them holds."""
+    """Let files of each of `roots` import, relatively, modules that only another of them holds."""
     if len(roots) > 1:
         _finder.others.update({root.prefix: (root, [one for one in roots if one is not root]) for root in roots})
         if _finder not in sys.meta_path:
@@ -45,13 +45,13 @@ def let_roots_meet(roots: Sequence[Root]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """First in `sys.meta_path`, so that a module of another root is found before anything else is searched for."""
+    """First in `sys.meta_path`, so that it finds a module of another root before any other search."""
 
     def __init__(self) -> None:
         self.others: dict[str, tuple[Root, list[Root]]] = {}
 
     def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The other root's module under this root's name; None where the own root holds it, or no root does.
+        """The other root's module under this root's name; None if the own root holds it, or no root does.
 
         Raises:
             ImportError: several other roots hold it.
@@ -71,7 +71,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Same(Loader):
-    """Gives a module that has another name already."""
+    """Loads a module by handing out the one that already exists under another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

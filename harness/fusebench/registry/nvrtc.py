@@ -1,7 +1,6 @@
-"""CUDA C++ kernels compiled at run time: NVRTC through `cuda-core`, no nvcc, and no GPU needed to compile.
+"""CUDA C++ kernels compiled at run time by NVRTC through `cuda-core`. Compiling needs neither nvcc nor a GPU.
 
-Owns compilation, the cache of loaded kernels and the launch on torch's current stream; what is compiled and with which macros is
-the kernel author's business.
+This module compiles, caches loaded kernels and launches on torch's current stream. The kernel author chooses the source and its macros.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def kernel_source(file: Path, entry: str, macros: Mapping[str, int | bool]) -> K
 def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None) -> Any:
     """Compile for `arch` (such as `sm_90`), on any machine with cuda-core and NVRTC; returns cuda-core's ObjectCode.
 
-    `#include "..."` finds what lies beside the source.  Given a `log`, the assembler writes there what it used (registers, spills); the
-    instructions are the same.
+    `#include "..."` finds files beside the source. With a `log`, the assembler writes register and spill counts there; the instructions are
+    the same.
 
     Raises:
         cuda-core's NVRTC error, with the compiler's log in its message.
@@ -58,7 +57,7 @@ class _Loaded(NamedTuple):
 
 @functools.cache
 def _loaded(source: KernelSource, device_index: int) -> _Loaded:
-    """The compiled kernel on torch's device `device_index`, and what it was loaded from."""
+    """The compiled kernel on torch's device `device_index`, and the object code that it was loaded from."""
     import torch
 
     major, minor = torch.cuda.get_device_capability(device_index)
@@ -78,6 +77,8 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     """Launch on torch's current stream.
 
     Args:
+        grid: blocks.
+        block: threads per block.
         arguments: tensors (their addresses), None (a null pointer), ints (64-bit), ctypes or numpy scalars.
     """
     import torch

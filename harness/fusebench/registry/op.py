@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
 from ..errors import KernelDeclarationError
 from .arguments import Arguments as _Arguments
-from .declaring import record
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +53,8 @@ class Op(ABC):
     """`name@version` of the split kernel whose error the `close` contract is relative to; it must run on every device."""
 
     baselines: ClassVar[tuple[str, ...]]
-    """`name@version` of the kernels that speedups are relative to: the first that runs on the device is used. The split reference alone
-    unless given."""
+    """`name@version` of the kernels that speedups are relative to; the first that runs on the device is used. The default is the split
+    reference."""
 
     dispatch_order: ClassVar[tuple[str, ...]] = ()
     """Kernel names, best first, that `dispatch` tries within the preferred role; the newest version of each."""
@@ -63,11 +64,11 @@ class Op(ABC):
     that declares `Arguments` has it unless it says None."""
 
     token_fields: ClassVar[tuple[str, ...]] = ("batch", "tokens")
-    """Fields of `Params` whose product is the number of tokens, outermost first; `shrink` reduces those that `Params` has."""
+    """Fields of `Params` whose product is the number of tokens, outermost first; `shrink` reduces them where `Params` has them."""
 
     @abstractmethod
     def buffers(self, params: Any, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0) -> Buffers:
-        """Fresh random inputs on `device`: normal values with outlier channels, scaled by `magnitude`."""
+        """Fresh random inputs on `device`: contiguous tensors of normal values with outlier channels, scaled by `magnitude`."""
 
     def arguments(self, params: Any, buffers: Buffers) -> Mapping[str, Any]:
         """A kernel's arguments by name: tensors from `views`, options from the fields of `params` with the same name."""
@@ -151,7 +152,11 @@ class Op(ABC):
         return targets
 
     def parse_params(self, raw: Mapping[str, Any]) -> Any:
-        """`raw` as this op's Params; msgspec.ValidationError names the offending key."""
+        """`raw` as this op's Params.
+
+        Raises:
+            msgspec.ValidationError: a key or value that Params refuses; the message names the key.
+        """
         return msgspec.convert(dict(raw), self.Params, strict=True)
 
     def _declared(self, method: str) -> type[_Arguments]:
@@ -224,3 +229,28 @@ def _split_top_level(text: str) -> Sequence[str]:
 
 Supports = Callable[[Any], "bool | str"]
 """True when the kernel takes the Params; a string is the reason why it does not."""
+
+
+_recording: ContextVar[list[Any] | None] = ContextVar("fusebench_declarations", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[list[Any]]:
+    """Collect, in order, every `@kernel` and `@define_op` that runs inside the block.
+
+    A decorator does not know which collection its file belongs to; the loader does. Outside a recording a declaration has no side effect,
+    so a unit test can import a kernel file.
+    """
+    declared: list[Any] = []
+    token = _recording.set(declared)
+    try:
+        yield declared
+    finally:
+        _recording.reset(token)
+
+
+def record(declaration: Any) -> None:
+    """Keep `declaration` if a recording is open."""
+    declared = _recording.get()
+    if declared is not None:
+        declared.append(declaration)

@@ -1,7 +1,7 @@
-"""What a kernel computes that does less than its op: a library's norm where the op modulates too.
+"""A part of an op, for a kernel that computes less than the whole: a library's norm, while the op also modulates.
 
-Such a kernel is judged against the part that it computes and timed on it.  Its time is shown with the part's name beside it and is
-never compared with that of a kernel that does the whole op.
+Such a kernel is checked against the reference of its part and timed on it. Its time is shown with the part's name and is never compared
+with the time of a kernel that computes the whole op.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Part:
         """`op` reduced to this part: the same inputs and arguments, the part's outputs, reference and byte count.
 
         Raises:
-            KernelDeclarationError: an output that `op` does not have.
+            KernelDeclarationError: the part names an output that `op` does not have.
         """
         if unknown := [name for name in self.outputs if name not in op.outputs]:
             known = ", ".join(op.outputs)

@@ -1,13 +1,12 @@
-"""Launches remembered by layout, so that a repeated call of a kernel costs the host little more than the launch itself.
+"""Replay launches by layout, so that a repeated call of a kernel costs the host little more than the launch itself.
 
-The first call of a layout runs the kernel's own code: its checks, its plan, Triton's argument analysis.  Meanwhile every launch made
-through `launchable` or `nvrtc.launch` is written down: what was launched, and which argument held which tensor's address.  Later
-calls of the layout allocate the outputs and launch the same again with the new addresses.
+The first call of a layout runs the kernel's own code: its checks, its plan, Triton's argument analysis. A recorder notes every launch made
+through `launchable` or `nvrtc.launch`: the launched function, and the tensor whose address each argument held. Later calls of the layout
+allocate the outputs and repeat the launches with the new addresses.
 
-That is right for a kernel whose launches follow from the layouts of its tensors (shape, strides, dtype, device) and its other
-arguments alone, and which touches no tensors but its arguments and its outputs; its author says so with `@kernel(..., replay=True)`.
-What cannot be written down safely is never replayed: addresses off 16 bytes, one tensor given twice, a workspace, a grid that is a
-function, anything on a CPU.
+Replay is correct for a kernel whose launches depend only on the layouts of its tensors (shape, strides, dtype, device) and on its other
+arguments, and which touches only its arguments and outputs. Its author declares this with `@kernel(..., replay=True)`. Some calls are never
+replayed: addresses that are no multiple of 16 bytes, one tensor given twice, a workspace, a grid that is a function, anything on a CPU.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Any, NamedTuple
 from .machine_code import current_listener
 
 MOST_LAYOUTS = 1024
-"""Layouts kept per kernel; a model has a few dozen.  Past it all are forgotten, which costs one slow call each."""
+"""Layouts kept per kernel; a model has a few dozen. A kernel with more forgets all of them, which costs one slow call each."""
 ALIGNMENT = 16
-"""Bytes; what Triton and our CUDA C++ specialise on, so that aligned calls of one layout run one specialisation."""
+"""In bytes. Triton and our CUDA C++ specialise on this alignment, so aligned calls of one layout run one specialisation."""
 
 Run = Callable[..., None]
 """Launches with the arguments given, on the raw stream `stream`."""
@@ -53,27 +52,27 @@ class _Layout(NamedTuple):
 
 
 class Recorder:
-    """Writes down the launches of one call."""
+    """Records the launches of one call."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[Run, Sequence[Any]]] = []
         self.complete = True
 
     def note(self, run: Run, arguments: Sequence[Any]) -> None:
-        """A launch of `run` with `arguments`, tensors among them."""
+        """Record a launch of `run` with `arguments`, which include tensors."""
         self.launches.append((run, arguments))
 
     def give_up(self) -> None:
-        """Something was launched that cannot be written down."""
+        """Note that a launch cannot be recorded, so that the call is never replayed."""
         self.complete = False
 
     def watch(self, jit_function: Any) -> Any:
-        """`jit_function`, its launches written down."""
+        """`jit_function`, wrapped so that its launches are recorded."""
         return Watched(jit_function, self)
 
 
 class Watched:
-    """A Triton function whose launches are told to a recorder, and to whoever listens to machine code."""
+    """A Triton function that reports its launches to a recorder and to a machine-code listener, where there is one."""
 
     def __init__(self, jit_function: Any, recorder: Recorder | None) -> None:
         self._jit_function = jit_function
@@ -107,9 +106,9 @@ def _triton_code(compiled: Any, grid: Any) -> tuple[str, bytes | None, tuple[Any
 
 
 def _triton_run(compiled: Any, grid: Sequence[int]) -> Run:
-    """Launch a compiled Triton kernel as its own `compiled[grid](...)` does, less the look-ups that never change.
+    """A function that launches a compiled Triton kernel as `compiled[grid](...)` does, without the look-ups that never change.
 
-    They take 1.4 of the 5.6 us that a launch of 36 arguments costs on an H200's host.
+    The look-ups take 1.4 of the 5.6 us that a launch of 36 arguments costs on an H200's host.
     """
     from triton import knobs
 
@@ -122,7 +121,7 @@ def _triton_run(compiled: Any, grid: Sequence[int]) -> Run:
         enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
         if not getattr(enter, "calls", enter) and not getattr(leave, "calls", leave):
             launcher(x, y, z, stream, function, metadata, None, None, None, *values)
-        else:  # a profiler of Triton's is watching, and wants to be told what is launched
+        else:  # a Triton profiler is active and expects a report of each launch
             normal(*values, stream=stream)
 
     return run
@@ -132,7 +131,7 @@ _recorder: ContextVar[Recorder | None] = ContextVar("fusebench_recorder", defaul
 
 
 def current_recorder() -> Recorder | None:
-    """The recorder of the call that is being made; None outside a first call."""
+    """The recorder of the current call; None outside a first call."""
     return _recorder.get()
 
 
@@ -147,18 +146,18 @@ def _recording() -> Iterator[Recorder]:
 
 
 class Call(NamedTuple):
-    """What tells one call from another without reading a value."""
+    """A call described by its layouts and addresses, without reading a value."""
 
     layouts: tuple[Any, ...]
-    """A key that calls share whose tensors differ in nothing but their values and addresses, and whose other arguments are equal."""
+    """Equal for calls with equal tensor layouts and equal other arguments, whatever the tensors' values and addresses."""
     inputs: list[Any]
     """The tensors among the arguments."""
     addresses: list[int]
-    """Theirs; fewer where a tensor has none (a fake one)."""
+    """Addresses of the tensors; fewer when a tensor has no address (a fake one)."""
 
 
 def describe_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """Layouts and addresses, in one pass: this is most of what a replayed call costs beside the launch."""
+    """Layouts and addresses, in one pass. Beside the launch, this is most of the cost of a replayed call."""
     tensor, parameter = _tensor_types()
     parts: list[Any] = [tuple(kwargs)]
     inputs = []
@@ -199,14 +198,14 @@ class Replay:
             layout = self._layouts[call.layouts]
         except KeyError:
             return self._first(call, args, kwargs)
-        except TypeError:  # an argument that cannot be hashed is none that a kernel takes; it says so itself
+        except TypeError:  # no kernel takes an unhashable argument; the kernel refuses it itself
             return self._function(*args, **kwargs)
         if layout is None or not _aligned(call):
             return self._function(*args, **kwargs)
         return _again(layout, call.inputs, call.addresses)
 
     def remembers(self, call: Call) -> bool:
-        """Whether the launches of a call of this layout are written down."""
+        """Whether the launches of this call's layout are recorded."""
         return self._layouts.get(call.layouts) is not None
 
     def _first(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -221,7 +220,7 @@ class Replay:
 
 
 def _aligned(call: Call) -> bool:
-    """Whether every tensor has an address, and a multiple of ALIGNMENT."""
+    """Whether every tensor has an address that is a multiple of ALIGNMENT."""
     together = 0
     for address in call.addresses:
         together |= address
@@ -248,7 +247,7 @@ def _again(layout: _Layout, inputs: list[Any], addresses: list[int]) -> Any:
 
 
 def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> _Layout | None:
-    """The call as it can be made again; None where something in it has no place among its inputs and outputs."""
+    """The call in repeatable form; None when a launch argument is neither an input nor an output of the call."""
     from torch import Tensor
 
     outputs = [] if returned is None else list(returned) if isinstance(returned, tuple) else [returned]

@@ -1,6 +1,6 @@
-"""What a kernel is made of: the source files of its root, and the machine code that its calls launch.
+"""The source files that a kernel depends on, and the machine code that its calls launch.
 
-Two versions of a kernels folder are told apart by these, kernel by kernel, without timing them.
+`ab` compares two versions of a kernels folder by both, kernel by kernel, before it times anything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .machine_code import listening
 def source_digests(kernel: Kernel, roots: Sequence[Path]) -> dict[str, str]:
     """SHA-256 of every file of `roots` that `kernel` may depend on, by its path within the root.
 
-    Its own file, its op's definition, and what these import relatively, wherever the import stands.  Files that are no Python (CUDA C++,
-    tables) are found by their path at run time, so all of those beside a counted module count.  More may be counted than is used; what a
-    kernel imports by a name made at run time is not seen.
+    These are its own file, its op's definition, and every relative import of these, also inside functions. Kernels open other files (CUDA
+    C++, tables) by path at run time, so every such file beside a counted module counts. The result may hold unused files. An import by a
+    name made at run time is missed.
 
     Args:
-        roots: the kernel's own first; what a relative import does not find there, another one of them holds.
+        roots: the kernel's own root first; a relative import that finds nothing there is looked up in the others.
     """
     roots = [root.resolve() for root in roots]
     own = Path(kernel.file).resolve()
@@ -43,37 +43,37 @@ def source_digests(kernel: Kernel, roots: Sequence[Path]) -> dict[str, str]:
 
 
 def _named(file: Path, roots: Sequence[Path]) -> str:
-    """The file's path within its root; that of another root than the first is marked, since both may hold such a path."""
+    """The file's path within its root, marked when it is not the first root: several roots may hold the same path."""
     place = next(place for place, root in enumerate(roots) if file.is_relative_to(root))
     path = file.relative_to(roots[place]).as_posix()
     return path if place == 0 else f"{path} (of another folder of kernels)"
 
 
 def _in_any(file: Path, roots: Sequence[Path]) -> list[Path]:
-    """`file`, or where its root does not hold it, the same path in the other roots."""
+    """`file`, or the same path in the other roots when its own root lacks it."""
     home = next((root for root in roots if file.is_relative_to(root)), None)
     if home is None or file.is_file():
         return [file]
     return [root / file.relative_to(home) for root in roots if root != home and (root / file.relative_to(home)).is_file()]
 
 
-def changed_files(new: dict[str, str], old: dict[str, str]) -> tuple[str, ...]:
-    """Files that only one side has or that differ, by path."""
-    return tuple(sorted(name for name in {*new, *old} if new.get(name) != old.get(name)))
+def changed_files(head: dict[str, str], base: dict[str, str]) -> tuple[str, ...]:
+    """Paths of files that differ or that only one revision has, sorted; both arguments map paths to digests."""
+    return tuple(sorted(name for name in {*head, *base} if head.get(name) != base.get(name)))
 
 
 def roots_from(kernel: Kernel, roots: Sequence[Path]) -> tuple[Path, ...]:
-    """`roots`, the one that the kernel's file lies in first; none for a file outside of all of them."""
+    """`roots` with the kernel's own root first; empty when no root contains the kernel's file."""
     file = Path(kernel.file).resolve()
     home = next((root for root in roots if file.is_relative_to(root.resolve())), None)
     return () if home is None else (home, *(root for root in roots if root != home))
 
 
 def call_digests(kernel: Kernel, call: Callable[[], object]) -> dict[str, str]:
-    """Digests of what `call`, which calls `kernel` on a device, launches.
+    """Digests of the launches of `call`, which calls `kernel` on a device.
 
-    Empty, which is unknown, where launches may go unheard: torch.compile's and another library's, and those of a Triton or CUDA kernel
-    of which none was heard.
+    Empty, which means unknown, when launches can be missed: for torch.compile, for another library, and for a Triton or CUDA kernel
+    without any observed launch.
     """
     if kernel.role in (Role.COMPILED, Role.PEER):
         return {}

@@ -8,7 +8,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..registry import Collection, Kernel, Op
-from ..registry.capability import reason_not_runnable
+from ..registry.kernel import reason_not_runnable
 from ..schema import Case, Language, Result, Status
 
 

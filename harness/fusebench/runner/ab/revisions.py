@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ...registry import Collection, Kernel, Op
-from ...registry.capability import reason_not_runnable
+from ...registry.kernel import reason_not_runnable
 from ...registry.sources import changed_files, roots_from, source_digests
 from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
 from ...store.comparison_record import ComparedKernel, RevisionPresence

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...errors import TimerError, UsageError
+from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
-from ...registry.failures import describe_exception
 from ...schema import Case, Status
 from ...stats.paired import InvalidSamplesError
 from .protocol import (
