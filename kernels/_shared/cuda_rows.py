@@ -1,4 +1,4 @@
-"""How rows of a norm are spread over warps, blocks and the GPU in CUDA C++ (the constants of row_norm.cuh)."""
+"""The split of a norm's rows over warps, blocks and the GPU in CUDA C++ (the constants of row_norm.cuh)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ THREADS = 256
 BLOCK_WARPS = THREADS // 32
 DTYPE_CODES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 NO_TENSOR = -1
-"""In the place of a dtype code or an addressing: the argument is absent."""
+"""Stands for the dtype code or addressing of an absent argument."""
 MOST_WORDS = 32
-"""32-bit registers that a lane's share of the loaded rows may take: beyond, a row gets more warps.  Eight vectors of 16 bytes in
-flight per lane, and with the scales and shifts that the compiler has in flight beside them (two registers for each of a row's) the
-128 registers of two resident blocks hold it all; twelve vectors, a row of 3072 in 16 bits on one warp, spill."""
+"""32-bit registers that a lane's share of the loaded rows may take; a longer row gets more warps. This is eight vectors of 16 bytes in
+flight per lane. The compiler adds scales and shifts (two registers per register of a row), and the 128 registers of two resident blocks
+hold all of it. Twelve vectors (a row of 3072 in 16 bits on one warp) spill."""
 FILLING_WARPS = 16
 """Warps per multiprocessor below which a row is spread over more warps: short text streams would leave most of the GPU idle."""
 
@@ -26,22 +26,22 @@ class RowSplit(NamedTuple):
     min_blocks: int
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
     prefetch: bool = False
-    """Whether a row is asked for before the one before it is worked on."""
+    """Whether the loads of a row start before the work on the previous row."""
 
 
 VECTORS_AHEAD = 3
-"""Vectors of 16 bytes that a lane holds of a row, and as many of the next, where rows are prefetched.  On an H200, cold, bfloat16,
-microseconds without and with: norm of 4096 rows of 3072 on 4 warps a row 13.6, 12.7; of 6144 on 8 warps 28.2, 24.9; of 32760 rows of
-1536 with float32 modulation on 2 warps 54.8, 51.0; of 75600 rows of 5120 likewise on 8 warps 476, 415."""
+"""Vectors of 16 bytes that a lane holds of a row; with prefetching, it holds as many of the next row. Measured on an H200, cold, bfloat16,
+microseconds without and with prefetching: norm of 4096 rows of 3072 on 4 warps a row 13.6, 12.7; of 6144 on 8 warps 28.2, 24.9; of 32760
+rows of 1536 with float32 modulation on 2 warps 54.8, 51.0; of 75600 rows of 5120 with float32 modulation on 8 warps 476, 415."""
 MOST_WORDS_AHEAD = 48
-"""Registers that a row and the next may take together of a lane: both inputs of a residual norm, three vectors each, twice."""
+"""Registers of a lane that a row and the next row may take together: both inputs of a residual norm, three vectors each, twice."""
 
 
 @functools.cache
 def split_ahead(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int, *, narrow: bool) -> RowSplit:
-    """As `split_row`, for a kernel that can prefetch: fewer vectors a lane, and the next row's loads in flight behind them.
+    """As `split_row`, for a kernel that can prefetch: fewer vectors per lane, and the next row's loads in flight behind them.
 
-    Prefetching needs a second row to fetch: where the resident blocks hold all rows at once it is left out.
+    Prefetching needs a second row, so there is none when the resident blocks hold all rows at once.
     """
     vectors = hidden * item_size // 16
     warps = 1
@@ -57,13 +57,13 @@ def split_ahead(hidden: int, item_size: int, inputs: int, rows: int, multiproces
 
 @functools.cache
 def split_row(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int, *, narrow: bool) -> RowSplit:
-    """How many warps share a row.
+    """Choose the number of warps that share a row.
 
     Args:
-        inputs: rows of activations that are held at once per row of output (x alone: 1; x and residual: 2).
+        inputs: rows of activations held at once per row of output (x alone: 1; x and residual: 2).
         rows: rows of the whole launch; few rows get more warps each.
-        narrow: whether what rows share is little: 16-bit scale and shift, no affine parameters.  Float32 ones take twice the
-            registers, and blocks must be fewer.
+        narrow: whether rows share only 16-bit scale and shift, without affine parameters. Float32 values take twice the registers, so
+            fewer blocks are resident.
     """
     vectors = hidden * item_size // 16
     warps = 1

@@ -87,7 +87,7 @@ class _Specialisation(NamedTuple):
 def _specialise_call(
     plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
 ) -> _Specialisation:
-    """All that does not change between calls of one shape on one device."""
+    """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     item_size = 4 if dtypes.x == DTYPE_CODES[torch.float32] else 2
     narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
@@ -120,7 +120,7 @@ def specialise(
 
 
 def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:
-    """Whether every row of a modulation starts on 16 bytes where the first does."""
+    """Whether the row strides keep every row of a modulation on 16 bytes, given that the first row is."""
     broadcasts = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
     return all(
         (broadcast.batch_stride | broadcast.group_stride) * (4 if code == DTYPE_CODES[torch.float32] else 2) % 16 == 0

@@ -154,8 +154,8 @@ def _modulated_norm(
 
 
 UNCONTRACTED = {"enable_fp_fusion": False}
-"""Compile options of a version. Uncontracted, gate * x + residual rounds as torch's float32 chain does, so that v is the model's. Under
-torch.compile the option cannot be passed, and v may differ from the eager call's where a rounding is close."""
+"""Compile options of a version. Without contraction, gate * x + residual rounds as torch's float32 chain does, so v equals the model's.
+torch.compile does not accept the option; there v may differ from the eager call's in the last bit."""
 
 
 def launch(
@@ -231,5 +231,5 @@ def launch(
 
 
 def intermediate_dtype(x: torch.Tensor, *beside: torch.Tensor | None) -> torch.dtype:
-    """The dtype in which models keep the norm before they modulate it: x's, or float32 where anything beside x is float32."""
+    """The dtype in which models keep the norm before the modulation: float32 if any tensor of `beside` is float32, else x's."""
     return x.dtype if all(tensor is None or tensor.dtype == x.dtype for tensor in beside) else torch.float32

@@ -1,4 +1,4 @@
-"""What the cases of all modulated norms have in common: sizes, inputs, labels.  Imports torch inside its functions only."""
+"""Sizes, inputs and labels that the cases of all modulated norms share. Imports torch inside its functions only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Form of scale and shift."""
     modulation_dtype: Literal["activation", "float32"] = "activation"
     strided: bool = False
-    """Whether the activations are column slices of wider rows and the modulations chunk views of one tensor, as models have them."""
+    """Whether activations are column slices of wider rows, and modulations chunk views of one tensor, as in models."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "tokens", "frames"):
@@ -98,7 +98,7 @@ def view_rows(params: ModulatedParams, buffer: torch.Tensor) -> torch.Tensor:
 
 
 def draw_parameters(params: ModulatedParams, *, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Buffers of the norm's weight and bias, as far as the case has them."""
+    """Buffers of the norm's weight and bias; a parameter that the case lacks has none."""
     import torch
 
     from fusebench.accuracy.inputs import norm_weight
@@ -113,7 +113,7 @@ def draw_parameters(params: ModulatedParams, *, device: torch.device, generator:
 def draw_modulations(
     params: ModulatedParams, forms: Mapping[str, Form], *, device: torch.device, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Buffers of the modulations called `forms`' keys; those of one form share a tensor where the case is strided (not scalars)."""
+    """Buffers of the modulations in `forms`. In a strided case, modulations of one form share a tensor (scalars do not)."""
     import torch
 
     dtype = torch.float32 if params.modulation_dtype == "float32" else getattr(torch, params.dtype)
@@ -160,7 +160,7 @@ def norm_flops(params: ModulatedParams) -> int:
 
 
 def label(params: ModulatedParams, *extras: str) -> str:
-    """Such as `4096x3072 bf16` with what is not usual of norm and modulation."""
+    """Such as `4096x3072 bf16`, followed by each unusual setting of norm and modulation."""
     batch = f"{params.batch}x" if params.batch > 1 else ""
     named: dict[str, Any] = {
         params.norm: params.norm != "layer",
@@ -174,7 +174,7 @@ def label(params: ModulatedParams, *extras: str) -> str:
 
 
 def shrunk(params: ParamsT, rows: int) -> ParamsT:
-    """The same case with at most `rows` rows; as many frames as are left room for."""
+    """The same case with at most `rows` rows, and as many frames as fit."""
     batch = min(params.batch, max(1, rows))
     tokens = min(params.tokens, max(1, rows // batch))
     frames = min(params.frames, tokens)

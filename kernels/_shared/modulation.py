@@ -26,14 +26,14 @@ FORMS: tuple[Form, ...] = ("scalar", "channel", "batch", "token", "frame")
 """From the narrowest to the widest."""
 
 ABSENT = -1
-"""In the place of an addressing: no such modulation; device code tells it by its sign."""
+"""Stands for the addressing of an absent modulation; device code tests its sign."""
 SCALAR, CHANNEL, ROW = 0, 1, 2
 """How device code addresses a modulation: one value; one row for all of x; a row that depends on sample and token."""
 assert min(SCALAR, CHANNEL, ROW) > ABSENT, "device code tells an absent modulation by its sign"
 
 
 class Broadcast(NamedTuple):
-    """Where the values of a modulation lie, in elements; a stride of 0 means shared."""
+    """Strides of a modulation's values, in elements; a stride of 0 means shared values."""
 
     batch_stride: int
     group_stride: int
@@ -51,11 +51,11 @@ class Broadcast(NamedTuple):
 
 
 def broadcast(op: str, name: str, values: Layout, x: Layout) -> Broadcast:
-    """How `values` spread over x `[B, S, D]`.
+    """The strides with which `values` broadcast over x `[B, S, D]`.
 
     Raises:
-        KernelArgumentError: no broadcast form of x, a dtype that is neither x's nor float32, channels that are not neighbours in
-            memory, or another device.
+        KernelArgumentError: `values` has no broadcast form of x, a dtype other than x's and float32, a last stride other than 1, or another
+            device.
     """
     batch, tokens, hidden = x.shape
     shape, strides = values.shape, values.strides
@@ -87,17 +87,17 @@ def broadcast(op: str, name: str, values: Layout, x: Layout) -> Broadcast:
 
 
 def address(broadcast: Broadcast | None, given: torch.Tensor | None) -> tuple[int, int, int]:
-    """Batch stride, group stride and rows per group for a launch; what no launch reads where the modulation is not given."""
+    """Batch stride, group stride and rows per group for a launch; unused values when the modulation is absent."""
     return (0, 0, 1) if given is None or broadcast is None else broadcast[:3]
 
 
 def addressing(broadcast: Broadcast | None, given: torch.Tensor | None) -> int:
-    """SCALAR, CHANNEL or ROW, or ABSENT where the modulation is not given."""
+    """SCALAR, CHANNEL or ROW; ABSENT when the modulation is absent."""
     return ABSENT if given is None or broadcast is None else broadcast.addressing
 
 
 def rows_differ(broadcasts: Iterable[Broadcast], rows: int) -> bool:
-    """Whether a program of `rows` consecutive rows may meet different rows of one of these modulations."""
+    """Whether a program of `rows` consecutive rows may need different rows of one of these modulations."""
     return rows > 1 and any(one.addressing == ROW and one.rows_per_group % rows for one in broadcasts)
 
 
@@ -114,7 +114,7 @@ def form_of(values: Layout) -> tuple[Form, int]:
 
 
 def widest(*forms: tuple[Form, int]) -> tuple[Form, int]:
-    """Of several modulations of one call, the one that is read from the most places."""
+    """The modulation of a call that reads the most distinct values."""
     return max(forms, key=lambda form: (FORMS.index(form[0]), form[1]))
 
 
@@ -130,7 +130,7 @@ def shape_of(form: Form, *, batch: int, tokens: int, frames: int, hidden: int) -
 
 
 def combine(function: Callable[[Any, Any], Any], x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`function(x, values)` in torch operations, x `[B, S, D]` and a modulation of any form; the values are not spread in memory."""
+    """`function(x, values)` in torch operations: x `[B, S, D]` and a modulation of any form, without expanding the values in memory."""
     if values.dim() == 4:
         batch, tokens, hidden = x.shape
         frames = values.shape[1]

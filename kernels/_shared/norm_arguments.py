@@ -1,4 +1,4 @@
-"""What the argument declarations of the row norms share: axes, checks beyond the declared ones, and the plan of a modulated norm."""
+"""Axes, further checks and the plan of a modulated norm, shared by the argument declarations of the row norms."""
 
 from __future__ import annotations
 
@@ -50,10 +50,13 @@ def modulated_plan(laid: Laid) -> Plan:
 
 
 def check_bias(op: str, weight: Layout | None, bias: Layout | None, norm: str, *, suffix: str = "") -> None:
-    """Refuse a bias without a weight or of an RMS norm. Raises KernelArgumentError.
+    """Refuse a bias without a weight or of an RMS norm.
 
     Args:
-        suffix: of the parameters' names, for an op with several norms: `2` for weight2 and bias2.
+        suffix: end of the parameters' names, for an op with several norms: `2` for weight2 and bias2.
+
+    Raises:
+        KernelArgumentError: the bias cannot apply.
     """
     if bias is not None and (weight is None or norm == "rms"):
         found = "norm rms" if norm == "rms" else f"no weight{suffix}"

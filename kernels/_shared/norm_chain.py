@@ -1,4 +1,4 @@
-"""Modulated norms in torch operations: the eager chain that models run, and the float64 formulas that everything is judged by."""
+"""Modulated norms in torch operations: the eager chain that models run, and the float64 reference of every kernel."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def norm_scale_shift_chain(
 ) -> torch.Tensor:
     """Norm, `* (1 + scale)`, `+ shift`, each step rounded to x's dtype.
 
-    Where anything is float32 beside 16-bit activations the steps are float32 and the result is rounded once: Wan's blocks are
-    written so (`(norm(x.float()) * (1 + scale) + shift).type_as(x)`).
+    With 16-bit activations and any float32 argument, the steps run in float32 and the result is rounded once, as in Wan's blocks
+    (`(norm(x.float()) * (1 + scale) + shift).type_as(x)`).
     """
     tensors = [tensor for tensor in (weight, bias, scale, shift) if tensor is not None]
     wide = any(tensor.dtype != x.dtype for tensor in tensors)

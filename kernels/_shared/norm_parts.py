@@ -1,4 +1,4 @@
-"""The parts of the modulated norms that libraries of norms compute: `@kernel(..., covers=NORM)`."""
+"""The parts of the modulated norms that norm libraries compute: `@kernel(..., covers=NORM)`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _normalised(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, norm: str) -> torch.Tensor:
-    """Norm of x as models write it: in float32 and rounded once where its parameters are float32 beside 16-bit activations."""
+    """Norm of x as models write it. Float32 parameters with 16-bit activations make it float32, rounded once."""
     if weight is not None and weight.dtype != x.dtype:
         return normalise(x.float(), weight, bias, eps, norm).to(x.dtype)
     return normalise(x, weight, bias, eps, norm)
@@ -69,5 +69,5 @@ ADD_NORM = Part(
     split=_add_norm_split,
     minimum_bytes=lambda params: _bytes(params, 4),
 )
-"""`v = residual + x; y = norm(v)`, of residual_gate_norm_scale_shift.  The reference takes its statistics of the unrounded v: libraries
-differ in whether they round it first, and both are within the error of the split chain, which rounds it."""
+"""`v = residual + x; y = norm(v)`, of residual_gate_norm_scale_shift. The reference computes its statistics from the unrounded v. Some
+libraries round v first; both ways are within the error of the split chain, which rounds it."""

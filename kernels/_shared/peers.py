@@ -1,7 +1,7 @@
-"""What the adapters to other libraries' kernels share: finding a library's function, and saying what it does not take.
+"""Helpers for adapters to other libraries' kernels: find a library's function, and state which cases it does not take.
 
-An adapter calls the library as its users do and copies nothing on its own: what a library would copy first is declined or said in the
-adapter's note.  docs/peers.md lists the versions whose signatures the adapters were written for.
+An adapter calls the library as its users do and copies no tensor itself. If the library would copy an input first, the adapter declines the
+case or its note says so. docs/peers.md lists the library versions that the adapters were written for.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def library_function(*targets: str) -> Callable[..., Any]:
 
 
 def taken(*rules: tuple[bool, str]) -> bool | str:
-    """The answer of a `supports`: True where every rule holds, else the text of the first that does not."""
+    """The answer of a `supports`: True when every rule holds, else the text of the first broken rule."""
     return next((text for holds, text in rules if not holds), True)

@@ -1,8 +1,8 @@
 """Device functions in Triton for norms over whole rows: tiles of a row, their statistics, and where a row's modulation lies.
 
 A program holds `[ROWS, D]` as one or two tiles, `head` and `tail`, because a Triton tile's width is a power of two: D = 3072 is
-2048 + 1024, with no idle lane.  TAIL = 0 means that the head holds the whole row, masked where D is less.  Where there is no tail,
-callers pass the head in its place; it is not read.
+2048 + 1024, with no idle lane. TAIL = 0 means that the head holds the whole row, masked beyond D. Callers without a tail pass the head in
+its place, and it is not read.
 """
 
 from __future__ import annotations

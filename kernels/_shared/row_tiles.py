@@ -1,6 +1,6 @@
-"""How rows of a norm are cut into Triton programs: tile widths, rows and warps.
+"""The split of a norm's rows into Triton programs: tile widths, rows and warps.
 
-A released version has its own `tile` in its own file. What stands here is shared by the split yardsticks, and is what tiles are made of.
+A released version has its own `tile` in its own file. The split yardsticks use these functions, and tiles are built from them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ qknorm_rope: 4096 tokens of 24 heads of 128 take 61.2 us with 8 elements a threa
 
 
 WIDE = 4096
-"""Block from which one masked block beats two exact ones.  On an H200, cold, bfloat16, microseconds (two tiles, one block): norm of
-4096 rows of 3072: 14.2, 13.8; with a residual 26.1, 24.1; 512 rows 3.79, 3.46; residual of 75600 rows of 5120: 920, 797.  Below it
-two tiles win: norm of 32760 rows of 1536 51.9 against 66.5."""
+"""Block width from which one masked block is faster than two exact tiles. Measured on an H200, cold, bfloat16, microseconds (two tiles,
+one block): norm of 4096 rows of 3072: 14.2, 13.8; with a residual 26.1, 24.1; 512 rows 3.79, 3.46; residual of 75600 rows of 5120: 920,
+797. Below this width two tiles are faster: norm of 32760 rows of 1536 takes 51.9, and 66.5 in one block."""
 
 
 def tuned(hidden: int) -> RowTile:
-    """32 to 64 elements a thread: `two_tiles`, but one block on four warps, a part of its lanes idle, where that is WIDE."""
+    """32 to 64 elements per thread: `two_tiles`, or from WIDE on one masked block on four warps."""
     tile = two_tiles(hidden)
     block = triton.next_power_of_2(hidden)
     return RowTile(1, block, 0, num_warps=4) if tile.tail and block >= WIDE else tile
 
 
 def two_tiles(hidden: int) -> RowTile:
-    """32 to 48 elements a thread: several rows per program where rows are short, warps by D, and no idle lanes where D is the sum of
-    two powers of two (1536, 3072, 5120, 6144)."""
+    """32 to 48 elements per thread: short rows share a program, D sets the warps, and no lane is idle if D is the sum of two powers of two
+    (1536, 3072, 5120, 6144)."""
     block = triton.next_power_of_2(hidden)
     head = block if block == hidden else block // 2
     tail = triton.next_power_of_2(hidden - head) if hidden > head else 0

@@ -13,7 +13,7 @@ from .op import Arguments
 
 
 def tile(hidden: int) -> RowTile:
-    """32 to 64 elements a thread: `two_tiles`, but one block on four warps, a part of its lanes idle, where that is WIDE."""
+    """32 to 64 elements per thread: `two_tiles`, or from WIDE on one masked block on four warps."""
     cut = two_tiles(hidden)
     block = triton.next_power_of_2(hidden)
     return RowTile(1, block, 0, num_warps=4) if cut.tail and block >= WIDE else cut

@@ -33,5 +33,5 @@ def _(p: Params) -> bool | str:
         (p.dtype != "float32", "FlashInfer takes 16-bit rows"),
         (not layer or (p.dtype == "bfloat16" and wide), "FlashInfer's layernorm takes bfloat16 rows with float32 parameters only"),
         (layer or not wide, "FlashInfer's rmsnorm takes a weight of the rows' dtype"),
-        (not p.strided, "x is a column slice of wider rows, of which FlashInfer's two-dimensional view would be a copy"),
+        (not p.strided, "x is a column slice of wider rows; its two-dimensional view for FlashInfer would be a copy"),
     )

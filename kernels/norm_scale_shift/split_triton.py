@@ -1,4 +1,4 @@
-"""The honest split yardstick: one well-tuned norm launch, then one well-tuned modulation launch."""
+"""The split yardstick: one well-tuned norm launch, then one well-tuned modulation launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The honest split yardstick: norm, then tanh, product and sum, one well-tuned launch each."""
+"""The split yardstick: norm, then tanh, product and sum, one well-tuned launch each."""
 
 from __future__ import annotations
 

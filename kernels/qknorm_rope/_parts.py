@@ -1,4 +1,4 @@
-"""The part of qknorm_rope that libraries of norms compute."""
+"""The part of qknorm_rope that norm libraries compute."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Device code of qknorm_rope in Triton: one tile function, from which every launch of this op (and of rotary_embedding) is made.
+"""Device code of qknorm_rope in Triton: one tile function, used by every launch of this op and of rotary_embedding.
 
-The fused launches run both stages of `process_heads`, the split yardstick's two launches run one stage each.  So the split chain is
-as well tuned as the fused kernel, and in `round_norm` mode the two agree bit for bit: same tile, same reduction order, same
-rounding points.
+The fused launches run both stages of `process_heads`; the split yardstick runs one stage in each of its two launches. So the split chain is
+as well tuned as the fused kernel, and in `round_norm` mode the two agree bit for bit: same tile, same reduction order, same rounding
+points.
 """
 
 from __future__ import annotations
@@ -179,15 +179,15 @@ class Tile(NamedTuple):
 
 
 UNCONTRACTED = {"enable_fp_fusion": False}
-"""Compile options of a version. Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split
-and the fused launch: without it both round alike."""
+"""Compile options of a version. Contraction of a * b + c * d may fold either product, and the compiler chooses differently in the split and
+the fused launch. Without contraction both round alike."""
 
 
 def launch(call: Arguments, tile: Tile, options: Mapping[str, Any], *, norm: bool = True, rope: bool = True) -> None:
-    """One launch over the call's q and k that runs the stages asked for, in place.
+    """One launch over the call's q and k that runs the given stages, in place.
 
     Args:
-        tile, options: how heads are cut into programs, and Triton's compile options. They belong to the version that launches.
+        tile, options: the split of heads into programs, and Triton's compile options. They belong to the version that launches.
     """
     call.require_gpu()
     q, k, q_weight, k_weight = call.q, call.k, call.q_weight, call.k_weight

@@ -95,7 +95,7 @@ def _rows_per_block(row_bytes: int) -> int:
 
 
 def _unroll(device_index: int, tokens: int, q_heads: int, k_heads: int, row_bytes: int) -> int:
-    """Heads per group: as many as leave every resident block work, at most MOST_HEADS (half of it where rows span two vectors)."""
+    """Heads per group: as many as still give every resident block work, at most MOST_HEADS (half of it if rows span two vectors)."""
     resident_rows = torch.cuda.get_device_properties(device_index).multi_processor_count * MIN_BLOCKS * _rows_per_block(row_bytes)
     most = MOST_HEADS if row_bytes <= 512 else MOST_HEADS // 2
     return max(1, min(most, tokens * (q_heads + k_heads) // resident_rows, q_heads))
@@ -114,7 +114,7 @@ def _(params: Params) -> bool | str:
 
 
 def _declined(layout: str, rotary: int, head_dim: int, item_size: int) -> str | None:
-    """Why no specialisation exists, in the order of the source's static_asserts; None where one does."""
+    """Why no specialisation exists, in the order of the source's static_asserts; None when one exists."""
     vector = 16 // item_size
     if layout == "neox":
         apart, leftover = divmod(rotary // 2, vector)

@@ -1,4 +1,4 @@
-"""The simplest right fusion: one program and one warp per (token, head)."""
+"""The simplest correct fusion: one program and one warp per (token, head)."""
 
 from __future__ import annotations
 

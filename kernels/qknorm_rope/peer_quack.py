@@ -1,4 +1,4 @@
-"""quack's RMS norm of q and of k; it has no rotary embedding, so this is a part of the op."""
+"""quack's RMS norm of q and of k. quack has no rotary embedding, so this covers a part of the op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The honest split yardstick: one well-tuned QK-norm launch, then one well-tuned RoPE launch, each in place."""
+"""The split yardstick: one well-tuned QK-norm launch, then one well-tuned RoPE launch, each in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simplest right fusion: one row per program, the whole row in one block."""
+"""The simplest correct fusion: one row per program, the whole row in one block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The honest split yardstick: residual and gate, norm, selection and modulation, one well-tuned launch each."""
+"""The split yardstick: residual and gate, norm, selection and modulation, one well-tuned launch each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a call of rotary_embedding: which forms of arguments are accepted, and how the accepted ones lie in memory."""
+"""The plan of a call of rotary_embedding: the accepted forms of arguments, and their memory layout."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HEAD_DIMS = (64, 80, 96, 128, 256, 320)
 
 
 class Heads(NamedTuple):
-    """Where the heads of q or k lie: those of a token one after the other, in elements."""
+    """Strides of q or k in elements; the heads of a token are packed."""
 
     heads: int
     batch_stride: int
-    """From a sample to the next; 0 where a tensor has no samples."""
+    """From a sample to the next; 0 for a tensor without samples."""
     token_stride: int
 
 

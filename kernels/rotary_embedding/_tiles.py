@@ -1,4 +1,4 @@
-"""What the tiles of the Triton launches are measured in. Each version chooses its own tile."""
+"""Units of the Triton launches' tiles. Each version chooses its own tile."""
 
 from __future__ import annotations
 

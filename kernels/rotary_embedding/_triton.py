@@ -1,7 +1,6 @@
-"""Device code of rotary_embedding in Triton: the rotation stage of qknorm_rope's tile, over tensors of any of the op's forms.
+"""Device code of rotary_embedding in Triton: the rotation stage of qknorm_rope's tile, over tensors of any form that the op accepts.
 
-Each pair is rotated on its own, with every product rounded, so that all launches agree bit for bit with each other and with the
-rotation in torch operations.
+Every product is rounded, so all launches agree bit for bit with each other and with the rotation in torch operations.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ UNCONTRACTED = {"enable_fp_fusion": False}
 
 
 def rotated(call: Arguments, plan: Plan) -> list[tuple[torch.Tensor, Heads]]:
-    """The call's q, and k where there is one, each with where its heads lie."""
+    """The call's q, and k if given, each with its strides."""
     return [(call.q, plan.q)] if call.k is None or plan.k is None else [(call.q, plan.q), (call.k, plan.k)]
 
 
@@ -109,8 +108,8 @@ def launch(
     """One launch that rotates one or two tensors in place.
 
     Args:
-        tile, options: how heads are cut into programs, and Triton's compile options. They belong to the version that launches.
-        parts: q, k or both, with where their heads lie.
+        tile, options: the split of heads into programs, and Triton's compile options. They belong to the version that launches.
+        parts: q, k or both, with their strides.
         per_token: a program takes all heads of a token.
     """
     first, first_heads = parts[0]

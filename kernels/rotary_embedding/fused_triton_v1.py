@@ -1,4 +1,4 @@
-"""The simplest right fusion: one program per token, over all its heads of q and k, which share its cosines and sines."""
+"""The simplest correct fusion: one program per token, over all its heads of q and k, which share its cosines and sines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .op import Arguments
 
 
 def tile(rotary: int, *heads: Heads) -> Tile:
-    """Tile of a program that takes all heads of a token, in as many steps as that needs: at most four warps."""
+    """Tile of a program that takes all heads of a token, in as many steps as needed, on at most four warps."""
     most = power_of_two(max(each.heads for each in heads))
     width = power_of_two(rotary)
     block_heads = max(1, min(most, 4 * ELEMENTS_PER_WARP // width))
@@ -23,7 +23,7 @@ def tile(rotary: int, *heads: Heads) -> Tile:
     contract=Bitwise("rotary_embedding/split_torch@1"), note="one program per token",
 )  # fmt: skip
 def fused_triton(call: Arguments) -> None:
-    """Overwrites q and k.  A handful of tokens leaves most of the GPU idle: that is version 2's lesson."""
+    """Overwrites q and k. A handful of tokens leaves most of the GPU idle; version 2 mends that."""
     plan = call.checked()
     parts = rotated(call, plan)
     launch(call, plan, tile(plan.rotary, *(heads for _, heads in parts)), UNCONTRACTED, *parts, per_token=True)

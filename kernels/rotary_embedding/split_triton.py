@@ -1,4 +1,4 @@
-"""The honest split yardstick: one well-tuned launch for q, then one for k, in place."""
+"""The split yardstick: one well-tuned launch for q, then one for k, in place."""
 
 from __future__ import annotations
 

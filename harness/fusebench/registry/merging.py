@@ -1,7 +1,7 @@
 """Roots that share ops: a relative import searches the file's own root first, and then the one other root that holds the module.
 
-A user's `kernels/qknorm_rope/mine.py` that says `from .op import Params` gets the Params of the op that another root defines. It is the same
-module object, so nothing is executed, compiled or declared twice.
+A user's `kernels/qknorm_rope/mine.py` that says `from .op import Params` gets the Params of the op that another root defines. It is the
+same module object, so nothing is executed, compiled or declared twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Norm, tanh gate and residual in torch operations: the eager chain that Z-Image runs, and the float64 formulas it is judged by."""
+"""Norm, tanh gate and residual in torch operations: the eager chain that Z-Image runs, and the float64 reference of every kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def norm_tanh_mul_add_chain(
 ) -> torch.Tensor:
     """Norm, tanh of the gate, their product, the sum, each rounded to x's dtype as in Z-Image's block.
 
-    Where anything but the residual is float32 beside 16-bit activations the steps are float32 and y is rounded once.
+    With 16-bit activations and a float32 argument other than the residual, the steps run in float32 and y is rounded once.
     """
     normed = _normalise(x, weight, bias, (gate,), eps, norm)
     return combine(operator.add, combine(operator.mul, normed, gate.tanh()), residual).to(x.dtype)
@@ -30,7 +30,7 @@ def norm_tanh_mul_add_chain(
 def norm_scale_chain(
     y: torch.Tensor, weight2: torch.Tensor | None, bias2: torch.Tensor | None, scale2: torch.Tensor, eps: float, norm: str
 ) -> torch.Tensor:
-    """Norm and `* (1 + scale2)`, each rounded to y's dtype, or float32 steps and one rounding where anything is float32 beside y."""
+    """Norm and `* (1 + scale2)`, each rounded to y's dtype. With a float32 argument beside y: float32 steps and one rounding."""
     return combine(operator.mul, _normalise(y, weight2, bias2, (scale2,), eps, norm), 1 + scale2).to(y.dtype)
 
 

@@ -48,7 +48,7 @@ def launch(
     bias2: torch.Tensor | None = None,
     scale2: torch.Tensor | None = None,
 ) -> None:
-    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs, y2 and scale2 come together or not at all."""
+    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither."""
     if plan.rows == 0:
         return
     tensors = (x, residual, gate, weight, bias, weight2, bias2, scale2)
@@ -94,7 +94,7 @@ def _specialise_call(
     eps: float,
     device_index: int,
 ) -> _Specialisation:
-    """All that does not change between calls of one shape on one device."""
+    """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     x_aligned = x_aligned and all(stride * _item_size(dtypes.x) % 16 == 0 for stride in x_strides)
     residual_aligned = residual_aligned and _strides_aligned(plan.residual, dtypes.residual)
@@ -144,7 +144,7 @@ def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
 
 
 def is_narrow(dtypes: Dtypes) -> bool:
-    """Whether all values are 16 bits wide: float32 ones take twice the registers, and fewer threads may be resident."""
+    """Whether all values are 16 bits wide. Float32 values take twice the registers, so fewer threads may be resident."""
     return DTYPE_CODES[torch.float32] not in dtypes
 
 
@@ -153,7 +153,7 @@ def _item_size(code: int) -> int:
 
 
 def _strides_aligned(broadcast: Broadcast | None, code: int) -> bool:
-    """Whether every row of values starts on 16 bytes where the first does."""
+    """Whether the strides keep every row of values on 16 bytes, given that the first row is."""
     if broadcast is None or not broadcast.channel_stride:
         return True
     return (broadcast.batch_stride | broadcast.group_stride) * _item_size(code) % 16 == 0

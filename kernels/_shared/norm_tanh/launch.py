@@ -1,6 +1,6 @@
-"""The Triton kernel behind the two norm_tanh ops: norm, tanh gate and residual, second norm and scale, each a stage that can be left out.
+"""The Triton kernel behind the two norm_tanh ops. Its optional stages: norm; tanh gate and residual; second norm and scale.
 
-The fused launches run all stages of their op; the split yardstick's launches run one stage each, so that it is as well tuned.
+The fused launches run all stages of their op. The split yardstick launches one stage at a time, so that it is as well tuned.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ def launch(
         norm: `layer` or `rms`, of both norms; None, or no y, leaves the first norm out.
         residual, gate: the gate stage, `y = residual + tanh(gate) * x`, rounded to y's dtype; both or neither.
         y2, scale2: contiguous output of the second norm and its scale, which take the rounded y; both or neither.
-        any_rows: compile the same for every count of rows and tokens; else Triton compiles apart for those that 16 divides, and for 1.
-            Under torch.compile Inductor compiles apart for those that 16 divides all the same (up to torch 2.13 at least).
+        any_rows: use one specialisation for every count of rows and tokens. Otherwise Triton compiles a further one for multiples of 16,
+            and one for 1. Under torch.compile Inductor always compiles a further one for multiples of 16 (up to torch 2.13 at least).
     """
     if plan.rows == 0:
         return

@@ -1,4 +1,4 @@
-"""What the cases of the two norm_tanh ops have in common: sizes, inputs, bytes, operations.  Imports torch inside its functions only."""
+"""Sizes, inputs, bytes and operations that the cases of the two norm_tanh ops share. Imports torch inside its functions only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def second_norm_flops(params: NormTanhParams, parameters: int) -> int:
 
 
 def describe(x: Layout, **values: Layout) -> dict[str, object]:
-    """The fields of Params that say how large x is, and the form of each of `values` by field name."""
+    """The fields of Params for the size of x, and the form of each of `values`, by field name."""
     found = {name: form_of(layout) for name, layout in values.items()}
     frames = next((count for form, count in found.values() if form == "frame"), 1)
     # A case has one frame count.  No kernel's support depends on it, so what has other frames is described as one row per token.
@@ -94,7 +94,7 @@ def describe(x: Layout, **values: Layout) -> dict[str, object]:
 
 
 def tanh_label(params: NormTanhParams, extras: Sequence[str] = ()) -> str:
-    """Such as `4128x3840 bf16 rms affine`, with what is not usual of the residual."""
+    """Such as `4128x3840 bf16 rms affine`, followed by each unusual setting of the residual."""
     named: Mapping[str, bool] = {
         f"{params.residual} residual": params.residual != "token",
         "fp32 residual": params.residual_dtype == "float32",

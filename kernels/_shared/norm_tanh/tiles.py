@@ -1,4 +1,4 @@
-"""How rows of the norm_tanh ops are cut into Triton programs and spread over warps in CUDA C++."""
+"""The split of norm_tanh rows into Triton programs, and over warps in CUDA C++."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..row_tiles import WIDE, RowTile
 from ..row_tiles import tuned as _tuned
 
 MANY_ROWS = 1024
-"""Rows of a launch from which programs of two rows, of which an H200 holds some 400, still fill the GPU."""
+"""Rows of a launch from which programs of two rows still fill the GPU; an H200 holds some 400 such programs."""
 BLOCK_WARPS = 8
-"""Warps per block, or the next fewer that whole rows make up."""
+"""Most warps per block; a block has the largest number up to this that holds whole rows."""
 MOST_VECTORS = 3
-"""Vectors of 16 bytes that a lane may hold of x and of the residual each: beside them it keeps the tanh of as many gates in float32,
-and with four of each 128 registers are too few for a full-speed number of warps."""
+"""Vectors of 16 bytes that a lane may hold of x, and as many of the residual. The lane also keeps the tanh of as many gates in float32.
+With four vectors of each, the limit of 128 registers slows the kernel: too few warps are resident."""
 PREFETCHING_REGISTERS = 128
 """Of a thread that holds three vectors of x and the residual, three of each ahead, and the tanh of as many gates."""
 
@@ -37,11 +37,11 @@ def tuned(hidden: int, rows: int) -> RowTile:
 
 
 def most_registers(tile: RowTile, *, narrow: bool) -> int | None:
-    """Registers per thread to which the compiler is held, or None.
+    """The compiler's limit of registers per thread, or None.
 
-    Left alone it takes 93 for both norms of two rows of 4096 on eight warps; 80 hold them without a spill, and three programs are
-    resident instead of two.  Where 16 need not divide the count of rows the code of both norms spills 8 bytes (Triton 3.9, sm_90); an H200
-    was as fast with code compiled so (4128 rows of 3840 with Triton 3.6: 35.8 us, compiled for counts that 16 divides 36.2).
+    Without a limit the compiler takes 93 for both norms of two rows of 4096 on eight warps. 80 suffice without a spill, and three programs
+    are resident instead of two. Code for any count of rows spills 8 bytes with both norms (Triton 3.9, sm_90). It was as fast on an H200 as
+    code for multiples of 16 (4128 rows of 3840 with Triton 3.6: 35.8 us, and 36.2 us for multiples of 16).
     """
     held = tile.rows * (tile.head + tile.tail) // (32 * tile.num_warps)
     return 80 if narrow and tile.rows == 2 and tile.num_warps == 8 and held == 32 else None
@@ -53,7 +53,7 @@ class RowWarps(NamedTuple):
     min_blocks: int
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
     prefetch: bool = False
-    """Whether a row is asked for before the one before it is worked on."""
+    """Whether the loads of a row start before the work on the previous row."""
 
     @property
     def rows(self) -> int:
@@ -71,9 +71,9 @@ class RowWarps(NamedTuple):
 
 @functools.cache
 def spread_row(hidden: int, item_size: int, rows: int, multiprocessors: int, *, narrow: bool) -> RowWarps:
-    """The warps that share a row: as few as hold x and the residual in registers, and of those that leave the fewest lanes idle.
+    """Choose the warps that share a row: few enough to hold x and the residual in registers, with the fewest idle lanes.
 
-    D = 3840 in 16 bits is 480 vectors of 16 bytes: 5 warps of 3 vectors a lane, where 4 warps would idle a sixteenth.
+    D = 3840 in 16 bits is 480 vectors of 16 bytes: 5 warps of 3 vectors per lane. With 4 warps, a sixteenth of the lanes would idle.
 
     Args:
         rows: rows of the whole launch; few rows get more warps each.

@@ -1,4 +1,4 @@
-"""The select01 ops in torch operations: the eager chain that models run, and the float64 formulas that everything is judged by."""
+"""The select01 ops in torch operations: the eager chain that models run, and the float64 reference of every kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def select01_chain(x: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tens
 
 
 def reference_select01(v: torch.Tensor, arguments: Mapping[str, Any], eps: float) -> dict[str, torch.Tensor]:
-    """y and gate_out in float64, of x or the unrounded v `[B, L, C]`."""
+    """y and gate_out in float64, from x or the unrounded v `[B, L, C]`."""
     index = arguments["index"]
     scale, shift, gate = (select(index, arguments[f"{kind}0"], arguments[f"{kind}1"]) for kind in ("scale", "shift", "gate"))
     normed = reference_norm(v, arguments["weight"], arguments["bias"], eps, "layer")

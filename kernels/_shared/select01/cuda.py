@@ -17,9 +17,9 @@ from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
 INPUTS = 2
-"""Rows of activations that `split_row` counts on.  The unrounded v of a residual takes the registers of two 16-bit rows; without one,
-what goes with each vector (scale, shift, gate, perhaps weight and bias) leaves as little room.  For D = 3072 in 16 bits that is 4 warps
-a row and 3 resident blocks, 80 registers and no spill on sm_90; 2 warps a row would take 128 registers, which leaves 16 warps."""
+"""Rows of activations, an input of `split_row`. The unrounded v of a residual takes the registers of two 16-bit rows. Without a residual,
+the values beside each vector (scale, shift, gate, perhaps weight and bias) take as many. For D = 3072 in 16 bits this gives 4 warps per row
+and 3 resident blocks, 80 registers and no spill on sm_90; 2 warps per row would take 128 registers, which leaves 16 warps."""
 
 
 class Dtypes(NamedTuple):
@@ -99,7 +99,7 @@ class _Specialisation(NamedTuple):
 def _specialise_call(
     plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
 ) -> _Specialisation:
-    """All that does not change between calls of one shape on one device."""
+    """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     split = split_of(plan, dtypes, multiprocessors)
     source = specialise(plan, dtypes, index_bytes, residual, aligned, starts_aligned and rows_aligned(plan, dtypes), split)
@@ -107,13 +107,13 @@ def _specialise_call(
 
 
 def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:
-    """How many warps share a row of this call."""
+    """The number of warps that share a row of this call."""
     narrow = DTYPE_CODES[torch.float32] not in dtypes
     return split_row(plan.hidden, _item_size(dtypes.x), INPUTS, plan.rows, multiprocessors, narrow=narrow)
 
 
 def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
-    """Whether every sample's rows start on 16 bytes where the first sample's do."""
+    """Whether the strides keep every sample's rows on 16 bytes, given that the first sample's are."""
     return plan.batch == 1 or functools.reduce(int.__or__, plan.row_strides) * _item_size(dtypes.row) % 16 == 0
 
 

@@ -24,7 +24,7 @@ from ..row_tiles import RowTile, flat, tuned
 from .plan import Plan, rows_of
 
 NONE = Broadcast(0, 0, 1, 0)
-"""In the place of a modulation that a launch leaves out."""
+"""Stands for a modulation that a launch leaves out."""
 
 
 @triton.jit
@@ -264,7 +264,7 @@ def fused(call: Any, tile: Callable[[int], RowTile], *, both: bool) -> Any:
 
 
 def split(call: Any) -> Any:
-    """Either select01 op in a launch for each step that models have a kernel for; takes, returns and raises what `fused` does."""
+    """Either select01 op with one launch for each step that models have a kernel for; arguments, results and errors as `fused`."""
     plan = call.checked()
     call.require_gpu()
     outputs, x, rows = call.allocate(), call.x, rows_of(call)

@@ -1,4 +1,4 @@
-"""What the cases of the two select01 ops have in common: sizes, inputs, bytes, labels.  Imports torch inside its functions only."""
+"""Sizes, inputs, bytes and labels that the cases of the two select01 ops share. Imports torch inside its functions only."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Select01Params(ModulatedParams, frozen=True, forbid_unknown_fields=True, k
     """Both row sets hold one row per sample."""
     index_dtype: Literal["int32", "int64", "bool"] = "int32"
     index: Literal["step", "zeros", "ones", "alternating", "random"] = "step"
-    """Which tokens take row set 1.  `step`, as in production: none of the first `tokens - tokens // 2` (the image that is made), all of
-    the rest (the reference image).  `alternating`: every other token, from the second; `random`: a fair coin for each token."""
+    """Which tokens take row set 1. `step`, as in production: the last `tokens // 2` tokens (the reference image; the image being made comes
+    first). `alternating`: every second token, from the second on. `random`: each token with probability 1/2."""
 
     @property
     def sets(self) -> int:
-        """Row sets that the index asks for (at random: that it can ask for)."""
+        """Row sets that the index uses (a random index: that it can use)."""
         return 1 if self.tokens == 1 or self.index in ("zeros", "ones") else 2
 
 
@@ -72,7 +72,7 @@ def view_inputs(params: Select01Params, buffers: Mapping[str, torch.Tensor]) -> 
 
 
 def draw_residual_gate(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """Buffer of a gate per element: as wide as an activation's, as large as a gate's values."""
+    """Buffer of a gate per element: the width of an activation, the magnitude of a gate."""
     import torch
 
     shape = (params.batch, params.tokens, 2 * params.hidden if params.strided else params.hidden)
@@ -81,7 +81,7 @@ def draw_residual_gate(params: Select01Params, *, device: torch.device, generato
 
 
 def _draw_index(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """`[batch, tokens]`; where the case is strided `[batch, tokens, 2]` with the other set beside each, for whoever reads it as dense."""
+    """`[batch, tokens]`. A strided case has `[batch, tokens, 2]` with the other set beside each index, so a dense read gives wrong rows."""
     import torch
 
     shape = (params.batch, params.tokens)
@@ -115,7 +115,7 @@ def select01_flops(params: Select01Params) -> int:
 
 
 def described(params: Select01Params) -> str:
-    """Such as `2x2048x3072 bf16 affine`, with the index where it is not the usual one."""
+    """Such as `2x2048x3072 bf16 affine`, followed by an unusual index."""
     return label(
         params,
         "" if params.index == "step" else params.index,
@@ -124,7 +124,7 @@ def described(params: Select01Params) -> str:
 
 
 def select01_case(laid: Laid, *activations: Layout) -> dict[str, Any]:
-    """The fields of Params that axes and options do not give. What the index holds is not looked at: no kernel's support depends on it.
+    """The fields of Params that axes and options do not give. The index's values are not read: no kernel's support depends on them.
 
     Args:
         activations: x and the tensors that may be strided like it.

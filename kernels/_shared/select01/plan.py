@@ -1,4 +1,4 @@
-"""The plan of a select01 call: how its accepted arguments lie in memory."""
+"""The plan of a select01 call: the memory layout of its accepted arguments."""
 
 from __future__ import annotations
 
