@@ -1,7 +1,7 @@
-# `make run` and `make test` need Python 3.11 or 3.12, pip and a C compiler; everything else they set up themselves, in .venv.
+# `make run` and `make test` need Python 3.11 to 3.13, pip and a C compiler; everything else they set up themselves, in .venv.
 # The first Python that runs and is of a supported version (a name may exist and not run, as version managers' shims do).
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
-PYTHON ?= $(shell for name in python3 python3.12 python3.11; do $$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do $$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -45,7 +45,7 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 
 # torch first, alone and pinned: any other package that asks for torch would otherwise choose its version.
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { echo "fusebench needs Python 3.11 or 3.12, and found none; pass PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { echo "fusebench needs Python 3.11 to 3.13, and found none; pass PYTHON=/path/to/python3.13" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRITON)"
