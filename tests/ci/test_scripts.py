@@ -15,6 +15,7 @@ import pytest
 
 from fusebench.store.baselines import promote
 from fusebench.store.run_folder import write_run
+from helpers.matrices import few
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -73,11 +74,14 @@ def test_a_night_without_a_gpu_ends_with_its_exit_code_and_a_line(
 
 @pytest.mark.parametrize(
     ("recorded", "code", "said"),
-    [
+    few(
+        [
+            ("ef3bcf8d", 1, "compiled@1"),
+            ("1e35dc64", 4, "1 regression"),
+            ("7efe4863", 0, "845 pass"),
+        ],
         ("ef3bcf8d", 1, "compiled@1"),
-        ("1e35dc64", 4, "1 regression"),
-        ("7efe4863", 0, "845 pass"),
-    ],
+    ),
 )
 def test_recorded_nights_of_an_h200_end_as_their_gate_does(tmp_path: Path, recorded: str, code: int, said: str) -> None:
     """The repository's own script, results and baseline."""
