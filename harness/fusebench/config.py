@@ -1,6 +1,6 @@
-"""Where a project keeps its kernels, suites and results: `[tool.fusebench]` of the nearest pyproject.toml.
+"""The folders of a project's kernels, suites and results: `[tool.fusebench]` of the nearest pyproject.toml.
 
-An installed wheel brings ops, kernels and suites of its own.  They lie beneath every project's, and are all there is without a project.
+An installed wheel brings ops, kernels and suites of its own. They come after a project's own, and stand alone without a project.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[Path, ...]
     """The project's own folders, then the one that comes with fusebench."""
     suites: tuple[Path, ...]
-    """Likewise; a suite of the project's own hides one of the same name that comes with fusebench."""
+    """The project's own folders, then fusebench's; a project's suite hides a shipped one of the same name."""
     results: Path
     shipped: Path | None = None
-    """The folder of what comes with fusebench; None where the installation has none, or the project wants none."""
+    """Fusebench's own `kernels` and `suites`; None if the installation has none, or the project excludes them."""
     configured: bool = True
-    """Whether a pyproject.toml says so; without one, `root` is the current folder."""
+    """Whether a pyproject.toml defines the project; without one, `root` is the current folder."""
 
     def kernels_with(self, folders: Sequence[Path] | None) -> tuple[Path, ...]:
-        """`folders` in place of the project's own, if any are given; what comes with fusebench stays."""
+        """`folders` in place of the project's own, if given, followed by fusebench's own."""
         return (*folders, *(each for each in self.kernels if self.is_shipped(each))) if folders else self.kernels
 
     def is_shipped(self, path: Path) -> bool:

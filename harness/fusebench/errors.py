@@ -1,8 +1,8 @@
 """Errors that a user can act on.
 
-Each class names one cause, carries the exit code of that cause, and its message says what was found, what was expected,
-where, and what to do next.  Anything else that escapes is a fault of fusebench itself: exit code 70, with a traceback; but for an import
-of a package that is not installed, which the command line puts into such words (`fusebench.faults`).
+Each class names one cause and carries its exit code. The message says what was found, what was expected, where, and what to do next. Any
+other exception is a fault of fusebench itself: exit code 70, with a traceback. One exception is a missing package, which the command line
+turns into a usage error (`fusebench.faults`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class FusebenchError(Exception):
 
 
 class RemediedError(FusebenchError):
-    """One whose `cause` and `remedy` are kept apart, for whoever shows them in columns; its message is both."""
+    """An error with separate `cause` and `remedy`, for display in columns; its message holds both."""
 
     def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(cause, remedy)  # as they were given, so that a copy can be made of it
+        super().__init__(cause, remedy)  # both as arguments, so that the error can be copied
         self.cause = cause
         self.remedy = remedy
 
@@ -39,7 +39,7 @@ class UsageError(FusebenchError):
 
 
 class UnknownNameError(UsageError):
-    """A name that nothing answers to; the message offers the nearest one."""
+    """An unknown name; the message offers the nearest known one."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], where: str = "") -> None:
         super().__init__(describe_unknown(what, name, known, where))
@@ -58,7 +58,7 @@ class KernelArgumentError(FusebenchError, ValueError):
 
 
 class RegressionError(FusebenchError):
-    """What was asked for would hide a regression."""
+    """A request that would hide a regression."""
 
     exit_code = ExitCode.REGRESSION
 
@@ -76,11 +76,11 @@ class TimerError(FusebenchError):
 
 
 class NotColdError(TimerError):
-    """The cache cannot be emptied before timed calls, so that samples labelled cold would not be."""
+    """The cache cannot be emptied before timed calls, so samples labelled cold would be warm."""
 
 
 class NotCapturableError(FusebenchError, RuntimeError):
-    """A call that no CUDA graph can hold, so that a timer which replays graphs cannot time it."""
+    """No CUDA graph can hold the call, so a timer that replays graphs cannot time it."""
 
 
 class RunRecordError(UsageError):

@@ -1,9 +1,9 @@
-"""Ends of a command that no verdict explains: a package that is not installed, a reader that left, a fault of fusebench itself.
+"""Command failures without a verdict: a missing package, a reader that closed the pipe, a fault of fusebench itself.
 
-Commands import packages when they need them, so that such an import fails in the midst of one.  It happens where nothing installed
-fusebench and its sources are run through PYTHONPATH: no metadata then says what it declares, pyproject.toml need not be there, and neither
-knows the import name of an absent package.  So the names stand here, and a test compares them with all imports of fusebench and with
-pyproject.toml.  Without typer and msgspec no command starts, and Python itself says so.
+Commands import packages when they need them, so an import can fail in the middle of a command. This happens when fusebench runs from its
+sources through PYTHONPATH, without an installation. Neither package metadata nor pyproject.toml need exist then, and neither gives the
+import name of an absent package. So this module lists the names, and a test compares them with all imports of fusebench and with
+pyproject.toml. Without typer and msgspec no command starts; Python's own message says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
 EXTRAS: Mapping[str, str] = MappingProxyType({"pytest-benchmark": "pytest"})
-"""By package, the extra of pyproject.toml that brings it; any other package comes with the extra `gpu`."""
+"""By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""
 
 
 def missing_package(error: BaseException) -> UsageError | None:
@@ -62,16 +62,16 @@ def missing_package(error: BaseException) -> UsageError | None:
 
 
 def known_cause(error: BaseException) -> FusebenchError | None:
-    """The error in words that `error` stands for; None for any other exception.
+    """The FusebenchError for an `error` with a known cause; None for any other exception.
 
-    A declared package is missing, or statistics, which know no timers, were given samples that cannot be times.
+    Known causes: a declared package is missing, or statistics received samples that cannot be times.
     """
     return TimerError(str(error)) if isinstance(error, InvalidSamplesError) else missing_package(error)
 
 
 def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
-    """For the record of a measurement that `error` ended: the exit code that it gets and the words for its warnings; None for Ctrl-C and a
-    reader that has left, which say nothing of what was measured."""
+    """Exit code and warning for the record of a measurement that `error` ended. None for Ctrl-C and a closed pipe, which say nothing about
+    the measurement."""
     error = known_cause(error) or error
     if isinstance(error, FusebenchError):
         return ExitCode(error.exit_code), str(error)
@@ -81,7 +81,7 @@ def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
 
 
 def unread() -> list[int]:
-    """Which of stdout and stderr are pipes whose reader has left."""
+    """The file descriptors of stdout and stderr that are pipes without a reader."""
     poll = select.poll()
     for descriptor in (1, 2):
         poll.register(descriptor, 0)

@@ -1,4 +1,4 @@
-"""Names that become part of paths: one spelling for the device's folder, wherever it is needed."""
+"""Names that become part of paths: one spelling of the device's folder everywhere."""
 
 from __future__ import annotations
 

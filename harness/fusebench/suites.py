@@ -1,9 +1,9 @@
 """Suites: TOML files of named cases, read strictly.
 
 A suite is found by name under the project's suites folders (`models/flux1_dev` is `models/flux1_dev.toml`) or given as a path.
-It may include others by name; their cases stay theirs (`models/flux1_dev:qk_joint`).
-Whatever is wrong with a file is one `SuiteError` with file, line and key path; a name that nothing answers to is an
-`UnknownNameError` with the nearest one.  Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
+It may include others by name; included cases keep their suite's name (`models/flux1_dev:qk_joint`).
+Every fault of a file is one `SuiteError` with file, line and key path. An unknown name is an `UnknownNameError` with the nearest known
+name. Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Su
     A name wins over a path of the same spelling unless it ends in `.toml`.
 
     Raises:
-        UnknownNameError: neither a suite nor a file answers to it, or a suite that it includes does not exist.
+        UnknownNameError: no suite or file has that name, or an included suite does not exist.
         SuiteError: the file or one that it includes is refused, or two suites folders hold a suite of that name.
     """
     reader = _Reader(project, ops)
@@ -90,9 +90,9 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
 
 
 def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str | None = None) -> list[Case]:
-    """Cases of `suites`, in file order, of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
+    """Cases of `suites`, in file order, that are of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
 
-    A case of a suite that several of `suites` include is there once.
+    A case that several of `suites` include appears once.
 
     Raises:
         UnknownNameError: no case is of that op, or none of its cases matches.
@@ -144,13 +144,13 @@ def _ambiguous(name: str, paths: Sequence[Path]) -> SuiteError:
 
 
 def _stored_path(path: Path, project: Project) -> str:
-    """Relative to the project's root where it lies inside, else absolute."""
+    """The path relative to the project's root if it lies inside, else absolute."""
     resolved = path.resolve()
     return resolved.relative_to(project.root).as_posix() if resolved.is_relative_to(project.root) else str(resolved)
 
 
 class _Reader:
-    """Reads a project's suite files, each once, and follows what they include."""
+    """Reads a project's suite files, each once, and follows their includes."""
 
     def __init__(self, project: Project, ops: Mapping[str, Op] | None) -> None:
         self.files = _suite_files(project)
@@ -158,7 +158,8 @@ class _Reader:
         self._read: dict[Path, Suite] = {}
 
     def read(self, path: Path, trail: tuple[Path, ...] = ()) -> Suite:
-        """The suite at `path`, which the files of `trail` include, each the next; they may not come again below it."""
+        """The suite at `path`. Each file of `trail` includes the next, the last includes `path`; none of them may be included again
+        below."""
         resolved = path.resolve()
         if resolved not in self._read:
             self._read[resolved] = self._parse(path, (*trail, resolved))
@@ -222,7 +223,8 @@ def _parse_cases(file: TomlFile, document: _Document, ops: Mapping[str, Op] | No
 
 
 def _check_suite_name(file: TomlFile, name: str, path: Path, project: Project) -> None:
-    """Under a suites folder the name is the file's relative path; elsewhere its last part is the file's own name."""
+    """Refuse a name that differs from the file's. In a suites folder it is the relative path, elsewhere its last part is the file's
+    name."""
     keys = ("suite", "name")
     if not all(_NAME.fullmatch(part) for part in name.split("/")):
         raise file.error(keys, f"found {name!r}, expected letters, digits, '_', '-' and '.', in parts separated by '/'; rename the suite")

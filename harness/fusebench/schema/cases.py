@@ -30,7 +30,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.suite}:{self.name}"
 
     def matches(self, pattern: str) -> bool:
-        """Whether the glob `pattern` means this case: `flux_1024`, `*_1024` and `qknorm_rope:flux_*` are all accepted."""
+        """Whether the glob `pattern` matches this case: `flux_1024`, `*_1024` and `qknorm_rope:flux_*` are all accepted."""
         return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in (self.name, self.key))
 
 
@@ -41,6 +41,6 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     path: str
     cases: tuple[Case, ...]
-    """Its own, then those of each included suite, which keep that suite's name."""
+    """The suite's own cases, then the cases of each included suite, which keep that suite's name."""
     included: dict[str, str] = {}
     """Name and path of every included suite, directly or through another."""

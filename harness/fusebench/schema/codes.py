@@ -1,4 +1,4 @@
-"""Exit codes, and which of several wins."""
+"""Exit codes and their precedence."""
 
 from __future__ import annotations
 

@@ -22,29 +22,29 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """P-value of "no faster than the margin"."""
     margin: float
     replicates: int
-    """Replicates that the finding stands on: those of the look that decided, or of the last look taken."""
+    """Number of replicates behind the finding, up to the deciding look or the last look taken."""
     next_look: int | None
     """Number of replicates at which to look again; None where the decision is taken or the plan is at its end."""
     reason: str
 
     @property
     def claims_change(self) -> bool:
-        """Whether it claims a change, which fresh processes then have to confirm."""
+        """Whether it claims a change, which fresh processes must then confirm."""
         return self.kind in CHANGES
 
 
 class ConfirmationOutcome(StrEnum):
-    """How the fresh processes answer the first finding."""
+    """The fresh processes' answer to the first finding."""
 
     CONFIRMED = "confirmed"
-    """All of them find it."""
+    """All of them find the same change."""
     REFUTED = "refuted"
-    """All of them find a change inside the margin, and they are enough to say so."""
+    """All of them find a change inside the margin, and there are enough processes for that conclusion."""
     UNCLEAR = "unclear"
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """The fresh processes' estimates and what they amount to."""
+    """The fresh processes' estimates and their common outcome."""
 
     outcome: ConfirmationOutcome
     estimates: tuple[float, ...]
@@ -68,4 +68,4 @@ class AAPair(msgspec.Struct, frozen=True, kw_only=True):
     kind: VerdictKind
     """The verdict that the times alone would give."""
     launches: int = 0
-    """Of one call; 0 where the timer sees none, and in older records."""
+    """Launches of one call; 0 when the timer sees none, and in older records."""

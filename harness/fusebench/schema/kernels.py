@@ -17,7 +17,7 @@ class Role(StrEnum):
     FUSED = "fused"
     """One launch."""
     COMPILED = "compiled"
-    """torch.compile of the split chain: what a user gets for free."""
+    """torch.compile of the split chain, the speed that a user gets for free."""
     PEER = "peer"
     """Another library's kernel, used when it is installed."""
 
@@ -45,7 +45,11 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> KernelId:
-        """Read `op/name@version`; ValueError says what was found and what is expected."""
+        """Read `op/name@version`.
+
+        Raises:
+            ValueError: the text has another form.
+        """
         match = _KERNEL_ID.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a kernel id; expected op/name@version, for example qknorm_rope/fused_triton@2")
@@ -57,7 +61,7 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
         return str(self), f"{self.name}@{self.version}", self.name
 
     def matches(self, pattern: str) -> bool:
-        """Whether the glob `pattern` means this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
+        """Whether the glob `pattern` matches this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
         return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in self.spellings)
 
 
@@ -95,8 +99,8 @@ class KernelInfo(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     file: str = ""
     covers: str = ""
-    """The part of the op that it computes; empty for the whole op."""
+    """The part of the op that the kernel computes; empty for the whole op."""
     requires: tuple[str, ...] = ()
-    """Python modules without which it is not runnable."""
+    """Python modules that the kernel needs to run."""
     install: str = ""
-    """Package to `pip install` for those modules; empty where the declaration names none."""
+    """Package to `pip install` for these modules; empty when the declaration names none."""

@@ -16,7 +16,7 @@ reader of version 1 would take them for whole ones.  Version 3 keeps cases, kern
 
 
 COMPARABLE_VERSIONS = frozenset({1, 2, 3})
-"""Versions whose figures mean the same: a run may be judged by a baseline of any of them."""
+"""Versions whose figures mean the same: a run may be compared with a baseline of any of them."""
 
 
 class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,20 +29,20 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str | None
     """Id of the kernel that speedups are relative to."""
     copy_us: Estimate | None = None
-    """The device's own copy of the op's minimum bytes, in the same rounds."""
+    """The copy yardstick: the device's own copy of the op's minimum bytes, timed in the same rounds, in microseconds."""
     stream_us: Estimate | None = None
-    """One elementwise launch that reads and writes as many bytes, in place where the op works in place."""
+    """The streaming yardstick: one elementwise launch that reads and writes as many bytes as the op, in place for an in-place op."""
     control_ratio: Estimate | None = None
-    """Baseline time over its own second copy's: 1.0 within noise, or the rounds are biased."""
+    """Time of the baseline over the time of its second copy: 1.0 within noise, or the rounds are biased."""
     same_as: str = ""
     """Key of the equal case (same op and parameters) that was measured instead; empty where this case was measured."""
     not_cold: str = ""
-    """Evidence that this case's samples were not cold as labelled; empty where there is none.  Such times are never compared."""
+    """Evidence that this case's samples were not cold as labelled, or empty. Such times are never compared."""
     repeated_rounds: int = 0
     """Rounds timed again because the device waited for the host within a call."""
     in_doubt: str = ""
-    """What was in doubt of this case after its first process, so that it was measured again in fresh ones: its figures are those of the
-    fresh processes alone, and samples of process 0 do not count.  Empty where nothing was."""
+    """Why this case was a suspect after its first process, or empty. A suspect is remeasured in fresh processes: its figures come from
+    these alone, and samples of process 0 do not count."""
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,17 +56,17 @@ class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     cases: int
     weighted_speedup: dict[str, float]
     covered_cases: dict[str, int]
-    """Cases that each of those figures covers, of `cases`."""
+    """Number of cases that each of these figures covers, out of `cases`."""
     covered_weight: dict[str, float] = {}
-    """Share of the suite's weight, which is of its launches per denoise step, that each figure covers."""
+    """Share of the suite's weight (launches per denoise step) that each figure covers."""
     baseline_us_per_step: dict[str, float] = {}
-    """sum(weight x baseline time) over the covered cases: what a denoise step spends on them today."""
+    """sum(weight x baseline time) over the covered cases: the time that a denoise step spends on them today."""
     saved_us_per_step: dict[str, float] = {}
     """sum(weight x (baseline time - kernel time)) over the covered cases; negative where the kernel is slower."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The environment fingerprint: it decides whether raw times may be compared."""
+    """The environment fingerprint. Raw times are compared only between equal fingerprints."""
 
     device: str
     """`cpu` or `cuda`."""
@@ -78,9 +78,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     torch: str = ""
     triton: str = ""
     ptxas: str = ""
-    """Version of Triton's assembler, on a GPU; empty where it could not be told, and in records from before it was kept."""
+    """Version of Triton's assembler, on a GPU; empty if unknown, and in records that predate this key."""
     ptxas_blackwell: str = ""
-    """Version of the assembler that Triton takes in its place for newer GPUs, which ones depends on Triton's version; as `ptxas`."""
+    """Version of the assembler that Triton uses instead for newer GPUs (Triton's version says which); empty as `ptxas`."""
     platform: str
     cpu: str = ""
     cpu_count: int = 0
@@ -101,8 +101,8 @@ class SamplingPlan(msgspec.Struct, frozen=True, kw_only=True):
     trim: float
     """Share of samples cut from each end before the mean of a replicate."""
     precision: float | None = None
-    """Half of the 95 % interval of every fused kernel's speedup, as a share of it, for which cases are measured in further processes; None
-    measures in one."""
+    """Wanted half-width of the 95 % interval of every fused kernel's speedup, as a share of the speedup. Cases are measured in further
+    processes until they reach it; None means one process."""
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,15 +119,15 @@ class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
 
     low_us: float
     high_us: float
-    """The class holds low <= time < high; infinite for the longest."""
+    """The class holds low <= time < high, in microseconds; infinite for the longest."""
     comparisons: int
     """A/A comparisons."""
     smallest: float | None
-    """Smallest slowdown, as a share of the time, that was found with 95 % probability; None where none was."""
+    """Smallest slowdown, as a share of the time, that was found with 95 % probability; None if no slowdown was."""
     largest_planted: float | None = None
-    """The largest slowdown that was injected often enough, which a missing `smallest` exceeds; None where none was."""
+    """Largest slowdown that was injected often enough. A missing `smallest` is larger than this; None if no slowdown was."""
     several_launches: bool = False
-    """Whether its calls make several launches each; older records, and timers that see no launches, tell none apart."""
+    """Whether its calls make several launches each; False in older records and for timers that see no launches."""
 
 
 class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,11 +140,11 @@ class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: int
     """A/A comparisons."""
     false_regressions: int
-    """How many of them were called slower."""
+    """Number of A/A comparisons that were called slower."""
     false_regression_high: float
     """Upper end of the exact 95 % interval of that rate."""
     effects: tuple[VisibleEffect, ...]
-    """Of calls of one launch, then of calls of several; each by class of duration, shortest first."""
+    """Effects for calls of one launch, then for calls of several; each by class of duration, shortest first."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,26 +158,26 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     timer: str
     """Name of the timer; results of different timers are never compared."""
     timer_fallback: str = ""
-    """Why a timer other than the device's default was used; empty when it was not."""
+    """Why the run used another timer than the device's default; empty for the default."""
     plan: SamplingPlan
     environment: Environment
     selected: tuple[str, ...] | None = None
-    """Names of the suites that were asked for (`nightly`, not what it includes); None in older records."""
+    """Names of the selected suites (`nightly`, without the suites that it includes); None in older records."""
     selected_op: str | None = None
-    """The op whose cases alone were asked for; None for all, and in older records."""
+    """The selected op; None for all ops, and in older records."""
     selected_cases: str | None = None
-    """Glob of the cases that were asked for, by name or by `suite:case`; None for all, and in older records."""
+    """Glob of the selected cases, by name or by `suite:case`; None for all, and in older records."""
     selected_kernels: str | None = None
-    """Glob of the kernels that were asked for, beside which baselines are measured; None for all."""
+    """Glob of the selected kernels, besides which baselines are measured; None for all."""
     suites: list[SuiteSummary]
     cases: list[CaseSummary]
     kernels: list[KernelInfo]
     results: list[Result]
     spending: Spending | None = None
     resumed_from: list[str] = []
-    """Ids of the stopped runs that this one went on with, the first one first; their finished cases are part of it."""
+    """Ids of the stopped runs that this run resumed, oldest first; it contains their finished cases."""
     calibration: CalibrationNote | None = None
-    """Of the device that the run was made on, at the time when it was judged; None where it was not calibrated."""
+    """Calibration of the run's device at the time of its verdicts; None for a device without calibration."""
     warnings: list[str] = []
     complete: bool = True
     exit_code: int = 0

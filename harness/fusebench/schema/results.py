@@ -21,11 +21,11 @@ class VerdictKind(StrEnum):
 
 
 CHANGES = (VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT)
-"""Verdicts that claim a change.  What claims one needs proof: confirmation, a noise floor, FDR control."""
+"""Verdicts that claim a change. Such a claim needs proof: confirmation, a noise floor, FDR control."""
 
 
 class Status(StrEnum):
-    """How far one kernel came on one case.  Every kernel of the op is listed with one of these: none is dropped."""
+    """Outcome of one kernel on one case. Every kernel of the op is listed with one of these."""
 
     MEASURED = "measured"
     """Checked and timed."""
@@ -63,20 +63,21 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    """`channel`: each channel's own RMS.  `value`: each reference value, or its row's median where that is larger; for draws of so few rows
-    that channels are not known."""
+    """Unit of the errors. `channel`: each channel's own RMS. `value`: each reference value, or its row's median if larger; for draws with
+    too few rows to know the channels."""
     rms: float
     split_rms: float
-    """The split chain's, on the same inputs."""
+    """RMS error of the split chain on the same inputs."""
     floor: float = 0.0
-    """Errors up to here count as none: the units in the last place that the contract allows a float32 output; 0 for 16-bit outputs."""
+    """Errors up to this value count as zero: the units in the last place that the contract allows a float32 output; 0 for 16-bit
+    outputs."""
     rounding: float | None = None
-    """RMS error that rounding the exact result once would make, on the same inputs: no kernel can undercut it.  0 where the exact result
-    needs no rounding, None in records that were made before it was measured."""
+    """RMS error of rounding the exact result once, on the same inputs: the smallest error that any kernel can have. 0 for an exact result
+    that needs no rounding, None in records that predate this key."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a kernel's outputs compare with the float64 reference; errors are absolute, in the output's unit.
+    """Errors of a kernel's outputs against the float64 reference: absolute, in the output's unit.
 
     The `split_*` figures are the split chain's own errors on the same inputs, which the `close` contract is relative to.
     Figures are those of the worst output and the worst input draw; `seed` reproduces the draws.
@@ -90,11 +91,11 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     split_rms_error: float
     split_max_error: float
     channel_rms_error: float = 0.0
-    """RMS error in units of each channel's own RMS, over all draws, of the output where the kernel compares worst with the split chain.  0
-    where too few rows were drawn."""
+    """RMS error in units of each channel's own RMS, over all draws, of the output that compares worst with the split chain. 0 if too few
+    rows were drawn."""
     split_channel_rms_error: float = 0.0
     outputs: tuple[OutputError, ...] = ()
-    """Every output by itself: what growth is judged on.  Empty in older records."""
+    """Errors of each output. Growth of the error is tested on these. Empty in older records."""
     equal_to_split: float
     """Share of output elements equal bit for bit to the split chain's."""
     within_loose_tolerance: bool
@@ -123,8 +124,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Union of the kernels' intervals."""
     kernels: int
     process: int = 0
-    """0 for the process that measured first, from 1 on for the further ones of a run with a precision, and for the fresh ones that measured
-    a case in doubt or a finding of `ab` again; each counts its own replicates."""
+    """0 for the first process. From 1 on: further processes of a run with a precision, or fresh processes that remeasured a suspect. Each
+    counts its own replicates."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A judgement and the sentence that explains it.  `change` is new over old, 1.02 being 2 % slower."""
+    """A verdict and the sentence that explains it. `change` is time over reference time: 1.02 is 2 % slower."""
 
     kind: VerdictKind
     reason: str
@@ -150,11 +151,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     margin: float | None = None
     """Share of the old time that counted as no change."""
     gating: bool = msgspec.field(name="decides", default=True)
-    """Whether it is gating.  Older records lack the key and read as True; `Result.gating` also looks at the role."""
+    """Whether the verdict is gating. Older records lack the key and read as True; `Result.gating` also checks the role."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence that a verdict brings with it: a table, and sentences about it.  Either may be empty."""
+    """Evidence attached to a verdict: a table, and sentences about it. Either may be empty."""
 
     kind: str
     """Its source: `static` compares the compiled code, `counters` the hardware counters of a call."""
@@ -162,7 +163,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    """Remarks, and the reason where there is no table."""
+    """Remarks, and the reason when there is no table."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,11 +172,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     time_us: Estimate
     busy_us: float
     gap_us: float | None = None
-    """Time within the span in which no activity of the call ran; None where the timer cannot see activities."""
+    """Time within the span without any activity of the call; None if the timer cannot see activities."""
     kernels: int
     """Launches per call as the timer saw them."""
     host_us: float | None
-    """Host time for one call to return, device work excluded; None where the host timer is the timer."""
+    """Host time for one call to return, without device work; None if the timer is the host timer."""
     speedup: Estimate | None
     """Baseline time over this kernel's; None for the baseline itself, and for a kernel that covers a part of the op."""
     sol: float | None
@@ -184,16 +185,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     gb_per_s: float
     """Minimum bytes over time, in 1e9 bytes per second."""
     extra_memory_bytes: int | None
-    """Peak device memory that the call allocates beyond its inputs; None where it is not measured."""
+    """Peak device memory that the call allocates beyond its inputs, in bytes; None if not measured."""
     replicates: int
     """Of all processes together."""
     rounds: int
     processes: int = 1
-    """Worker processes that it was measured in; where there are several, the intervals are over them."""
+    """Number of worker processes that measured it. With several, the intervals are over processes."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run knows of one kernel on one case."""
+    """The result of one kernel on one case."""
 
     case: str
     suite: str
@@ -207,13 +208,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     measurement: Measurement | None = None
     verdict: Verdict | None = None
     covers: str = ""
-    """The part of the op that the kernel computes; empty for the whole op.  Accuracy and time are the part's, it has no speedup, no share
-    of the speed of light and no verdict but of failure, and it is in no sum."""
+    """The part of the op that the kernel computes; empty for the whole op. Accuracy and time are the part's. Such a result has no speedup
+    and no share of the speed of light, its only verdict is failure, and sums leave it out."""
     code: str | None = None
-    """Digest of the machine code that the kernel launched on this case; equal ones are equal code on one model of device.  None where it
-    is not known: a torch.compile or peer kernel, a CPU, a record from before it was kept."""
+    """Digest of the machine code that the kernel launched on this case. Equal digests mean equal code on one device model. None if unknown:
+    a torch.compile or peer kernel, a CPU, a record that predates this key."""
     attachments: tuple[Attachment, ...] = ()
-    """Evidence about a regression; empty where there is none, and in older records."""
+    """Evidence about a regression; empty without evidence, and in older records."""
 
     @property
     def case_key(self) -> str:
@@ -228,8 +229,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def speed_gates(self) -> bool:
         """Whether its speed is gating.
 
-        The speed of torch.compile's code is advisory: it tunes by timing, anew in every process, so its kernels become slower and faster
-        without any change of the tree.  Its failures and losses of accuracy still gate.
+        The speed of torch.compile's code is advisory: every process tunes it anew by timing, so its kernels change speed without any change
+        of the source. Its failures and losses of accuracy still gate.
         """
         return self.role_gates and self.role is not Role.COMPILED
 

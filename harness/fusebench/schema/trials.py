@@ -1,7 +1,7 @@
-"""Comparisons whose answer is known: a kernel against itself, or against a copy with an injected slowdown.
+"""Comparisons with a known answer: a kernel against itself, or against a copy with an injected slowdown.
 
-Work (more rows) or a delay is injected; a trial counts under the slowdown of *time* that this amounts to.  So every injection is measured
-by itself, in fresh processes with a fixed number of replicates that the trials' own stopping rule does not touch: its ground truth.
+An injection adds work (more rows) or a delay; a trial counts under the resulting slowdown of *time*. This slowdown is the injection's
+ground truth. It is measured separately, in fresh processes with a fixed number of replicates, independent of the trials' stopping rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .results import Estimate, VerdictKind
 
 
 class Injection(StrEnum):
-    """How an arm was made slower."""
+    """The means that made an arm slower."""
 
     IDENTICAL = "identical"
     """Not at all: the same kernel on other buffers."""
@@ -28,7 +28,7 @@ class InjectionPlace(msgspec.Struct, frozen=True):
     """One injection: all of its trials share its ground truth."""
 
     session: int
-    """Number of the calibration that made it, from 0: each sets its injections anew."""
+    """Number of the calibration that made it, from 0. Each calibration sets its own injections."""
     case: str
     kernel: str
     injection: Injection = msgspec.field(name="planting")
@@ -41,7 +41,7 @@ class InjectedTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     place: InjectionPlace
     time_us: float
-    """Of the base arm."""
+    """Time of the base arm."""
     first: VerdictKind
     """Before confirmation."""
     verdict: VerdictKind
@@ -49,14 +49,14 @@ class InjectedTrial(msgspec.Struct, frozen=True, kw_only=True):
     change: Estimate
     replicates: int
     launches: int = 1
-    """Device activities (kernels, copies, fills) per call of the base arm; 0 where the timer cannot see them.  Records without this key
-    count as one launch."""
+    """Device activities (kernels, copies, fills) per call of the base arm; 0 if the timer cannot see them. Records without this key count
+    as one launch."""
     device_seconds: float = 0.0
     """This pair's share of the time that its measurement took."""
 
 
 class GroundTruth(msgspec.Struct, frozen=True, kw_only=True):
-    """The slowdown of time that an injection amounts to."""
+    """The measured slowdown of an injection."""
 
     place: InjectionPlace
     time_us: float

@@ -1,8 +1,7 @@
 """Change points in a history of runs: where a kernel's time (or any figure) moved and stayed.
 
-E-divisive on ranks: the split that maximises the energy distance between what lies before and after it, tested by a significance test that
-is passed in, then each part again until no split is significant.  The right end of the later part is free as well, so that a bump which
-returns is found.
+E-divisive on ranks: find the split that maximises the energy distance between the values before and after it, test it for significance, and
+repeat with each part until no split is significant. The right end of the later part is free as well, so that a temporary bump is found.
 
 Source: Matteson & James, J. Amer. Statist. Assoc. 109 (2014) 334.
 """
@@ -23,14 +22,14 @@ from .random_orders import RandomOrders
 from .signed_rank import Floats
 
 SMALLEST_PART = 5
-"""Runs on either side of a change point: with fewer, one outlier is a change."""
+"""Least number of runs before and after a change point: with fewer, one outlier would be a change."""
 
 _PLACINGS = 3
-"""A cut that moves changes both medians and its neighbours' levels; after three rounds hardly any moves again."""
+"""Rounds of moving the cuts. A moved cut changes both medians and its neighbours' levels; after three rounds hardly any cut moves."""
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A place where a series was divided, before it is asked whether the levels differ enough to matter."""
+    """A place where a series was divided, before the test whether the levels differ enough."""
 
     index: int
     """The first value of the new level."""
@@ -55,7 +54,7 @@ class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Significance(Protocol):
-    """Any test of the best split of the parts found so far."""
+    """A significance test of the best split of the parts found so far."""
 
     def __call__(self, parts: Sequence[Floats], statistic: float, smallest: int) -> float:
         """P-value of "no part changes within", where the best split of all `parts`, which are rank scores, scored `statistic`."""
@@ -70,7 +69,7 @@ def change_points(
     smallest_part: int = SMALLEST_PART,
     smallest_change: float = 0.0,
 ) -> list[ChangePoint]:
-    """The change points of `series`, in order of time: `divide`, then `levels`, which document the arguments and what is raised."""
+    """The change points of `series`, in order of time: `divide`, then `levels`, which document the arguments and errors."""
     return levels(series, divide(series, significance, level=level, smallest_part=smallest_part), smallest_change)
 
 
@@ -82,8 +81,8 @@ def divide(
     smallest_part: int = SMALLEST_PART,
     most: int | None = None,
 ) -> list[Cut]:
-    """Where `series` is divided, the plainest division first.  Each p-value is that of "nothing changes within the parts made so far", so
-    the first one is the series' own, and a stricter level keeps the divisions before the first that fails it.
+    """The divisions of `series`, the most significant first. Each p-value is that of "nothing changes within the parts made so far". So the
+    first one is the whole series' p-value, and a stricter level keeps the divisions before the first that fails it.
 
     Args:
         series: positive figures in order of time, such as microseconds or ratios to a yardstick.  Their ranks are compared.
@@ -121,8 +120,8 @@ def divide(
 def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float = 0.0) -> list[ChangePoint]:
     """The change points at `cuts`, in order of time.
 
-    A change of the median by no more than the share `smallest_change` is left out, the smallest first, and its two levels become one;
-    those beyond it are kept.  A change of nothing is none.
+    A change of the median by at most the share `smallest_change` is dropped, the smallest first, and its two levels become one. Equal
+    medians are no change.
     """
     p_values = {cut.index: cut.p_value for cut in cuts}
     edges = [0, *sorted(p_values), len(series)]
@@ -140,9 +139,9 @@ def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float 
 
 
 def _placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
-    """`cuts` in their order, each moved to where its two levels explain the values best, by the sum of distances to their medians.
+    """`cuts` in their order, each moved to the place where its two levels explain the values best: least sum of distances to their medians.
 
-    The plainest division of ranks is often a run or two away from there, and the place is what a commit is looked for by.
+    The most significant division of ranks is often a run or two away from there, and the place names the suspected commit.
     """
     placed = list(cuts)
     for _ in range(_PLACINGS):
@@ -159,10 +158,10 @@ def _placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
 
 
 def least_p_value(count: int, smallest_part: int = SMALLEST_PART) -> float:
-    """A bound from below on the p-value of any single change in `count` values; 1 where they are too few to be divided.
+    """A lower bound on the p-value of any single change in `count` values; 1 if they are too few to be divided.
 
-    Every order of the ranks that keeps two levels apart is as good a division as the one seen: with levels of equal length there are two
-    such orders of levels in the `count` choose half; of unequal length, four.
+    Every order of the ranks that keeps two levels apart is as good a division as the observed one. Among the `count` choose half orders
+    there are two of these for levels of equal length, four for unequal lengths.
     """
     if count < 2 * smallest_part:
         return 1.0

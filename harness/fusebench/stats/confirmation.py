@@ -1,8 +1,7 @@
 """A finding repeated in fresh processes: the sign test over processes, and the p-value of both stages together.
 
-Replicates in one process share the process' state: its memory mapping, its compiled code, its moment of the day.  However many there are,
-they cannot tell that state from the kernel.  So the process is the unit here: each fresh process estimates the change by itself, on its own
-random placements.
+Replicates in one process share its state: memory mapping, compiled code, time of day. No number of them can separate that state from the
+kernel. So the process is the unit here: each fresh process estimates the change by itself, on its own random placements.
 
 If the true change is within the margin and processes scatter symmetrically about it, an estimate lies beyond the margin with probability
 at most a half, and all P estimates do with probability at most 2**-P (the sign test at its sharpest), whatever the distribution.  First
@@ -50,7 +49,7 @@ def confirm(finding: Finding, by_process: Sequence[Sequence[float]], pass_level:
 def combined_p(finding: Finding, confirmation: Confirmation | None, direction: VerdictKind = VerdictKind.REGRESSION) -> float:
     """P-value of "no change beyond the margin" in one `direction` (`regression` or `improvement`), over both stages.
 
-    p where that direction was not found; p x 2**-P where it was found and confirmed; 1 where it was found and not confirmed (or not yet).
+    p if that direction was not found; p x 2**-P if it was found and confirmed; 1 if it was found and not confirmed (or not yet).
     It is a valid p-value: below `alarm_level`, P(confirmed and p x 2**-P <= u) <= min(1, u x 2**P) x 2**-P <= u; above, the event
     implies p <= u.
     """

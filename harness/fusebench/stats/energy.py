@@ -1,7 +1,7 @@
-"""Energy distances between the two sides of every split of a series, on ranks.
+"""Energy distances between the two parts of every split of a series, on ranks.
 
-The energy distance sees any change of distribution and needs no normality.  On ranks it is moved no further by a wild run than by a bad
-one, and what it does in a series without change depends on the series' length alone: any order of the ranks is then equally likely.
+The energy distance sees any change of distribution and needs no normality. On ranks, an extreme run moves it no further than a slightly bad
+one. In a series without change its distribution depends only on the length, because every order of the ranks is equally likely.
 
 Sources: Matteson & James, J. Amer. Statist. Assoc. 109 (2014) 334, equations 5 to 7, with exponent 1; Deb & Sen, J. Amer. Statist. Assoc.
 118 (2023) 192, for the energy distance of ranks.
@@ -19,13 +19,13 @@ import numpy.typing as npt
 from .signed_rank import Floats
 
 _TIE_SEED = 20140101
-"""Of the one fixed order in which equal values are ranked."""
+"""Seed of the fixed order in which equal values are ranked."""
 
 
 def rank_scores(values: Sequence[float] | Floats) -> Floats:
     """Ranks of `values` over their number, from 0 to below 1.
 
-    Equal values are ranked in a random order, fixed by their number: any order of the ranks stays equally likely where nothing changes.
+    Equal values get a random order, fixed by their number, so every order of the ranks stays equally likely without a change.
     """
     array = np.asarray(values, dtype=np.float64)
     scores = np.empty(len(array))
@@ -34,8 +34,8 @@ def rank_scores(values: Sequence[float] | Floats) -> Floats:
 
 
 def energy_distances(values: Sequence[float] | Floats, smallest: int) -> npt.NDArray[np.float64]:
-    """The scaled energy distance of every split: row t, column k holds that between values[:t] and values[t:k]; -inf where a side has
-    fewer than `smallest` values."""
+    """The scaled energy distance of every split: row t, column k compares values[:t] with values[t:k]; -inf if a part has fewer than
+    `smallest` values. Float64, shape [n + 1, n + 1] for n values."""
     array = np.asarray(values, dtype=np.float64)
     weights = _weights(len(array), smallest)
     sums = np.zeros((len(array) + 1, len(array) + 1))
@@ -50,7 +50,7 @@ def energy_distances(values: Sequence[float] | Floats, smallest: int) -> npt.NDA
 
 
 def best_split(values: Floats, smallest: int) -> tuple[float, int]:
-    """The highest energy distance of any split and where it is; (-inf, 0) where the series is too short for one."""
+    """The highest energy distance of any split and its place; (-inf, 0) if the series is too short for a split."""
     if len(values) < 2 * smallest:
         return -math.inf, 0
     energies = energy_distances(values, smallest)
@@ -59,7 +59,7 @@ def best_split(values: Floats, smallest: int) -> tuple[float, int]:
 
 
 class _Weights:
-    """What the distance of every split takes of each sum: l r / (l + r) x (2 cross / l r - left / l (l - 1) - right / r (r - 1)), where
+    """Weights of the sums in every split's distance: l r / (l + r) x (2 cross / l r - left / l (l - 1) - right / r (r - 1)), with
     cross = sums - row block and right = column block - 2 sums + row block."""
 
     def __init__(self, count: int, smallest: int) -> None:

@@ -1,9 +1,9 @@
-"""Many comparisons at once: which findings stand when a suite tests tens or hundreds, and the intervals that go with the choice.
+"""False-discovery-rate control: select the significant findings among tens or hundreds of comparisons, with matching intervals.
 
-One comparison's level says nothing of the worst of a hundred.  Benjamini and Hochberg's rule keeps the expected share of false findings
-among those called at `rate`; Yekutieli's factor makes that hold under any dependence between cases (one GPU, one afternoon), at the price
-of a factor of about ln m.  The intervals of what was selected must then be wider than those of what was not looked for: with R of m
-selected, level 1 - R x rate / m keeps the expected share of selected intervals that miss at `rate` (false coverage-statement rate).
+The level of one comparison does not bound the worst of a hundred. Benjamini and Hochberg's rule keeps the expected share of false findings
+among the selected ones at `rate`. Yekutieli's factor, about ln m, makes that hold under any dependence between cases (one GPU, one
+afternoon). The intervals of selected findings must be wider than unselected ones: with R of m selected, level 1 - R x rate / m keeps the
+expected share of selected intervals that miss at `rate` (false coverage-statement rate).
 
 Sources: Benjamini & Hochberg, J. R. Statist. Soc. B 57 (1995) 289; Benjamini & Yekutieli, Ann. Statist. 29 (2001) 1165, and
 J. Amer. Statist. Assoc. 100 (2005) 71 for the intervals.
@@ -18,40 +18,40 @@ from enum import StrEnum
 import msgspec
 
 DEFAULT_RATE = 0.05
-"""Expected share of false findings among the regressions of a run.  A finding confirmed in five fresh processes has p <= 1.6e-4 and stands
-even alone among 320 comparisons; a larger suite tightens the first stage by `first_level`."""
+"""Expected share of false findings among the regressions of a run. A finding confirmed in five fresh processes has p <= 1.6e-4, significant
+even alone among 320 comparisons. A larger suite tightens the first stage by `first_level`."""
 
 
 class Dependence(StrEnum):
-    """What is known of how the comparisons depend on one another."""
+    """Assumed dependence between the comparisons."""
 
     POSITIVE = "positive"
-    """Independent, or what makes one look slow makes none look fast: Benjamini-Hochberg."""
+    """Independent or positively dependent (no cause makes one look slow and another fast): Benjamini-Hochberg."""
     ANY = "any"
     """Nothing: Benjamini-Yekutieli."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which comparisons stand."""
+    """The significant comparisons after FDR control."""
 
     adjusted: tuple[float, ...]
-    """Adjusted p-values, in the order given: the smallest rate at which each would stand."""
+    """Adjusted p-values, in the given order: the smallest rate at which each would be significant."""
     stands: tuple[bool, ...]
     rate: float
 
     @property
     def count(self) -> int:
-        """How many stand."""
+        """Number of significant comparisons."""
         return sum(self.stands)
 
     @property
     def tail(self) -> float:
-        """One-sided error of the interval to show for a one-sided finding that stands: R x rate / m; `rate` where none does."""
+        """One-sided error of the interval to show for a significant one-sided finding: R x rate / m; `rate` if none is significant."""
         return self.rate * (self.count / len(self.stands) if self.count else 1.0)
 
 
 def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: Dependence = Dependence.POSITIVE) -> Selection:
-    """The findings that stand among all comparisons made, those without any sign of a change included.
+    """Apply FDR control to the p-values of all comparisons made, including comparisons without any sign of a change.
 
     Raises:
         ValueError: a p-value outside [0, 1], or a rate outside (0, 1).
@@ -66,8 +66,12 @@ def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: De
 
 
 def first_level(comparisons: int, processes: int, rate: float = DEFAULT_RATE, most: float = 0.005) -> float:
-    """The `alarm_level` at which every finding that is then confirmed in so many fresh processes also stands among so many comparisons:
-    rate x 2**processes / comparisons, and never above `most`."""
+    """The `alarm_level` at which every finding that `processes` fresh processes confirm is significant among `comparisons` comparisons:
+    rate x 2**processes / comparisons, and at most `most`.
+
+    Raises:
+        ValueError: fewer than one comparison, or a negative number of processes.
+    """
     if comparisons < 1 or processes < 0:
         raise ValueError(f"comparisons={comparisons!r}, processes={processes!r}: expected at least one comparison, and no negative number")
     return min(most, rate * 2.0**processes / comparisons)

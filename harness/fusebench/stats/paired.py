@@ -1,15 +1,15 @@
-"""Times and time ratios with intervals over replicates, or over processes where there are several; the trimmed mean that they rest on.
+"""Times and time ratios with intervals over replicates, or over several processes, based on trimmed means.
 
-The trimmed mean is one number for the samples that one replicate holds of one arm.  A median would quantise to the timer's tick (32 ns
-with CUPTI); a plain mean would follow the rare launch that the device interrupted.
+The trimmed mean turns the samples of one arm in one replicate into one number. A median would quantise to the timer's tick (32 ns with
+CUPTI); a plain mean would follow the rare launch that the device interrupted.
 
-In one process the replicate (a fresh placement of all buffers) is the unit: samples on one placement share its luck, so their own
-scatter says nothing of the next placement's.  Where several processes measured, the process is the unit, for the same reason: what it
-does to a kernel it does to all its replicates (0.4 % for a copy and for a split chain on an H200), so that more of them narrow an
-interval that the next process lies outside of.
+In one process the unit is the replicate (a fresh placement of all buffers): samples on one placement share its effect, so their scatter
+does not predict the next placement. With several processes the unit is the process, for the same reason: a process affects all its
+replicates alike (0.4 % for a copy and for a split chain on an H200). More replicates would narrow the interval until the next process lies
+outside it.
 
-Both estimates are Student t intervals on the logarithm of one number per unit, a process's number being the mean of its replicates';
-times and ratios scatter by factors, and the logarithm of a ratio is symmetric in which arm is on top.
+Both estimates are Student t intervals on the logarithm of one number per unit; a process's number is the mean over its replicates. Times
+and ratios scatter by factors, and swapping the arms of a ratio only changes the sign of its logarithm.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def trimmed_mean(values: Sequence[float], trim: float) -> float:
 
 
 def spans_by_replicate(samples: Iterable[Sample]) -> dict[str, dict[tuple[int, int], list[float]]]:
-    """By arm, then by process and replicate, in ascending order: the spans of its calls in nanoseconds.
+    """Spans in nanoseconds, by arm, then by (process, replicate) in ascending order.
 
-    A replicate's number alone says nothing: every process counts its own.
+    The key needs both numbers, because every process counts its own replicates.
     """
     spans: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -66,12 +66,16 @@ def spans_by_replicate(samples: Iterable[Sample]) -> dict[str, dict[tuple[int, i
 
 
 def time_estimate(replicates: Replicates, trim: float, level: float = 0.95, *, processes: Sequence[int] = ()) -> Estimate:
-    """Geometric mean over replicates of their trimmed means, in the samples' own unit; over processes of theirs where there are several.
+    """Geometric mean of the replicates' trimmed means, in the samples' own unit; with several processes, over the processes' means.
 
-    With one replicate the placement-to-placement scatter is unknown, and the samples' own scatter would understate it: the
-    interval is then all that honesty allows, (0, inf).
+    With one replicate the scatter between placements is unknown, and the samples' own scatter would understate it. The interval is then
+    (0, inf).
 
-    `processes`: of each replicate, the number of the process that measured it; left out where one process measured all.
+    Args:
+        replicates: samples by replicate, then by round.
+        trim: share of samples cut from each end of a replicate.
+        level: coverage of the interval.
+        processes: for each replicate, the number of the process that measured it; empty for one process.
 
     Raises:
         InvalidSamplesError: no replicate, an empty one, a sample that is not a positive finite number, or not one process per replicate.
@@ -84,9 +88,8 @@ def ratio_estimate(
 ) -> Estimate:
     """Time of `numerator` over time of `denominator`, paired by replicate: both arms ran in the same rounds.
 
-    What a replicate does to both arms (clocks, temperature) cancels in its log ratio before replicates are compared.
-
-    `processes`: as in `time_estimate`.
+    Common effects of a replicate on both arms (clocks, temperature) cancel in its log ratio before replicates are compared. Other arguments
+    are those of `time_estimate`.
 
     Raises:
         InvalidSamplesError: as `time_estimate`, or the two arms have different numbers of replicates.
@@ -103,7 +106,7 @@ def ratio_estimate(
 
 
 def half_width(ratio: Estimate) -> float:
-    """Half of a ratio's interval as a share of the ratio: 1.98 to 2.02 is 1 %; infinite where the interval reaches 0 or infinity."""
+    """Half of a ratio's interval as a share of the ratio: 1.98 to 2.02 is 1 %; infinite if the interval reaches 0 or infinity."""
     return math.log(ratio.high / ratio.low) / 2 if ratio.low > 0 and ratio.high < math.inf else math.inf
 
 
@@ -147,7 +150,7 @@ def _interval(logs: Sequence[float], level: float, processes: Sequence[int]) -> 
 
 
 def _units(logs: Sequence[float], processes: Sequence[int]) -> Sequence[float]:
-    """The means of several processes, each weighing the same however many replicates it has; of one process its replicates."""
+    """The mean of each process, all with equal weight; for one process, its replicates."""
     if processes and len(processes) != len(logs):
         raise InvalidSamplesError(f"every replicate has its process; found {len(processes)} processes for {len(logs)} replicates")
     by_process: dict[int, list[float]] = defaultdict(list)

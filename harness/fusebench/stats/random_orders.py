@@ -1,7 +1,7 @@
-"""How likely a split as good as the best one is in a series without change: the best splits of random orders.
+"""A permutation test: the probability of a split as good as the best one in a series without change, from random orders.
 
-On ranks every series of one length has the same distribution, so that one list of random orders per length serves all series of a
-history: their p-values can be as small as a correction for hundreds of series needs, at the cost of one series.
+On ranks every series of one length has the same distribution, so one list of random orders per length serves all series of a history. Their
+p-values can be as small as a correction for hundreds of series needs, at the cost of one series.
 
 Source of the early stop: Besag & Clifford, Biometrika 78 (1991) 301.
 """
@@ -17,27 +17,27 @@ from .energy import best_split
 from .signed_rank import Floats
 
 ENOUGH = 100
-"""Orders that score as high, after which no more are tried.  The p-value is then known to a tenth of itself; since all series of a length
-share the orders, they share its error, which a lower number would let grow."""
+"""Stop after this many orders that score as high. The p-value then has a relative error of a tenth. All series of a length share the orders
+and hence this error; a lower number would make it larger."""
 
 _FIRST_LOOK = 256
 _ROUNDING = 1e-9
-"""Two orders whose scores differ by less than this share are taken for equal, which counts against the finding."""
+"""Two scores that differ by less than this share count as equal, which counts against the finding."""
 
 
 class RandomOrders:
     """The significance test of `changepoint`: shuffles ranks within each part, and compares the best split of all of them.
 
-    The p-value is (1 + orders that score as high) / (1 + orders tried), or `ENOUGH` over the orders that it took to find so many; both
-    are valid for any number of orders.  The lists grow with use and are kept, so one instance is meant for many series.
+    The p-value is (1 + orders that score as high) / (1 + orders tried), or `ENOUGH` over the number of orders tried when it stops early.
+    Both are valid for any number of orders. The lists grow with use and are kept, so use one instance for many series.
     """
 
     def __init__(self, orders: int = 1999, seed: int = 0) -> None:
-        """At most `orders` are tried: 1999 resolve p to 0.0005.  The same seed gives the same answer to the same series, whatever was
-        asked before.
+        """Try at most `orders` orders: 1999 resolve p to 0.0005. The same seed gives the same answer for the same series, independent of
+        earlier calls.
 
         Raises:
-            ValueError: no order.
+            ValueError: `orders` is below 1.
         """
         if orders < 1:
             raise ValueError(f"orders={orders!r}: expected at least one")
@@ -71,7 +71,8 @@ class RandomOrders:
         return (1 + as_high) / (1 + self.orders)
 
     def _scores(self, key: tuple[int, int, int], upto: int) -> list[float]:
-        """Best splits of the first `upto` random orders of so many ranks."""
+        """Best scores of the first `upto` random orders; `key` is (ranks of the part, its number among parts of that length, smallest
+        part)."""
         length, _, smallest = key
         if key not in self._lists:
             self._lists[key] = (np.random.default_rng([self._seed, *key]), [])

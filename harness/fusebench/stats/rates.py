@@ -1,6 +1,6 @@
 """Rates with exact intervals, and the size of an effect at which a rate crosses a share.
 
-The interval is that of Clopper and Pearson (Biometrika 26 (1934) 404).  None of 1000 is not never: it has an upper bound.
+The interval is that of Clopper and Pearson (Biometrika 26 (1934) 404). Even 0 of 1000 has an upper bound above 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """`count` of `total`, with the exact two-sided interval of the rate behind it."""
+    """`count` of `total`, with the exact two-sided interval of the underlying rate."""
 
     count: int
     total: int
@@ -22,7 +22,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> float:
-        """The observed share; NaN for none of none."""
+        """The observed share; NaN for 0 of 0."""
         return self.count / self.total if self.total else math.nan
 
     def __str__(self) -> str:
@@ -47,10 +47,10 @@ def rate(count: int, total: int, level: float = 0.95) -> Rate:
 
 
 def visible_effect(found: Mapping[float, Rate], share: float = 0.95) -> float | None:
-    """The slowdown at which the rate in `found` (by slowdown) crosses `share`; None where it never does, or already at the smallest.
+    """The slowdown at which the rate in `found` (by slowdown) crosses `share`; None if it never does, or already at the smallest.
 
-    By linear interpolation of the observed rates, made monotone first by pooling adjacent violators: a larger slowdown cannot truly be
-    found less often.
+    Observed rates are made monotone by pooling adjacent violators, because a larger slowdown cannot truly be found less often. Then they
+    are interpolated linearly.
     """
     sizes = sorted(found)
     shares = _pooled([found[size] for size in sizes])

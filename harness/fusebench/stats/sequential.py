@@ -1,6 +1,6 @@
-"""A change judged while it is being measured: three-way, after each batch of replicates, with its error rates kept despite the looks.
+"""A sequential test of a change: three outcomes, one look after each batch of replicates, error rates kept over all looks.
 
-The hypothesis tested at every look is about theta, the log of new time over old that replicates scatter around symmetrically:
+Every look tests theta, the log of head time over base time, around which replicates scatter symmetrically:
 
 * `regression`: theta <= log(1 + margin) is rejected.  Called wrongly with probability at most `alarm_level` per comparison, over all
   looks together, whatever the true change inside the margin; at no change at all it is far rarer.
@@ -9,10 +9,10 @@ The hypothesis tested at every look is about theta, the log of new time over old
   looks: a change as large as the margin is passed with at most that probability.
 * otherwise another batch, and `undecided` after the last.
 
-The level is split evenly over the looks (Bonferroni): p = min over looks of (p at the look) x (number of looks).  With the default looks
-that takes 6 % more replicates than boundaries from the looks' joint normal distribution would (z = 3.144 at each instead of 3.054), and
-buys what those need assumptions for: it is exact for every symmetric distribution, however heavy its tails, and the intervals stay valid
-whatever made the sampling stop (repeated confidence intervals: Jennison & Turnbull, J. R. Statist. Soc. B 51 (1989) 305).
+The level is split evenly over the looks (Bonferroni): p = min over looks of (p at the look) x (number of looks). With the default looks
+this takes 6 % more replicates than boundaries from the looks' joint normal distribution (z = 3.144 at each look instead of 3.054). In
+return it needs no such assumption: it is exact for every symmetric distribution, however heavy its tails, and the intervals stay valid for
+any reason to stop (repeated confidence intervals: Jennison & Turnbull, J. R. Statist. Soc. B 51 (1989) 305).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WILCOXON_EFFICIENCY = 3 / math.pi
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """When to look and what to decide.
+    """The looks, the error levels and the margin of a sequential test.
 
-    The defaults follow from an H200's scatter between placements (sd 0.35-0.56 % at 12 us, 0.8-1.2 % at 2.8 us).  A margin of 0.4 % leaves
-    0.6 % to see of a planted 1 %: `detectable_change(0.0056, 12.0)` is 0.68 %, and 0.84 % at a scatter of 0.88 %, the most seen at 24 us.
+    The defaults follow from an H200's scatter between placements (sd 0.35-0.56 % at 12 us, 0.8-1.2 % at 2.8 us). A margin of 0.4 % leaves
+    0.6 % to see of an injected 1 %: `detectable_change(0.0056, 12.0)` is 0.68 %, and 0.84 % at a scatter of 0.88 %, the most seen at 24 us.
     The floor is one tick of the 32 ns clock, 1.1 % at 3 us.
     """
 
     looks: tuple[int, ...] = (12, 18, 28, 42, 64, 96)
-    """Numbers of replicates after which to look.  Each is half as many again as the one before, since precision goes by the root.  Fewer
-    than 11 can never reach 0.083 % in one look (2**-11); 96 cost about 2 s of GPU time at six arms."""
+    """Numbers of replicates after which to look. Each is 1.5 times the one before, because precision grows with the square root. Fewer than
+    11 can never reach 0.083 % in one look (2**-11); 96 cost about 2 s of GPU time at six arms."""
     alarm_level: float = 0.005
     """Chance of a false finding of a change in one direction, over all looks, before confirmation."""
     pass_level: float = 0.05
@@ -72,10 +72,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(logs: Sequence[float] | Floats, time_us: float, plan: Plan | None = None) -> Finding:
-    """The finding from the log ratios (new over old) of all replicates so far, in the order in which they were taken.
+    """The finding from the log ratios (head over base) of all replicates so far, in the order of measurement.
 
-    A pure function of that order: it retakes every look that the plan sets within them and stops at the first that decides, so what was
-    decided stays decided, and replicates between two looks wait for the next.
+    A pure function of that order: it repeats every look of the plan and stops at the first decision. So a decision stays, and replicates
+    between two looks wait for the next look.
 
     Args:
         logs: one per replicate, natural logarithm, finite.
@@ -107,8 +107,8 @@ def judge(logs: Sequence[float] | Floats, time_us: float, plan: Plan | None = No
 
 
 def repeated_interval(logs: Sequence[float] | Floats, tail: float, looks: int) -> Estimate:
-    """New time over old with an interval that misses on each side with probability at most `tail`, whichever of `looks` looks it is
-    taken at and whatever made the sampling stop there."""
+    """Head time over base time, with an interval that misses at each end with probability at most `tail`, at any of `looks` looks and for
+    any reason to stop."""
     return _estimate(walsh_averages(logs), len(logs), tail, looks)
 
 
@@ -122,7 +122,7 @@ def detectable_change(
     Args:
         scatter: standard deviation of the log ratio between placements.
         time_us: the kernel's time in microseconds.
-        replicates: those of the last look unless given.
+        replicates: number of replicates; those of the last look unless given.
     """
     plan = plan or Plan()
     count = plan.looks[-1] if replicates is None else replicates
@@ -132,7 +132,7 @@ def detectable_change(
 
 
 def replicates_needed(change: float, scatter: float, time_us: float, plan: Plan | None = None, *, power: float = 0.95) -> int | None:
-    """Replicates after which a slowdown of `change` (a share) is found with probability `power`; None where the margin hides it."""
+    """Replicates after which a slowdown of `change` (a share) is found with probability `power`; None if the margin hides it."""
     plan = plan or Plan()
     gap = math.log1p(change) - math.log1p(plan.margin_at(time_us))
     if gap <= 0:
@@ -156,7 +156,7 @@ def _estimate(walsh: Floats, count: int, tail: float, looks: int) -> Estimate:
 
 
 def _unbounded(logs: Sequence[float] | Floats, plan: Plan) -> Estimate:
-    """Before the first look there is a point, if that, and no interval."""
+    """The estimate before the first look: a point (NaN without replicates) and no interval."""
     value = math.exp(center(walsh_averages(logs))) if len(logs) else math.nan
     return Estimate(value, 0.0, math.inf, 1 - 2 * plan.alarm_level)
 

@@ -1,8 +1,8 @@
-"""Wilcoxon's signed-rank test and the interval that it inverts to, exact for every symmetric distribution.
+"""Wilcoxon's signed-rank test and its confidence interval, exact for every symmetric distribution.
 
 The log ratio of two arms on one random placement is symmetric about the log of their true ratio: swapping the labels of two equal
-kernels changes its sign and nothing else, and a slowdown shifts it.  So the test needs neither a normal distribution nor a finite
-variance, and replicates may differ in scatter; it needs independent signs.  Everything here follows from the Walsh averages
+kernels only changes its sign, and a slowdown shifts it. So the test needs independent signs, but neither a normal distribution nor a finite
+variance, and replicates may differ in scatter. Everything here follows from the Walsh averages
 (x_i + x_j) / 2, i <= j: the number of them above a limit is Wilcoxon's statistic at that limit.
 
 Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to 3.3.
@@ -36,8 +36,8 @@ def walsh_averages(values: Sequence[float] | Floats) -> Floats:
 
 
 def center(walsh: Floats) -> float:
-    """Hodges and Lehmann's estimate: the median of the Walsh averages.  Near the mean's precision for normal values, and unmoved by
-    a wild one."""
+    """Hodges and Lehmann's estimate: the median of the Walsh averages. Nearly as precise as the mean for normal values, and robust against
+    outliers."""
     return float(np.median(walsh))
 
 
@@ -55,10 +55,10 @@ def p_below(walsh: Floats, count: int, limit: float) -> float:
 
 
 def bounds(walsh: Floats, count: int, tail: float) -> tuple[float, float]:
-    """The interval that misses the centre of symmetry on each side with probability at most `tail`; unbounded where `count` values
-    cannot say so much (2**-count > tail).
+    """The interval that misses the centre of symmetry at each end with probability at most `tail`; unbounded if `count` values are too few
+    (2**-count > tail).
 
-    It is the test inverted: its lower end is above a limit exactly where `p_above` is at most `tail`.
+    It inverts the test: its lower end is above a limit exactly when `p_above` is at most `tail`.
     """
     cut = _rank_cut(count, tail)
     return (-math.inf, math.inf) if cut == 0 else (float(walsh[cut - 1]), float(walsh[walsh.size - cut]))
@@ -83,5 +83,5 @@ def _at_most(count: int) -> tuple[float, ...]:
 
 @functools.cache
 def _rank_cut(count: int, tail: float) -> int:
-    """The largest k with P(T <= k - 1) <= tail; 0 where there is none."""
+    """The largest k with P(T <= k - 1) <= tail, or 0."""
     return int(np.searchsorted(np.asarray(_at_most(count)), tail, side="right"))

@@ -1,6 +1,6 @@
-"""Student's t distribution for whole degrees of freedom, and the p-value behind an interval that rests on it.
+"""Student's t distribution for whole degrees of freedom, and the p-value of a Student interval.
 
-Without scipy, whose import takes longer than a gate may.
+It avoids scipy, whose import takes longer than a gate may.
 
 With theta = atan(t / sqrt(n)), the probability inside [-t, t] is a finite sum of powers of cos(theta): Abramowitz & Stegun, Handbook of
 Mathematical Functions, 26.7.3 for odd and 26.7.4 for even n.
@@ -14,7 +14,7 @@ import math
 from ..schema import Estimate
 
 _HALVINGS = 200
-"""Enough to narrow any bracket to neighbouring floating-point numbers."""
+"""Bisection steps that narrow any bracket to neighbouring floating-point numbers."""
 
 
 def upper_tail(t: float, degrees: int) -> float:
@@ -56,12 +56,12 @@ def quantile(p: float, degrees: int) -> float:
 def p_slower_of(change: Estimate, margin: float, degrees: int) -> float:
     """One-sided p-value of "no slower than the margin" behind a Student interval on the logarithm.
 
-    For changes between two stored runs, which have an interval and no replicates to test.
+    For changes between two stored runs, which have an interval but no replicates to test.
 
     Args:
-        change: new time over old.
-        margin: share of the old time.
-        degrees: of freedom of the interval; for a quotient of two, the smaller of theirs, which is cautious.
+        change: time over reference time.
+        margin: share of the reference time.
+        degrees: degrees of freedom of the interval; for a quotient, the smaller of the two numbers, which is cautious.
     """
     if degrees < 1 or change.low <= 0.0:
         return 1.0  # an interval without bounds says nothing

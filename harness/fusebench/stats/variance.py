@@ -1,4 +1,4 @@
-"""Where the scatter comes from: rounds on one placement, placements in one process, processes.
+"""Components of variance: rounds on one placement, placements in one process, processes.
 
 A nested analysis of variance of one log ratio per round, grouped by placement and process.  Groups may differ in size, since rounds are
 dropped and budgets end.  The expected mean squares and their coefficients are those of the unbalanced three-stage nested design
@@ -22,14 +22,14 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     rounds: float
     placements: float
     processes: float | None
-    """None where only one process was measured: its own shift cannot be told from the kernel's change."""
+    """Between processes; None for one process, whose own shift cannot be told from the kernel's change."""
     rounds_per_placement: float
     """Effective numbers, the coefficients of the design."""
     placements_per_process: float
 
     @property
     def replicate(self) -> float:
-        """Standard deviation of one replicate's mean within a process: what `sequential.judge` sees as scatter."""
+        """Standard deviation of one replicate's mean within a process: the scatter that `sequential.judge` sees."""
         return math.sqrt(self.placements**2 + self.rounds**2 / self.rounds_per_placement)
 
     def error(self, processes: int, placements: int, rounds: int) -> float:
@@ -39,7 +39,7 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def components(nested: Nested) -> Components:
-    """The components of variance.  An estimate below zero, which chance produces where a component is small, is reported as 0.
+    """The components of variance. Chance can make the estimate of a small component negative; it is reported as 0.
 
     Raises:
         ValueError: an empty level, no placement with two rounds, no process with two placements, or a value that is not finite.

@@ -1,9 +1,9 @@
 """The weighted view of a suite: sum(weight x baseline time) / sum(weight x kernel time), and their difference.
 
-Weights are launches per denoise step, so the quotient is the speedup of a step's whole time in these launches, and the difference is
-what a step saves.  Each figure covers only the cases where both the kernel and the baseline were measured, and says how many those are
-and how much of the weight: a kernel that declines the case it is worst at must not look better for it unseen.  Cases with a variant
-stand for another way to run the step, and are no part of the sums.
+Weights are launches per denoise step, so the quotient is the speedup of a step's whole time in these launches, and the difference is the
+time that a step saves. Each figure covers only the cases where both the kernel and the baseline were measured, and states their number and
+share of the weight: otherwise a kernel would look better by declining its worst case. Cases with a variant stand for another way to run the
+step, and the sums leave them out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def best_fused(results: Iterable[Result]) -> Result | None:
 def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> list[SuiteSummary]:
     """One summary per suite, in the order in which `cases` first name them.
 
-    A kernel is named without its op (`fused_triton@2`).  The case's own baseline is left out: it is 1 by definition.
+    Kernels are named without their op (`fused_triton@2`). A case's own baseline is left out: its speedup is 1 by definition.
     """
     by_case: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -71,7 +71,7 @@ def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> 
         if baseline is None:
             continue
         for row in rows:
-            time = _time(row) if not row.covers else None  # the time of a part has no place in a sum over the op
+            time = _time(row) if not row.covers else None  # a part's time does not belong in a sum over the op
             if time is not None and row.kernel != summary.baseline:
                 terms[case.suite][_short(row.kernel)].append((case.weight, baseline, time))
         best = best_fused(rows)

@@ -1,7 +1,7 @@
 """Baselines: promoted runs, one per device model, under `results/baselines/<device>/`.
 
-A baseline is a copy of a run folder (record, samples, report, plot), in the newest schema.  `gate` judges by it, so a run that should
-not be trusted is not promoted without force.
+A baseline is a copy of a run folder (record, samples, report, plot), in the newest schema. `gate` compares runs with it, so promoting an
+untrustworthy run needs force.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .run_folder import SAMPLES_FILE, read_run, read_samples, write_record
 VIEWS = ("report.md", "speedup.png")
 """Reports that a baseline keeps if the run folder holds them."""
 PROMOTIONS_FILE = "promotions.json"
-"""Beside a baseline's record: every promotion that needed a reason, the first one first; absent while none did."""
+"""File beside a baseline's record with every promotion that needed a reason, oldest first; absent without such promotions."""
 STATIC_FOLDER = "static"
-"""Beside the folders of device models: baselines of static evidence, which hold no runs (see static_baselines.py)."""
+"""Folder beside the device models' folders with the baselines of static evidence, which hold no runs (see static_baselines.py)."""
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True):
-    """A promotion that was accepted for a reason: one entry of `promotions.json`, which later baselines of the device model keep."""
+    """A promotion with its reason: one entry of `promotions.json`, which later baselines of the device model keep."""
 
     run: str
     """Id of the run that was promoted."""
@@ -37,7 +37,7 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     """When the run was made: UTC, ISO 8601."""
     reason: str
     accepted: list[str]
-    """What became slower or less accurate, one sentence each."""
+    """The accepted losses of speed or accuracy, one sentence each."""
 
 
 def baseline_folder(results: Path, slug: str) -> Path:
@@ -46,7 +46,7 @@ def baseline_folder(results: Path, slug: str) -> Path:
 
 
 def objections(run: Run, folder: Path) -> list[str]:
-    """Reasons against judging other runs by `run`, which lies in `folder`; empty when there are none."""
+    """Reasons against `run`, stored in `folder`, as a baseline; empty without any."""
     found = []
     if not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
@@ -69,10 +69,8 @@ def objections(run: Run, folder: Path) -> list[str]:
 def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str = "", accepted: Sequence[str] = ()) -> Path:
     """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
 
-    A record of an older schema is written in the newest one.
-
-    The old baseline is moved aside only after the new copy is complete and has been read back.  A `reason`, with the changes that it
-    accepts, is kept in `promotions.json`, after those of earlier baselines.
+    The copy is written in the newest schema. The old baseline moves aside only after the new copy is complete and has been read back. A
+    `reason`, with the changes that it accepts, is appended to `promotions.json`.
 
     Raises:
         RunRecordError: the run cannot be read whole, holds no measurement, or has `objections` and `force` is not set.
@@ -107,7 +105,7 @@ def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str
 
 
 def promotions(folder: Path) -> list[Promotion]:
-    """The promotions that needed a reason, of the baseline in `folder` and those before it; empty where there are none.
+    """The promotions that needed a reason, of the baseline in `folder` and of its predecessors.
 
     Raises:
         RunRecordError: the file cannot be read.

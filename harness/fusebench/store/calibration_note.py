@@ -1,4 +1,4 @@
-"""The part of a stored calibration that reports print, read without importing the statistics that made it: a gate must start quickly."""
+"""The part of a stored calibration that reports print. Reading it imports no statistics, because a gate must start quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..schema import CalibrationNote, Run
 from .record_files import decode_record
 
 CALIBRATION_VERSION = 2
-"""Of the calibration file's format; raised whenever a reader of the previous version could misread the new one.
+"""Version of the calibration file's format, raised whenever a reader of the previous version could misread the new one.
 
 Version 1 holds every trial in the JSON file; version 2 keeps the trials in a Parquet file beside it.
 """
@@ -28,7 +28,7 @@ class _Slim(msgspec.Struct):
 
 
 def calibration_file(results: Path, device_name: str) -> Path:
-    """Where the calibration of a device model lies."""
+    """Path of the calibration of a device model."""
     return results / "calibration" / f"{device_slug(device_name)}.json"
 
 
@@ -43,7 +43,7 @@ def load_note(results: Path, device_name: str) -> CalibrationNote | None:
 
 
 def with_calibration(run: Run, results: Path) -> Run:
-    """`run` with its device's calibration; unchanged if it holds the calibration that it was judged under.
+    """`run` with its device's calibration; unchanged if it already holds one.
 
     Raises:
         RunRecordError: as `load_note`.

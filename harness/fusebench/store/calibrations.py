@@ -1,7 +1,7 @@
-"""Calibrations on disk: one per device model, `results/calibration/<device>.json`, with every trial, so that more can be added.
+"""Calibrations on disk: one per device model, `results/calibration/<device>.json`, with every trial, so that later sessions can add more.
 
-Trials, ground truths and components lie in a Parquet file beside it, which the JSON file names.  Records of version 1, which hold all of it
-in the JSON file, are read too.
+Trials, ground truths and components lie in a Parquet file beside it, which the JSON file names. Records of version 1 hold everything in the
+JSON file; they are read too.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class CaseComponents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """All that `fusebench calibrate` found on one device model."""
+    """The findings of `fusebench calibrate` on one device model."""
 
     version: int = CALIBRATION_VERSION
     note: CalibrationNote
     environment: Environment
-    """Of the last session."""
+    """Environment of the last session."""
     timer: str
     cache: CacheState
     looks: Plan
@@ -71,7 +71,7 @@ _TABLES = CalibrationTables.__struct_fields__
 def join_calibration(
     results: Path, device_name: str, join: Callable[[CalibrationRecord | None], CalibrationRecord]
 ) -> tuple[CalibrationRecord, Path]:
-    """Replace the stored record by `join(record)` (of None where there is no record), and return the new record with its file.
+    """Replace the stored record by `join(record)` (`join(None)` without a record), and return the new record with its file.
 
     Several GPUs of one model may be calibrated at the same time, each by its own command.  A lock lets one of them join at a time.
 
@@ -81,7 +81,7 @@ def join_calibration(
     import filelock
 
     file = calibration_file(results, device_name).resolve()
-    # Beside the devices' locks and not beside the file, which lies in a checkout.
+    # The lock lies beside the devices' locks, because the file itself lies in a checkout.
     lock = lock_folder() / f"calibration-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(lock):
@@ -90,10 +90,10 @@ def join_calibration(
 
 
 def write_calibration(results: Path, record: CalibrationRecord) -> Path:
-    """Write the record in the place of the one there, at once, and return its JSON file.
+    """Replace the stored record atomically, and return the new JSON file.
 
-    The Parquet file of its trials is named by its content.  It is written first, and that of the record replaced is removed last, so a
-    reader never finds a JSON file without its trials.
+    The name of the Parquet file of trials follows from its content. It is written first, and the old one is removed last, so a reader
+    always finds the trials of a JSON file.
     """
     file = calibration_file(results, record.environment.device_name)
     rows = [CalibrationTables(**{name: getattr(record, name) for name in _TABLES})]

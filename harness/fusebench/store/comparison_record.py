@@ -35,20 +35,20 @@ class RevisionPresence(StrEnum):
 
     BOTH = "both"
     NEW = "new"
-    """Only this checkout."""
+    """Only the head revision."""
     REMOVED = "removed"
-    """Only the other side."""
+    """Only the base revision."""
 
 
 class BaseRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """What this checkout was compared with."""
+    """The base revision of the comparison."""
 
     asked: str
     """The commit as the user named it, or the folder."""
     commit: str = ""
     """Empty for a folder."""
     merge_base: bool = False
-    """Whether `commit` is the merge base of HEAD and what was asked for."""
+    """Whether `commit` is the merge base of HEAD and the named commit."""
     notes: tuple[str, ...] = ()
 
 
@@ -58,22 +58,22 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     shape: str
     same_as: str = ""
-    """Key of the case of the same op and parameters that was measured in this one's place."""
+    """Key of the case with the same op and parameters that was measured instead."""
     copy_us: Estimate | None = None
     stream_us: Estimate | None = None
     control: str = ""
     """The kernel that the control arm is a second copy of."""
     control_ratio: Estimate | None = None
-    """That kernel's time over its copy's: 1.0 within noise, or the rounds are biased."""
+    """Time of that kernel over the time of its copy: 1.0 within noise, or the rounds are biased."""
     replicates: int = 0
     gpu_seconds: float = 0.0
-    """Seconds of timed rounds, confirmation left out."""
+    """Seconds of timed rounds, without confirmation."""
     repeated_rounds: int = 0
-    """Rounds that were timed again, since the device had waited for the host inside of a call."""
+    """Rounds timed again because the device waited for the host within a call."""
 
 
 class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel on one case, this checkout's against the other side's."""
+    """One kernel on one case, head against base."""
 
     case: str
     suite: str
@@ -82,20 +82,20 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     presence: RevisionPresence = msgspec.field(name="standing")
     changed_files: tuple[str, ...] = ()
-    """Files that the kernel is made of and that differ, by path within the kernels folder; none means that the sources are identical."""
+    """Differing source files of the kernel, by path within the kernels folder; empty for identical sources."""
     same_code: bool | None = None
-    """Whether both sides launch the same machine code; None where that is not known."""
+    """Whether both revisions launch the same machine code; None if unknown."""
     new_status: Status | None = None
-    """How far this checkout's kernel came; None where it was not run."""
+    """Outcome of the head's kernel; None if it was not run."""
     old_status: Status | None = None
     reason: str = ""
     """Why its times were not compared."""
     new_us: float | None = None
     old_us: float | None = None
     launches: int = 0
-    """Of one call of the other side's kernel; 0 where it was not timed, where the timer sees none, and in older records."""
+    """Launches of one call of the base's kernel; 0 if it was not timed, if the timer sees none, and in older records."""
     finding: Finding | None = None
-    """What the replicates of the first process say."""
+    """The finding from the replicates of the first process."""
     confirmation: Confirmation | None = None
     adjusted_p: float | None = None
     """The finding's p-value after correction for all comparisons of the run, in the finding's direction."""
@@ -103,7 +103,7 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     old_accuracy: Accuracy | None = None
     verdict: Verdict
     attachments: tuple[Attachment, ...] = ()
-    """Evidence about a regression; empty where there is none, and in older records."""
+    """Evidence about a regression; empty without evidence, and in older records."""
 
     @property
     def case_key(self) -> str:
@@ -111,7 +111,7 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One immutable record.  Raw samples, also those of fresh processes, lie beside it in `samples.parquet`."""
+    """One immutable record. Its raw samples, fresh processes included, lie beside it in `samples.parquet`."""
 
     comparison_version: int = COMPARISON_VERSION
     id: str
@@ -124,14 +124,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds, cache state and trimming; its number of replicates is not used, see `looks`."""
     looks: Plan
     environment: Environment
-    """Of this checkout: its commit, and whether the tree differs from it."""
+    """Environment of the head revision: its commit, and whether the tree differs from it."""
     base: BaseRevision
     cases: list[ComparedCase]
     kernels: list[ComparedKernel]
     aa_pairs: list[AAPair] = msgspec.field(name="twins")
-    """Comparisons of a kernel with itself: identical code of both sides, and the control arms."""
+    """A/A comparisons: identical code in both revisions, and the control arms."""
     calibration: CalibrationNote | None = None
-    """Of the device that the comparison was made on; None where it was not calibrated."""
+    """Calibration of the comparison's device; None for a device without calibration."""
     spending: Spending | None = None
     warnings: list[str] = []
     complete: bool = True

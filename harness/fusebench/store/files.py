@@ -29,12 +29,12 @@ def folder_in_making(target: Path) -> Iterator[Path]:
 
 
 def require_writable(folder: Path, *, instead: str = "") -> None:
-    """Check before a measurement that a folder can be made in `folder`, so that no result is lost; leave nothing behind.
+    """Check before a measurement that a folder can be made in `folder`, so that no result is lost. Leaves nothing behind.
 
     `instead` names an alternative to mending the folder, if there is one (`name another with --out DIR`).
 
     Raises:
-        UsageError: it cannot be made, is a file, or takes no folder.
+        UsageError: `folder` cannot be made, is a file, or cannot hold a new folder.
     """
     absent = [one for one in (folder, *folder.parents) if not one.exists()]
     try:

@@ -11,11 +11,11 @@ from .run_folder import RUN_FILE
 
 LATEST = "latest"
 COMPARISON_FILE = "ab.json"
-"""File name of a comparison's record.  It stands here so that looking for the file imports no statistics."""
+"""File name of a comparison's record. Defined here so that looking for the file imports no statistics."""
 
 
 def runs_folder(project: Project) -> Path:
-    """Where the project's own runs go unless `--out` says otherwise."""
+    """The default folder of the project's runs; `--out` overrides it."""
     return project.results / "runs"
 
 

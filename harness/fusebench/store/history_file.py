@@ -1,4 +1,4 @@
-"""Many runs in one Parquet file, reduced to what a gate and a history need: times with intervals, accuracy, digests of machine code.
+"""Many runs in one Parquet file, reduced to the needs of a gate and a history: times with intervals, accuracy, digests of machine code.
 
 A file holds one row per run, with the columns of `Run` and `replicates`.  `NOT_KEPT` names the fields that are left out and the value that
 each has when the file is read.  Times and yardsticks keep their full precision; the fields of `SINGLE` have 24 bits.
@@ -20,7 +20,7 @@ from .tables import decode_table, encode_table
 
 HISTORY_SUFFIX = ".parquet"
 HISTORY_VERSION = 1
-"""Of the file's format; raised whenever a reader of the previous version could misread the new one."""
+"""Version of the file's format, raised whenever a reader of the previous version could misread the new one."""
 LATE_NS = 20_000
 """A call that idles inside by this much more than the arm's calls of the replicate usually do (nanoseconds) had to wait for the host."""
 NOT_KEPT: dict[str, Any] = {
@@ -49,7 +49,7 @@ NOT_KEPT: dict[str, Any] = {
     "results.measurement.gb_per_s": 0.0,
     "results.measurement.extra_memory_bytes": None,
 }
-"""Dotted paths of the fields without a column, and what they read as.  `sol` is computed anew from the yardsticks' times."""
+"""Dotted paths of the fields without a column, and their values on reading. `sol` is computed anew from the yardsticks' times."""
 SINGLE = frozenset(
     {
         *(f"results.measurement.speedup.{name}" for name in ("value", "low", "high")),
@@ -89,7 +89,7 @@ class KeptRun(Run, frozen=True, kw_only=True):
     """A run without the fields of `NOT_KEPT`, with its times per replicate."""
 
     replicates: tuple[ReplicateTimes, ...] = ()
-    """Empty for a run whose samples were not there."""
+    """Empty for a run without samples."""
 
 
 def keep_run(run: Run, folder: Path | None = None) -> KeptRun:
@@ -107,7 +107,7 @@ def keep_run(run: Run, folder: Path | None = None) -> KeptRun:
 
 
 def write_history(file: Path, runs: Iterable[KeptRun]) -> int:
-    """Write `runs`, each once, in order of time, to `file`, in the place of what was there, and return how many there are."""
+    """Replace `file` by `runs`, each once, in order of time, and return their number."""
     once = {run.id: run for run in runs}
     rows = sorted(once.values(), key=lambda run: (run.created, run.id))
     metadata = {"fusebench.history_version": str(HISTORY_VERSION)}

@@ -1,4 +1,4 @@
-"""Shared by all kinds of records: JSON with infinities, a version that is read first, and a folder that appears whole."""
+"""Helpers for all kinds of records: JSON with infinities, a version that is read first, and a folder that appears whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
     """A folder to fill.  It becomes `folder` when the body ends without an error; otherwise nothing appears.
 
     Raises:
-        RunRecordError: it exists already (a `what`, such as `run`, is never overwritten), or it cannot be moved into place.
+        RunRecordError: the folder exists already (a `what`, such as `run`, is never overwritten), or it cannot be moved into place.
     """
     if folder.exists():
         raise RunRecordError(f"{folder}: exists already; a {what} is never overwritten, so give the new one its own id")

@@ -1,10 +1,10 @@
 """One run on disk: a folder `<created>_<id>`, written once and never changed.
 
-`run.json` holds what a reader looks at first: environment, plan, suites, warnings.  The long lists are Parquet files beside it: `cases`,
-`kernels`, `results`, the `warm_up` of every case, and `samples`, one row per timed call.  Reports (`report.md`, `speedup.png`) may lie
-beside them: they are views, made again from the record at any time.  The format is described in docs/schema.md.
+`run.json` holds environment, plan, suites and warnings. The long lists are Parquet files beside it: `cases`, `kernels`, `results`, the
+`warm_up` of every case, and `samples`, one row per timed call. Reports (`report.md`, `speedup.png`) may lie beside them; they are views
+that can be made again from the record at any time. docs/schema.md describes the format.
 
-Records of schema 1 and 2, whose `run.json` holds everything but the samples, are read too; `convert_run` writes them in this form.
+Records of schema 1 and 2 are read too: their `run.json` holds everything except the samples. `convert_run` writes them in this form.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LATER_COLUMNS = {"process": 0}
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """How the clocks of one case became steady: one entry of `Environment.state["warm_up"]`."""
+    """Warm-up of one case to steady clocks: one entry of `Environment.state["warm_up"]`."""
 
     place: str
-    """The case's key, with the process where it is not the first."""
+    """The case's key, followed by the process unless it is the first."""
     found: dict[str, Any]
 
 
@@ -118,7 +118,7 @@ def read_run(folder: Path) -> Run:
         head = msgspec.json.decode(content)
         if version > LAST_VERSION_IN_JSON:
             head = _with_tables(head, file)
-        # Not strict, for one reason: a string is accepted where a number belongs, which brings "inf" and "nan" back.
+        # Not strict, so that the strings "inf" and "nan" become numbers again.
         return msgspec.convert(head, Run, strict=False)
     except msgspec.ValidationError as error:
         raise RunRecordError(f"{file}: schema version {version}, but the record does not fit it: {error}; {_REMEDY}") from error
@@ -152,7 +152,11 @@ def read_samples(folder: Path) -> pandas.DataFrame:
 
 
 def sample_values(folder: Path) -> list[Sample]:
-    """The raw samples as values.  Raises RunRecordError as `read_samples`."""
+    """The raw samples as values.
+
+    Raises:
+        RunRecordError: as `read_samples`.
+    """
     frame = read_samples(folder)
     columns = [frame[name].tolist() for name in Sample.__struct_fields__]
     return [Sample(**dict(zip(Sample.__struct_fields__, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -185,7 +189,7 @@ def record_file(folder: Path) -> Path:
 
 
 def folder_name(run: Run) -> str:
-    """`20260727T072547Z_<id>`: sorts by time, and holds no character that a file system minds."""
+    """`20260727T072547Z_<id>`: sorts by time, and every file system accepts its characters."""
     return stamped_name(run.id, run.created)
 
 
@@ -271,7 +275,7 @@ def _table(name: str, expected: Any, run_id: Any, file: Path) -> list[dict[str, 
 
 
 def _warm_up(run: Run) -> list[WarmUp] | None:
-    """The rows of the warm-up's table; None where the run has none, or in a form that is no table."""
+    """The rows of the warm-up's table; None if the run has none, or holds it in another form than a table."""
     found = run.environment.state.get(WARM_UP)
     if not isinstance(found, dict) or not all(isinstance(place, str) and isinstance(one, dict) for place, one in found.items()):
         return None

@@ -1,7 +1,7 @@
-"""Static evidence that was promoted: one file per target and toolchain, `results/baselines/static/<target>/<toolchain>.parquet`.
+"""Baselines of static evidence: one file per target and toolchain, `results/baselines/static/<target>/<toolchain>.parquet`.
 
-A file holds one row per kernel and case that compiled, sorted, and nothing that varies between machines or days.  `fusebench static --gate`
-shows how two differ.  Files of an older fusebench, `<toolchain>.json`, are read too, and replaced at the next promotion.
+A file holds one row per compiled kernel and case, sorted. Its content does not vary between machines or days. `fusebench static --gate`
+shows how two files differ. Files of an older fusebench, `<toolchain>.json`, are read too, and replaced at the next promotion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .record_files import read_version
 from .tables import decode_table, encode_table
 
 SUFFIXES = (".parquet", ".json")
-"""Of the files of baselines: today's, and those of an older fusebench."""
+"""Suffixes of baseline files: the current one, and the one of an older fusebench."""
 _VERSION = "fusebench.evidence_version"
 _REMEDY = "restore it from git, or promote it anew"
 
@@ -30,7 +30,7 @@ class StaticBaselineError(FusebenchError):
 
 
 class _JsonFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of an older fusebench: each machine code once, named by the launches that have it."""
+    """The file of an older fusebench: each machine code once, named by its launches."""
 
     target: str
     toolchain: Toolchain
@@ -39,7 +39,7 @@ class _JsonFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def static_folder(results: Path, target: str) -> Path:
-    """Where the baselines of `target` lie."""
+    """The folder of the baselines of `target`."""
     return results / "baselines" / STATIC_FOLDER / target
 
 
@@ -78,10 +78,10 @@ def promote_static(report: StaticReport, results: Path, *, force: bool = False) 
 
 
 def load_static(results: Path, target: str, toolchain: Toolchain) -> tuple[Path, StaticReport] | None:
-    """The baseline of the target and toolchain; without it that of another toolchain, the last by name; None where there is none.
+    """The baseline of the target and toolchain, else the target's baseline of another toolchain (the last by name), else None.
 
     Raises:
-        StaticBaselineError: there is one, and it cannot be read.
+        StaticBaselineError: the baseline cannot be read.
     """
     exact = [file for file in _files(results, target, toolchain) if file.exists()]
     files = exact[:1] or _stored(static_folder(results, target))
@@ -95,7 +95,7 @@ def targets_with_baselines(results: Path) -> list[str]:
 
 
 def read_static(file: Path) -> StaticReport:
-    """The evidence in a baseline file, of today's form or of an older fusebench's.
+    """The evidence in a baseline file, in the current form or an older fusebench's.
 
     Raises:
         StaticBaselineError: missing, garbled, of another version, or not consistent.
@@ -122,12 +122,12 @@ def encode_static(report: StaticReport) -> bytes:
 
 
 def _files(results: Path, target: str, toolchain: Toolchain) -> tuple[Path, ...]:
-    """Where the baseline of the target and toolchain lies, and where an older fusebench put it."""
+    """Path of the baseline of the target and toolchain, and its path in an older fusebench."""
     return tuple(static_folder(results, target) / f"{toolchain.slug}{suffix}" for suffix in SUFFIXES)
 
 
 def _stored(folder: Path) -> list[Path]:
-    """The baselines in the folder of a target by name; of two forms of one, today's is the later."""
+    """The baselines in the folder of a target, by name; the current form of a baseline sorts after its older form."""
     found = (file for suffix in SUFFIXES for file in folder.glob(f"[!.]*{suffix}"))
     return sorted(found, key=lambda file: (file.stem, file.suffix))
 

@@ -1,8 +1,8 @@
 """One launch on a GPU that negates and then waits.
 
-The program that ends last spins by the clock of its multiprocessor, so that the launch becomes longer by the delay and scatters no more
-than without it.  (In version 1 the program with the last number did it, whenever that ended: launches of 4.5 us scattered by 9 % between
-placements on an H200.)
+The program that ends last spins by the clock of its multiprocessor, so the launch becomes longer by the delay and scatters no more than
+without it. (In version 1 the program with the last number spun, whenever it ended: launches of 4.5 us scattered by 9 % between placements
+on an H200.)
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -49,5 +49,5 @@ def negate_and_spin(x: torch.Tensor, *, delay_ns: int = 0) -> None:
 
 @functools.cache
 def _ended(device: torch.device) -> torch.Tensor:
-    """How many programs have ended: 0 between launches, which follow one another on one stream."""
+    """Counter of ended programs, one int32: 0 between launches, which follow one another on one stream."""
     return torch.zeros(1, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
 """planted: negate a vector in place, then wait on the device.
 
-The op of `fusebench calibrate`.  Its time follows its parameters: more elements are more work of the same kind, a longer wait is time and
-nothing else.  With a delay of 0 there is one launch; otherwise two, in the same stream.
+The op of `fusebench calibrate`. Its parameters set its time: more elements add work of the same kind, a longer wait adds only time. With a
+delay of 0 there is one launch; otherwise there are two, in the same stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class PlantedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     elements: int
     delay_ns: int = 0
-    """How long to wait, in nanoseconds of a clock of 2 GHz; what that amounts to is measured."""
+    """Wait in nanoseconds of a 2 GHz clock; calibration measures its real length."""
 
     def __post_init__(self) -> None:
         if self.elements <= 0 or self.delay_ns < 0:
