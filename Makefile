@@ -11,16 +11,22 @@ SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 PYTEST ?= -n auto
 
-.PHONY: run test test-all lint types contract docs clean
+.PHONY: run test test-all lint types contract docs browser clean
 
 run: $(READY)
 	$(BIN)/fusebench run --suite $(SUITE)
 
 # All but the exhaustive matrices, of which it runs a few combinations; PYTEST with a -m of its own chooses otherwise.
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/pytest -m 'not exhaustive' $(PYTEST)
 
-test-all: $(READY)
+# The tests of HTML reports drive a headless Chromium; where it is absent and cannot be installed they are skipped with that reason.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+		echo "no Chromium, and it cannot be installed here: tests of HTML reports in a browser are skipped"
+
+test-all: $(READY) browser
 	$(BIN)/pytest $(PYTEST)
 
 lint: $(READY)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fusebench.errors import RunRecordError
 from fusebench.report.document import run_document
-from fusebench.report.html import html_report
+from fusebench.report.html.page import html_report
 from fusebench.report.markdown import markdown_report
 from fusebench.report.pages import suite_pages
 from fusebench.report.summary import calibration_line, calibration_words

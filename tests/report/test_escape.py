@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fusebench.report import escape
 from fusebench.report.ci import github_annotations, junit_xml
-from fusebench.report.html import html_report
+from fusebench.report.html.page import html_report
 from fusebench.report.markdown import markdown_report
 from fusebench.report.pull_request import pull_request_page
 from fusebench.report.table import print_run

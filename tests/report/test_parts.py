@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.document import run_document
-from fusebench.report.html import html_report
+from fusebench.report.html.page import html_report
 from fusebench.report.markdown import markdown_report
 from fusebench.report.plots.speedup import speedup_png
 from fusebench.report.savings import saving_lines, weighted_lines

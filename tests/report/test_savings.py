@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fusebench.report.document import run_document
-from fusebench.report.html import html_report
+from fusebench.report.html.page import html_report
 from fusebench.report.markdown import markdown_report
 from fusebench.report.savings import SAVING_HEADER, saving_lines, saving_rows, savings
 from fusebench.report.table import print_run

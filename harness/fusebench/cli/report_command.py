@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
-from ..errors import UsageError
+from ..errors import RunRecordError, UsageError
 from ..schema import Run
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def report(
         if out is None:
             return
     else:
-        text = render(folder) if render is not None else _render(_record(folder, project), form)
+        text = render(folder) if render is not None else _render(_record(folder, project), form, folder, out)
         if out is None:
             typer.echo(text, nl=False)
             return
@@ -148,11 +149,27 @@ def _exported(run: Run, form: Format, folder: Path, project: Project, out: Path 
     return {out: found.text.encode()} | {out.with_suffix(suffix): text.encode() for suffix, text in found.beside.items()}
 
 
-def _render(run: Run, form: Format) -> str:
-    if form is Format.HTML:
-        from ..report.html import html_report
+def _html(run: Run, folder: Path, out: Path | None) -> str:
+    """The page with the distributions of the run's raw samples, where they can be read, and links to its files."""
+    import os
 
-        return html_report(run)
+    from ..report.html.page import html_report
+    from ..store.run_folder import SAMPLES_FILE, read_samples
+    from .output import remark
+
+    samples = None
+    try:
+        samples = read_samples(folder) if (folder / SAMPLES_FILE).is_file() else None
+    except RunRecordError as error:
+        remark("note", f"the page shows no distributions of times: {error}")
+    start = out.resolve().parent if out is not None else folder.resolve()
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".parquet", ".md", ".png"))
+    return html_report(run, samples=samples, raw={file.name: quote(os.path.relpath(file.resolve(), start)) for file in files})
+
+
+def _render(run: Run, form: Format, folder: Path, out: Path | None) -> str:
+    if form is Format.HTML:
+        return _html(run, folder, out)
     if form is Format.JUNIT:
         from ..report.ci import junit_xml
 

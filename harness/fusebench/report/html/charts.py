@@ -1,0 +1,193 @@
+"""Charts as SVG text for a page: speedups with intervals, share of the limit against bytes, distributions of times, series of a history.
+
+Every chart has a title that a screen reader speaks.  Colours of axes and text come from the page's style, so both themes can show them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from ...schema import Estimate, Result, Role
+from ...stats.weighted import best_fused
+from ...verdict.history import Figure
+from ...verdict.shifts import Track
+from ..escape import html
+from ..history import History, commit_of, level_text
+from ..plots.palette import colour_of
+from ..wording import bounded, count, short_kernel, size
+
+MOST_BARS = 150
+"""Speedups in one chart; the table holds them all."""
+
+
+AXIS = 0.05
+"""Half of the axis of a distribution in a table, as a share of the median: what lies beyond is drawn at its end."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Quantiles of the timed calls of one kernel on one case, in microseconds."""
+
+    p5: float
+    p25: float
+    median: float
+    p75: float
+    p95: float
+
+
+def speedup_bars(rows: Sequence[tuple[str, Result]]) -> str:
+    """The best fused kernel of every case, the largest speedup first; `rows` are case keys and results with a speedup."""
+    timed = [(case, result, result.measurement.speedup) for case, result in rows if result.measurement and result.measurement.speedup]
+    timed.sort(key=lambda row: -row[2].value)
+    if not timed:
+        return ""
+    left, width, step = 300, 900, 18
+    top = max(row[2].high if bounded(row[2]) else row[2].value for row in timed[:MOST_BARS])
+    scale = (width - left - 70) / max(top, 1.2)
+    one, parts = left + scale, []
+    for place, (case, result, estimate) in enumerate(timed[:MOST_BARS]):
+        y = 24 + place * step
+        end = left + estimate.value * scale
+        label = case if len(case) <= 44 else f"{case[:43]}…"
+        parts.append(
+            f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{html(label)}</text>'
+            f'<rect x="{left}" y="{y + 2}" width="{end - left:.1f}" height="11" fill="{colour_of(result.kernel, result.role)}">'
+            f"<title>{html(f'{case}, {short_kernel(result.kernel)}: {estimate.value:.2f}x')}</title></rect>"
+        )
+        if bounded(estimate):
+            low, end = left + estimate.low * scale, left + estimate.high * scale
+            parts.append(f'<path class="bar" d="M{low:.1f} {y + 7.5}H{end:.1f}M{low:.1f} {y + 4.5}v6M{end:.1f} {y + 4.5}v6"/>')
+        parts.append(f'<text x="{end + 6:.1f}" y="{y + 11}">{estimate.value:.2f}x</text>')
+    height = 30 + len(timed[:MOST_BARS]) * step
+    parts.append(
+        f'<path class="one" d="M{one:.1f} 18V{height - 4}"/><text x="{one:.1f}" y="13" text-anchor="middle">1x: the split chain</text>'
+    )
+    more = f", the first {MOST_BARS} of {len(timed)}" if len(timed) > MOST_BARS else ""
+    return _svg(width, height, f"Speedup of the best fused kernel over the split chain, with 95 % intervals, sorted{more}", parts)
+
+
+def roofline(rows: Sequence[tuple[int, Result]]) -> str:
+    """Share of the speed of light against the minimum bytes of the case; `rows` are those bytes and results with a share."""
+    shown = [(math.log10(size_), result, result.measurement.sol) for size_, result in rows if size_ > 0 and result.measurement]
+    points = [(x, result, sol) for x, result, sol in shown if sol is not None and sol > 0]
+    if not points:
+        return ""
+    width, height, left, bottom, top = 900, 380, 60, 40, 20
+    low, high = math.floor(min(x for x, _, _ in points)), math.ceil(max(x for x, _, _ in points) + 1e-9)
+    highest = max(1.05, *(sol for _, _, sol in points))
+    across = (width - left - 20) / max(1, high - low)
+    up = (height - bottom - top) / highest
+    parts = []
+    for decade in range(low, high + 1):
+        x = left + (decade - low) * across
+        parts.append(f'<path class="grid" d="M{x:.1f} {top}V{height - bottom}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 16}" text-anchor="middle">{size(10**decade)}</text>')
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = height - bottom - share * up
+        parts.append(f'<path class="{"one" if share == 1 else "grid"}" d="M{left} {y:.1f}H{width - 20}"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+    for x, result, sol in points:
+        at, y = left + (x - low) * across, height - bottom - sol * up
+        said = html(f"{result.case_key}, {short_kernel(result.kernel)}: {sol:.1%} of the speed of light")
+        parts.append(f"{_mark(result.role, at, y, colour_of(result.kernel, result.role))}<title>{said}</title></path>")
+    parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">minimum bytes of the case</text>')
+    return _svg(width, height, "Share of the speed of light against the minimum bytes of the case", parts)
+
+
+def legend(results: Iterable[Result]) -> list[tuple[str, str]]:
+    """Kernel and colour, one entry per name over all ops, in the order of roles."""
+    found = {short_kernel(result.kernel): result for result in results if result.measurement is not None}
+    order = list(Role)
+    return [
+        (name, colour_of(name, result.role))
+        for name, result in sorted(found.items(), key=lambda item: (order.index(item[1].role), item[0]))
+    ]
+
+
+def small_bar(estimate: Estimate, top: float) -> str:
+    """A bar of a table's cell, `top` being the largest value of its column; the cell's text says the figure."""
+    end = 60 * min(1.0, estimate.value / top)
+    line = ""
+    if bounded(estimate):
+        line = f'<path class="bar" d="M{60 * min(1.0, estimate.low / top):.1f} 5H{60 * min(1.0, estimate.high / top):.1f}"/>'
+    return f'<svg class="s" viewBox="0 0 60 10" aria-hidden="true"><path class="f" d="M0 2H{end:.1f}V8H0Z"/>{line}</svg>'
+
+
+def small_box(spread: Spread) -> str:
+    """Whiskers at 5 and 95 %, a box from 25 to 75 %, the median in the middle of an axis that ends `AXIS` away from it."""
+    ends = (spread.p5, spread.p25, spread.p75, spread.p95)
+    a, b, d, e = (round(50 + 49 * max(-1.0, min(1.0, (end / spread.median - 1) / AXIS)), 1) for end in ends)
+    return (
+        f'<svg class="s d" viewBox="0 0 100 10" aria-hidden="true"><path class="bar" d="M{a} 5H{e}"/>'
+        f'<path class="f" d="M{b} 1H{max(d, b + 1)}V9H{b}Z"/><path class="m" d="M50 0V10"/></svg>'
+    )
+
+
+def history_line(history: History, track: Track) -> str:
+    """One series: a dot per run, a line per level, a mark and the commit per change point.  Higher is better but for raw times."""
+    series = track.series
+    shown = [value if series.figure is Figure.RAW else 1.0 / value for value in series.values]
+    low, high = min(shown), max(shown)
+    margin = (high - low) * 0.15 or high * 0.05
+    low, high = low - margin, high + margin
+    width, height, left, bottom = 420, 130, 8, 18
+    across = (width - 2 * left) / max(1, len(history.runs) - 1)
+
+    def at(place: int) -> float:
+        return left + place * across
+
+    def level(value: float) -> float:
+        return height - bottom - (value - low) / (high - low) * (height - bottom - 14)
+
+    edges = [0, *(series.places.index(shift.place) for shift in track.shifts), len(shown)]
+    parts = [
+        f'<circle cx="{at(place):.1f}" cy="{level(value):.1f}" r="2.5"><title>'
+        f"{html(f'{history.runs[place].run.created[:10]} {commit_of(history.runs[place].run)}: {value:.3g}')}</title></circle>"
+        for place, value in zip(series.places, shown, strict=True)
+    ]
+    for start, end in pairwise(edges):
+        ordered = sorted(shown[start:end])
+        middle = level(ordered[len(ordered) // 2])
+        parts.append(f'<path class="m" d="M{at(series.places[start]):.1f} {middle:.1f}H{at(series.places[end - 1]):.1f}"/>')
+    for shift in track.shifts:
+        x = (at(shift.place) + at(shift.place_before)) / 2
+        kind = "slower" if shift.slower else "faster"
+        anchor = "end" if x > width * 0.7 else "start"
+        said = html(f"{shift.change - 1:+.1%} {commit_of(history.runs[shift.place].run)[:7]}")
+        parts.append(f'<path class="{kind}" d="M{x:.1f} 12V{height - bottom}"/>')
+        parts.append(f'<text class="{kind}" x="{x + (-4 if anchor == "end" else 4):.1f}" y="10" text-anchor="{anchor}">{said}</text>')
+    first, last = history.runs[0].run.created[:10], history.runs[-1].run.created[:10]
+    parts.append(f'<text x="{left}" y="{height - 4}">{html(first)}</text>')
+    parts.append(f'<text x="{width - left}" y="{height - 4}" text-anchor="end">{html(last)}</text>')
+    return _svg(width, height, history_caption(track), parts)
+
+
+def history_caption(track: Track) -> str:
+    """`qknorm_rope:flux_1024 fused_triton@2: newest 92.3 %; 1 change point`."""
+    series, moved = track.series, count(len(track.shifts), "change point") if track.shifts else "no change point"
+    newest = level_text(series.figure, series.values[-1])
+    return f"{series.suite}:{series.case} {short_kernel(series.kernel)}: newest {newest}; {moved}"
+
+
+def best_of_each(cases: Iterable[tuple[str, list[Result]]]) -> list[tuple[str, Result]]:
+    """The best fused kernel of every case that has one."""
+    return [(key, best) for key, rows in cases if (best := best_fused(rows)) is not None]
+
+
+def _mark(role: Role, x: float, y: float, colour: str) -> str:
+    shapes = {
+        Role.SPLIT: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6Z",
+        Role.COMPILED: f"M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4-4Z",
+        Role.PEER: f"M{x:.1f} {y - 4:.1f}l4 7h-8Z",
+        Role.FUSED: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0Z",
+    }
+    return f'<path fill="{colour}" fill-opacity=".8" d="{shapes[role]}">'
+
+
+def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    said = html(title)
+    head = f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{said}"><title>{said}</title>'
+    return f"{head}{''.join(parts)}</svg>"

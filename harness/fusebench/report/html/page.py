@@ -1,0 +1,207 @@
+"""A run as one self-contained HTML file: no network, no library; tables that sort and filter, charts as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...schema import CaseSummary, Result, Run, Status, VerdictKind
+from .. import escape
+from ..attached import attached_to, grouped
+from ..history import History
+from ..rows import bandwidth, outcome
+from ..savings import SAVING_HEADER, compiled_lines, saving_lines, saving_rows, weighted_lines
+from ..summary import (
+    absent_line,
+    calibration_line,
+    control_line,
+    headline,
+    needing_attention,
+    reproduce,
+    sampling,
+    spending_lines,
+    verdict_line,
+)
+from ..wording import (
+    DASH,
+    ERROR_MEANING,
+    cases_with_results,
+    count,
+    error_ratio,
+    excuses,
+    failure_reason,
+    interval,
+    microseconds,
+    named_cases,
+    part_notes,
+    share,
+    short_kernel,
+    status_text,
+    with_spread,
+)
+from .charts import Spread, best_of_each, history_caption, history_line, legend, roofline, small_bar, small_box, speedup_bars
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_HISTORY_LINES = 60
+"""Series drawn on a page: those that moved, then others; the site has a page for every one."""
+
+Spreads = Mapping[tuple[str, str], Spread]
+"""By case key and kernel id."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One suite: an op's, or a model's."""
+
+    anchor: str
+    name: str
+    kind: str
+    cases: int
+    rows: list[list[str]]
+    """Cells of HTML, in the order of the template's columns."""
+    verdicts: str
+    chart: str
+
+
+def html_report(
+    run: Run, *, samples: pandas.DataFrame | None = None, history: History | None = None, raw: Mapping[str, str] | None = None
+) -> str:
+    """The page.  Whatever the record holds (reasons, names) is escaped.
+
+    Args:
+        samples: the run's raw samples; without them the tables have no distribution of times.
+        history: series that the page draws; without one it has no such section.
+        raw: links to the run's files, by their names.
+    """
+    run = escape.cleaned(run)
+    spreads = spreads_of(samples) if samples is not None else {}
+    blocks = list(cases_with_results(run))
+    listed = [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
+    bytes_of = {summary.case.key: summary.minimum_bytes for summary in run.cases}
+    timed = [result for result in run.results if result.measurement is not None and not result.covers]
+    page: str = (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            run=run,
+            verdict=verdict_line(run),
+            headline=headline(run),
+            attention=[_attention(kind, result) for kind, result in needing_attention(run)],
+            weighted=[*weighted_lines(run), *saving_lines(run)],
+            saving_header=SAVING_HEADER,
+            savings=saving_rows(run),
+            sections=_sections(blocks, spreads),
+            bars=speedup_bars(best_of_each((summary.case.key, rows) for summary, rows in blocks)),
+            roofline=roofline([(bytes_of[result.case_key], result) for result in timed if result.case_key in bytes_of]),
+            legend=legend(timed),
+            history=_history(history),
+            evidence=grouped(attached_to(run)),
+            parts=part_notes(run),
+            compiled=compiled_lines(run),
+            absent=absent_line(run),
+            excuses=[(one, named_cases(one, len(run.cases)), status_text(one.status)) for one in listed],
+            facts=facts(run),
+            method=[
+                sampling(run),
+                *([line] if (line := control_line(run)) else []),
+                *spending_lines(run),
+                calibration_line(run),
+                ERROR_MEANING,
+            ],
+            distributions=bool(spreads),
+            raw=dict(raw or {}),
+            case_count=count(len(run.cases), "case"),
+        )
+    )
+    return page
+
+
+def environment() -> Any:
+    """jinja2's environment for the templates of this package: everything is escaped unless a chart made it."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("fusebench.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What the figures depend on besides the code."""
+    found = run.environment
+    commit = found.git_commit[:12] + (" with uncommitted changes" if found.git_dirty else "")
+    pairs = (
+        ("device", found.device_name), ("driver", found.driver), ("CUDA", found.cuda), ("torch", found.torch), ("triton", found.triton),
+        ("ptxas", found.ptxas), ("python", found.python), ("platform", found.platform),
+        ("CPU", f"{found.cpu} x {found.cpu_count}" if found.cpu else ""), ("fusebench", found.fusebench), ("commit", commit.strip()),
+        ("run", run.id), ("created", run.created), ("timer", run.timer), ("cache", str(run.plan.cache)), ("command", run.command),
+    )  # fmt: skip
+    return [(name, value) for name, value in pairs if value]
+
+
+def spreads_of(samples: pandas.DataFrame) -> dict[tuple[str, str], Spread]:
+    """Quantiles of every arm's timed calls, by case key and arm."""
+    import numpy
+
+    quantiles = samples.groupby(["case", "arm"]).span_ns.quantile(numpy.array([0.05, 0.25, 0.5, 0.75, 0.95])).unstack() / 1000.0
+    return {(str(case), str(arm)): Spread(*map(float, row)) for (case, arm), row in zip(quantiles.index, quantiles.to_numpy(), strict=True)}
+
+
+def _sections(blocks: Sequence[tuple[CaseSummary, list[Result]]], spreads: Spreads) -> list[Section]:
+    suites: dict[str, list[tuple[CaseSummary, list[Result]]]] = {}
+    for summary, rows in blocks:
+        suites.setdefault(summary.case.suite, []).append((summary, rows))
+    fastest = [row.measurement.speedup.value for _, rows in blocks for row in rows if row.measurement and row.measurement.speedup]
+    top = max((value for value in fastest if math.isfinite(value)), default=1.0)
+    found = []
+    for place, (name, cases) in enumerate(suites.items()):
+        shown = [(summary, row) for summary, results in cases for row in results if row.status is not Status.NOT_RUNNABLE]
+        cells = [_row(summary, row, spreads.get((summary.case.key, row.kernel)), min(top, 4.0)) for summary, row in shown]
+        kinds = [outcome(row) for _, row in shown]
+        counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        chart = speedup_bars(best_of_each((summary.case.name, results) for summary, results in cases))
+        found.append(Section(f"suite-{place}", name, "model" if "/" in name else "op", len(cases), cells, counted, chart))
+    return found
+
+
+def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -> list[str]:
+    timing, kind = row.measurement, row.verdict.kind if row.verdict is not None else None
+    box = small_box(spread) if spread is not None and spread.median > 0 else ""
+    cells = [escape.html(row.case), escape.html(short_kernel(row.kernel)), str(row.role)]
+    if timing is None:
+        cells += [DASH, DASH, DASH, DASH, DASH]
+    else:
+        speedup = DASH
+        if timing.speedup is not None:
+            speedup = f"{small_bar(timing.speedup, top)}{timing.speedup.value:.2f}x {interval(timing.speedup)}"
+        cells += [
+            f"{with_spread(timing.time_us)}{box}",
+            speedup,
+            share(timing.sol),
+            bandwidth(timing.gb_per_s),
+            microseconds(timing.host_us),
+        ]
+    cells.append(error_ratio(row.accuracy))
+    reason = (row.verdict.reason if row.verdict is not None else "") or row.reason
+    title = f' title="{escape.html(reason)}"' if reason and kind is not VerdictKind.PASS else ""
+    mark = kind if kind is not None else "none"
+    return [*cells, f'<span class="v {mark}"{title}>{escape.html(outcome(row))}</span>', escape.html(summary.shape)]
+
+
+def _attention(kind: VerdictKind, result: Result) -> dict[str, str]:
+    reason = (result.verdict.reason if result.verdict is not None else "") or failure_reason(result)
+    return {
+        "kind": str(kind) + ("" if result.gating else ", advisory"), "mark": str(kind), "kernel": result.kernel, "case": result.case_key,
+        "reason": escape.one_line(reason or "no reason recorded"), "command": reproduce(result),
+    }  # fmt: skip
+
+
+def _history(history: History | None) -> list[tuple[str, str]]:
+    if history is None or not history.runs:
+        return []
+    history = escape.cleaned(history)
+    tracks = sorted(history.tracks, key=lambda track: (not track.newest_slower, not track.shifts))
+    return [(history_line(history, track), history_caption(track)) for track in tracks[:MOST_HISTORY_LINES] if track.series.values]

@@ -1,0 +1,101 @@
+"""HTML reports in a real browser: they sort, filter and fit without a network, and are small."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fusebench.report.html.page import html_report
+from fusebench.schema import Run
+from fusebench.store.run_folder import read_run, read_samples
+
+BASELINE = Path(__file__).parents[2] / "results" / "baselines" / "nvidia_h200"
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; `make test` installs it where it can")
+
+PROBE = """
+<script>
+const rows = (table) => [...table.tBodies[0].rows].filter((row) => !row.hidden);
+const table = document.querySelector("table.runs"), heads = [...table.tHead.rows[0].cells];
+const found = { width: innerWidth, scroll: document.documentElement.scrollWidth, order: [] };
+found.network = performance.getEntriesByType("resource").length;
+const at = heads.findIndex((head) => head.textContent.trim().startsWith("us"));
+for (let turn = 0; turn < 2; turn++) {
+  heads[at].querySelector("button").click();
+  found.order.push(rows(table).slice(0, 40).map((row) => parseFloat(row.cells[at].textContent)));
+}
+found.sorted = heads[at].getAttribute("aria-sort");
+const box = table.closest(".wrap").getBoundingClientRect(), last = rows(table)[0].cells[heads.length - 1].getBoundingClientRect();
+found.verdict = [last.left >= box.left - 1, last.right <= box.right + 1];
+found.all = document.querySelectorAll("table.runs tbody tr").length;
+const words = document.getElementById("filter");
+words.value = "fused_triton@2"; words.dispatchEvent(new Event("input"));
+const left = [...document.querySelectorAll("table.runs tbody tr")].filter((row) => !row.hidden);
+found.filtered = left.map((row) => row.cells[1].textContent.trim());
+found.status = document.getElementById("status").textContent;
+found.unnamed = [...document.querySelectorAll("button, input, select, a, svg[role=img]")].filter((one) =>
+  !(one.textContent.trim() || one.getAttribute("aria-label") || one.closest("label")?.textContent.trim())).length;
+found.hidden_focus = document.querySelector("a.skip").getAttribute("href");
+document.body.dataset.found = JSON.stringify(found);
+</script></body>"""
+
+
+def probed(page: str, folder: Path, width: int) -> dict[str, Any]:
+    """What the page is like in a browser window of that width."""
+    file = folder / "page.html"
+    file.write_text(page.replace("</body>", PROBE))
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile"]
+    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    answer = re.search(r'data-found="([^"]*)"', done.stdout)
+    assert answer is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(html.unescape(answer[1]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def nightly() -> str:
+    return html_report(read_run(BASELINE), samples=read_samples(BASELINE))
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_nightly_sorts_filters_and_fits(nightly: str, tmp_path: Path, width: int) -> None:
+    found = probed(nightly, tmp_path, width)
+    assert found["scroll"] <= found["width"], "the page itself never scrolls sideways"
+    assert found["verdict"] == [True, True], "the verdict is in view without scrolling the table"
+    ascending, descending = found["order"]
+    assert ascending == sorted(ascending)
+    assert descending == sorted(descending, reverse=True)
+    assert found["sorted"] == "descending"
+    assert set(found["filtered"]) == {"fused_triton@2"}
+    assert found["status"] == f"{len(found['filtered'])} of {found['all']} rows shown"
+    assert found["unnamed"] == 0, "a screen reader has a name for every control and chart"
+    assert found["hidden_focus"] == "#tables"
+    assert found["network"] == 0
+
+
+def test_a_run_of_500_cases_is_below_two_megabytes(synthetic: ModuleType) -> None:
+    run: Run = synthetic.make_run(cases=[f"case_{index}" for index in range(500)])
+    page = html_report(run)
+    assert len(page.encode()) < 2_000_000
+    assert page.count('<tr><th scope="row" title=') == 3000
+
+
+def test_the_page_names_what_it_shows_for_screen_readers(nightly: str) -> None:
+    assert nightly.startswith('<!doctype html>\n<html lang="en">')
+    assert nightly.count('aria-sort="none"') == 11 * nightly.count('<table class="runs"')
+    assert '<a class="skip" href="#tables">' in nightly
+    assert re.search(r'<svg class="chart"[^>]* role="img" aria-label="Share of the speed of light', nightly)
+    assert "prefers-color-scheme: dark" in nightly
+    assert "not runnable here (540 kernel-case pairs)" in nightly
+    assert "peer_sglang@1</td>" not in nightly
