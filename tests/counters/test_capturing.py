@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fusebench.counters.capturing import (
+    CaptureOutcome,
     CounterReportError,
     NcuError,
-    Outcome,
     PermissionDeniedError,
     Settings,
     capture,
@@ -40,7 +40,7 @@ def settings(fake_ncu: Any, **changes: Any) -> Settings:
     return Settings(**values | changes)
 
 
-def captured(fake_ncu: Any, tmp_path: Path, *, steps: list[str] | None = None, **changes: Any) -> Outcome:
+def captured(fake_ncu: Any, tmp_path: Path, *, steps: list[str] | None = None, **changes: Any) -> CaptureOutcome:
     return capture(
         CASE,
         KERNEL,

@@ -122,8 +122,8 @@ def test_what_slows_all_unchanged_kernels_down_alike_neither_passes_nor_hides_wh
         VerdictKind.UNDECIDED,
         True,
     )
-    twins = max(spread.largest for spread in judged.aa_spreads if not spread.several_launches)
-    assert twins == pytest.approx(0.1, abs=0.01), "a changed kernel must be slower than the unchanged ones became"
+    noise = max(spread.largest for spread in judged.aa_spreads if not spread.several_launches)
+    assert noise == pytest.approx(0.1, abs=0.01), "a changed kernel must be slower than the unchanged ones became"
 
 
 def test_a_loss_of_accuracy_is_no_matter_of_noise_nor_of_code(synthetic: ModuleType) -> None:

@@ -71,7 +71,7 @@ def settings_for(
     )
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one capture."""
 
     status: CaptureStatus
@@ -89,7 +89,7 @@ def capture(
     settings: Settings,
     report: Path,
     on_step: Callable[[str], None] = lambda what: None,
-) -> Outcome:
+) -> CaptureOutcome:
     """Profile one call of `kernel` on `case`, and read its counters.
 
     Args:
@@ -133,7 +133,7 @@ def capture(
         raise PermissionDeniedError(f"Nsight Compute may not read performance counters (ERR_NVGPUCTRPERM); {settings.permission_remedy}")
     failure = _failure(ended, messages, settings)
     if failure:
-        return Outcome(status=CaptureStatus.FAILED, reason=failure)
+        return CaptureOutcome(status=CaptureStatus.FAILED, reason=failure)
     if not report.is_file():
         return _without_report(ended)
     on_step("reading the report")
@@ -175,19 +175,19 @@ def listed_metrics(settings: Settings) -> frozenset[str]:
     return names
 
 
-def _read(report: Path, settings: Settings, kernel: str, case: Case) -> Outcome:
+def _read(report: Path, settings: Settings, kernel: str, case: Case) -> CaptureOutcome:
     try:
         launches = read_report(settings.ncu, report, settings.metrics)
     except (CounterReportError, CounterTableError) as error:
-        return Outcome(status=CaptureStatus.FAILED, reason=str(error))
+        return CaptureOutcome(status=CaptureStatus.FAILED, reason=str(error))
     if not launches:
-        return Outcome(status=CaptureStatus.NO_LAUNCH, reason="the report holds no launch")
+        return CaptureOutcome(status=CaptureStatus.NO_LAUNCH, reason="the report holds no launch")
     warnings = tuple(
         f"{kernel} on {case.key}: launch {number} ({launch.name}) has no value of {', '.join(absent)}"
         for number, launch in enumerate(launches, start=1)
         if (absent := missing(settings.metrics, launch.metrics))
     )
-    return Outcome(status=CaptureStatus.CAPTURED, launches=launches, warnings=warnings)
+    return CaptureOutcome(status=CaptureStatus.CAPTURED, launches=launches, warnings=warnings)
 
 
 def _failure(ended: Ended, messages: Sequence[Message], settings: Settings) -> str:
@@ -207,10 +207,10 @@ def _failure(ended: Ended, messages: Sequence[Message], settings: Settings) -> s
     return f"Nsight Compute failed: {errors}" if errors else ""
 
 
-def _without_report(ended: Ended) -> Outcome:
+def _without_report(ended: Ended) -> CaptureOutcome:
     if "No kernels were profiled" in ended.said:
-        return Outcome(status=CaptureStatus.NO_LAUNCH, reason="the call launched nothing on the GPU")
-    return Outcome(status=CaptureStatus.FAILED, reason=f"Nsight Compute wrote no report: {_complaints(ended.said) or _how(ended)}")
+        return CaptureOutcome(status=CaptureStatus.NO_LAUNCH, reason="the call launched nothing on the GPU")
+    return CaptureOutcome(status=CaptureStatus.FAILED, reason=f"Nsight Compute wrote no report: {_complaints(ended.said) or _how(ended)}")
 
 
 def _doing(messages: Sequence[Message]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.counters.capturing import Outcome, Settings
+from fusebench.counters.capturing import CaptureOutcome, Settings
 from fusebench.counters.records import Capture, CaptureStatus, Launch
 from fusebench.device import Device, resolve_device
 from fusebench.device import nvml as nvml_backend
@@ -85,8 +85,8 @@ def device(fake_gpu: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Dev
 def engine(collection: Collection, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counting]:
     """`engine({"scale/fast@2": outcome}, kernel="*")`: captures end as told, and are made otherwise."""
 
-    def make(outcomes: dict[str, Outcome] | None = None, *, kernel: str | None = None) -> Counting:
-        made = Outcome(status=CaptureStatus.CAPTURED, launches=(Launch(name="f", grid=(1, 1, 1), block=(32, 1, 1), metrics={}),))
+    def make(outcomes: dict[str, CaptureOutcome] | None = None, *, kernel: str | None = None) -> Counting:
+        made = CaptureOutcome(status=CaptureStatus.CAPTURED, launches=(Launch(name="f", grid=(1, 1, 1), block=(32, 1, 1), metrics={}),))
         monkeypatch.setattr(counting, "capture", lambda case, kernel, **_: (outcomes or {}).get(kernel, made))
         settings = Settings(
             ncu="ncu", metric_set="quick", metrics=("gpu__time_duration.sum",), cache_control="all", silence_s=1.0, permission_remedy="",
@@ -131,7 +131,7 @@ def test_what_is_named_is_captured_whatever_it_is(engine: Callable[..., Counting
 def test_another_librarys_failure_is_not_this_projects(
     engine: Callable[..., Counting], kernel: str, code: ExitCode, status: CaptureStatus
 ) -> None:
-    one = engine({kernel: Outcome(status=status, reason="planted")}, kernel="*")
+    one = engine({kernel: CaptureOutcome(status=status, reason="planted")}, kernel="*")
     one.run([CASE])
     assert one.strategy.exit_code is code
     reporter = one.strategy.context.reporter

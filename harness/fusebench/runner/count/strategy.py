@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...counters.capturing import Outcome, Settings, capture
+from ...counters.capturing import CaptureOutcome, Settings, capture
 from ...counters.records import Capture, CaptureStatus, CounterRun
 from ...registry import Collection, Kernel
 from ...schema import Case, ExitCode, Language, Role, Status
@@ -140,7 +140,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         for result in unit.declined:
             kernel = self._collection.kernel(result.kernel)
             if self._chosen(kernel):
-                self._add(_captured(Job(unit, kernel), Outcome(status=_DECLINED[result.status], reason=result.reason)))
+                self._add(_captured(Job(unit, kernel), CaptureOutcome(status=_DECLINED[result.status], reason=result.reason)))
         jobs = [Job(unit, kernel) for kernel in unit.runnable if self._chosen(kernel)]
         if self._revisions is not None:
             jobs = list(self._with_base(self._revisions, case, jobs))
@@ -213,7 +213,7 @@ def describe_capture(one: Capture) -> str:
     return "  ".join(words)
 
 
-def _captured(job: Job, outcome: Outcome, *, report: Path | None = None, seconds: float = 0.0) -> Capture:
+def _captured(job: Job, outcome: CaptureOutcome, *, report: Path | None = None, seconds: float = 0.0) -> Capture:
     unit = job.unit
     return Capture(
         case=unit.case.name,
