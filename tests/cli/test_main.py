@@ -25,7 +25,7 @@ def make_list_raise(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> No
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr("fusebench.cli.selection.load_project", fail)
+    monkeypatch.setattr("fusebench.cli.shared.selection.load_project", fail)
 
 
 @pytest.mark.parametrize(("error", "code"), [(UsageError("what and why"), 2), (DeviceUnfitError("what and why"), 3)])
@@ -78,7 +78,7 @@ def test_the_process_exits_with_the_commands_code(
     assert caught.value.code == code
 
 
-WITH_RICH = "import typer; from fusebench.cli.output import console; typer.echo = console().print"
+WITH_RICH = "import typer; from fusebench.cli.shared.output import console; typer.echo = console().print"
 
 
 @pytest.mark.parametrize("prepared", ["", WITH_RICH], ids=["plain", "rich"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from fusebench.cli.exit_status import exit_code_of
+from fusebench.cli.shared.exit_status import exit_code_of
 from fusebench.faults import EXTRAS, PACKAGES, missing_package, what_ended
 from fusebench.schema import ExitCode
 from fusebench.stats.paired import InvalidSamplesError
@@ -85,7 +85,7 @@ def test_any_other_import_that_fails_stays_a_fault(fusebench: Run, monkeypatch: 
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr("fusebench.cli.selection.load_project", fail)
+    monkeypatch.setattr("fusebench.cli.shared.selection.load_project", fail)
     result = fusebench("list", "ops")
     assert result.exit_code == ExitCode.FAULT
     assert "this is a fault of fusebench" in result.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result as Outcome
 
-from fusebench.cli.progress import PlainReporter
+from fusebench.cli.shared.progress import PlainReporter
 from fusebench.device import device_lock, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.nsight import probe_nsight

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusebench.cli.progress import LiveReporter, PlainReporter, describe, make_reporter
+from fusebench.cli.shared.progress import LiveReporter, PlainReporter, describe, make_reporter
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Status
 
 CASE = Case(suite="scale", name="even", op="scale", params={"size": 8})

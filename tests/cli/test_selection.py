@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusebench.cli.selection import resolve_selection
+from fusebench.cli.shared.selection import resolve_selection
 from fusebench.errors import SuiteError, UnknownNameError, UsageError
 
 pytestmark = pytest.mark.usefixtures("toy_project")

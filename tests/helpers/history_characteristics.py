@@ -13,8 +13,8 @@ import numpy as np
 
 from fusebench.stats.changepoint import divide, levels
 from fusebench.stats.random_orders import RandomOrders
-from fusebench.verdict.history import Figure, Series
-from fusebench.verdict.shifts import DEFAULT_MARGIN, find_shifts, orders_needed
+from fusebench.verdict.history.series import Figure, Series
+from fusebench.verdict.history.shifts import DEFAULT_MARGIN, find_shifts, orders_needed
 
 NIGHTS = 60
 SCATTER = 0.004

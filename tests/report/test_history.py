@@ -12,9 +12,9 @@ from fusebench.report.history import History, changed_between, history_document,
 from fusebench.report.plots.history import history_pictures, history_png
 from fusebench.schema import Role
 from fusebench.stats.random_orders import RandomOrders
-from fusebench.verdict.history import Figure, comparable_runs, series_of, snapshot
-from fusebench.verdict.shifts import find_shifts
-from fusebench.verdict.snapshots import Unreadable
+from fusebench.verdict.history.series import Figure, comparable_runs, series_of, snapshot
+from fusebench.verdict.history.shifts import find_shifts
+from fusebench.verdict.history.snapshots import Unreadable
 
 CASE, OTHER = "flux_1024", "zimage_1024"
 QUICK = RandomOrders(1999)

@@ -9,7 +9,8 @@ import typer
 
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
-from .options import (
+from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line, say_what_is_kept
+from .shared.options import (
     CaseOption,
     DeviceOption,
     EvidenceOption,
@@ -21,7 +22,6 @@ from .options import (
     TimeoutOption,
     a_number,
 )
-from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line, say_what_is_kept
 from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 
@@ -115,11 +115,11 @@ def ab(
     from ..runner.evidence.base_checkout import BaseChoice
     from ..runner.run.strategy import default_plan
     from ..timing.select import require_timer
-    from .evidence_work import evidence_tools
-    from .output import console, print_json
-    from .progress import make_reporter
-    from .selection import resolve_selection
-    from .static_work import StaticOptions, compare_static
+    from .shared.evidence_work import evidence_tools
+    from .shared.output import console, print_json
+    from .shared.progress import make_reporter
+    from .shared.selection import resolve_selection
+    from .shared.static_work import StaticOptions, compare_static
 
     if (base is None) == (base_kernels is None):
         raise UsageError("say what to compare with: --base REF (a commit, branch or tag), or --base-kernels DIR, and not both")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
-from .options import JsonOption, a_number
-from .output import print_json, print_table, remark
+from .shared.options import JsonOption, a_number
+from .shared.output import print_json, print_table, remark
 
 if TYPE_CHECKING:
     from pathlib import Path

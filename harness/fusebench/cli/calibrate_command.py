@@ -11,8 +11,18 @@ import typer
 from ..errors import DeviceUnfitError, UsageError
 from ..schema import CacheState
 from ..verdict.calibration import FEWEST_TRIALS
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
 from .run_command import WaitOption
+from .shared.options import (
+    CaseOption,
+    DeviceOption,
+    JsonOption,
+    KernelOption,
+    KernelsOption,
+    OpOption,
+    SuiteOption,
+    TimeoutOption,
+    a_number,
+)
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -133,7 +143,7 @@ def calibrate(
     from ..runner.run.strategy import default_plan
     from ..timing.select import require_timer
     from ..verdict.conclusion import PROCESSES
-    from .progress import make_reporter
+    from .shared.progress import make_reporter
 
     require_timer(timer)
     target = resolve_device(device)
@@ -192,7 +202,7 @@ def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> No
     """The stored record, and what was `done` to it."""
     from ..report.calibration_table import calibration_document, calibration_report
     from ..runner.calibrate.summary import summary_of
-    from .output import print_json
+    from .shared.output import print_json
 
     summary = summary_of(record)
     if json:
@@ -216,7 +226,7 @@ def _selected(
             return [], project, ()
         suite = [SUITE]
     from ..runner.calibrate.targets import targets_of
-    from .selection import resolve_selection
+    from .shared.selection import resolve_selection
 
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     found = targets_of(selection.collection, selection.cases, device_kind, kernel)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schema import FAILED_STATUSES, ExitCode, Result
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
     from ..registry import Collection
@@ -53,9 +53,9 @@ def check(
     from ..device.toolchain import require_torch_for
     from ..runner.case_kernels import CaseKernels, case_kernels, split_reference
     from ..runner.workers.checking import check_cases, default_jobs
-    from .output import print_json, print_table
-    from .progress import make_reporter
-    from .selection import resolve_selection
+    from .shared.output import print_json, print_table
+    from .shared.progress import make_reporter
+    from .shared.selection import resolve_selection
 
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     target = resolve_device(device)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption
-from .output import console, print_json
+from .shared.options import JsonOption
+from .shared.output import console, print_json
 
 
 def compare(

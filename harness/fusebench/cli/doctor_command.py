@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..schema import ExitCode
-from .options import DeviceOption, JsonOption
-from .output import print_json, print_table
+from .shared.options import DeviceOption, JsonOption
+from .shared.output import print_json, print_table
 
 if TYPE_CHECKING:
     from ..device.doctor_software import DoctorFinding

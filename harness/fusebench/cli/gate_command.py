@@ -9,8 +9,8 @@ import typer
 from ..errors import UsageError
 from ..schema import ExitCode, Run
 from ..verdict.margin_rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
-from .options import EvidenceOption, JsonOption
-from .output import console, print_json, remark
+from .shared.options import EvidenceOption, JsonOption
+from .shared.output import console, print_json, remark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,7 +146,7 @@ def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project:
         return {}
     from ..registry import load_collection
     from ..runner.evidence.providers import providers_of_gate
-    from .evidence_work import evidence_tools
+    from .shared.evidence_work import evidence_tools
 
     ops = load_collection(project.kernels, kernels=False).ops
     return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline, evidence_tools()))

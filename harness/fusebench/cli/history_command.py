@@ -12,12 +12,12 @@ import typer
 
 from ..errors import UnknownNameError, UsageError
 from ..schema import Case, ExitCode
-from .options import CaseOption, JsonOption, KernelOption
-from .output import console, print_json
+from .shared.options import CaseOption, JsonOption, KernelOption
+from .shared.output import console, print_json
 
 if TYPE_CHECKING:
     from ..report.history import History
-    from ..verdict.history import Snapshot
+    from ..verdict.history.series import Snapshot
 
 PICTURE_SUFFIX = ".png"
 
@@ -87,9 +87,9 @@ def history(
     from ..report.history import History, history_document, history_markdown, print_history
     from ..stats.fdr import DEFAULT_RATE
     from ..store.history_file import HISTORY_SUFFIX
-    from ..verdict.history import Figure, comparable_runs, series_of
-    from ..verdict.shifts import find_shifts, history_exit_code
-    from ..verdict.snapshots import history_folders, read_history
+    from ..verdict.history.series import Figure, comparable_runs, series_of
+    from ..verdict.history.shifts import find_shifts, history_exit_code
+    from ..verdict.history.snapshots import history_folders, read_history
 
     if not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example 0.01 for 1 %")
@@ -166,7 +166,7 @@ def _require(what: str, name: str, known: Iterable[str], fits: Callable[[str], b
 
 
 def _keep(folders: Sequence[Path], file: Path) -> None:
-    from ..verdict.snapshots import keep_history
+    from ..verdict.history.snapshots import keep_history
 
     try:
         typer.echo(f"wrote {keep_history(folders, file)} runs into {file}", err=True)

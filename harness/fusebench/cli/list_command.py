@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schema import ExitCode
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
+from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
 
 if TYPE_CHECKING:
     from ..config import Project
     from ..registry import Collection
-    from .listing import Row
+    from .shared.listing import Row
 
 
 class What(StrEnum):
@@ -57,7 +57,7 @@ def list_command(
     `list kernels --suite NAME` also says which kernel supports which case, and why not.
     Files that fail to load are named on stderr; a suite file that is refused makes the exit code 2.
     """
-    from .output import print_json, remark
+    from .shared.output import print_json, remark
 
     request = _Request(suite, op, kernel, case, device, kernels, json)
     action = _overview if what is None else {What.OPS: _ops, What.KERNELS: _kernels, What.SUITES: _suites, What.CASES: _cases}[what]
@@ -75,8 +75,8 @@ Answer = tuple[Any, Sequence[str]]
 
 
 def _ops(request: _Request) -> Answer:
-    from .listing import op_row
-    from .selection import load_project
+    from .shared.listing import op_row
+    from .shared.selection import load_project
 
     _, collection = load_project(request.kernels, load_kernels=False)
     chosen = [collection.op(request.op)] if request.op is not None else collection.ops.values()
@@ -87,8 +87,8 @@ def _ops(request: _Request) -> Answer:
 
 def _suites(request: _Request) -> Answer:
     from ..suites import list_suites
-    from .listing import suite_rows
-    from .selection import load_project
+    from .shared.listing import suite_rows
+    from .shared.selection import load_project
 
     project, collection = load_project(request.kernels, load_kernels=False)
     rows = suite_rows(list_suites(project, collection.ops))
@@ -97,8 +97,8 @@ def _suites(request: _Request) -> Answer:
 
 
 def _cases(request: _Request) -> Answer:
-    from .listing import case_rows
-    from .selection import resolve_selection
+    from .shared.listing import case_rows
+    from .shared.selection import resolve_selection
 
     selection = resolve_selection(
         suite=request.suite, op=request.op, case=request.case, kernels=request.kernels, load_kernels=False, all_suites=True
@@ -109,8 +109,8 @@ def _cases(request: _Request) -> Answer:
 
 
 def _kernels(request: _Request) -> Answer:
-    from .listing import kernel_rows, support_rows
-    from .selection import load_project, resolve_selection
+    from .shared.listing import kernel_rows, support_rows
+    from .shared.selection import load_project, resolve_selection
 
     selection, refused = None, tuple[str, ...]()
     if request.suite or request.case:
@@ -139,8 +139,8 @@ def _kernels(request: _Request) -> Answer:
 
 def _overview(request: _Request) -> Answer:
     from ..suites import list_suites
-    from .listing import kernel_rows, op_row, suite_rows
-    from .selection import load_project
+    from .shared.listing import kernel_rows, op_row, suite_rows
+    from .shared.selection import load_project
 
     project, collection = load_project(request.kernels, load_kernels=True)
     device = _device_kind(request.device)
@@ -174,7 +174,7 @@ def _device_kind(device: str) -> str:
 
 def _show(request: _Request, rows: Sequence[Row], columns: Sequence[str], title: str) -> None:
     """Print the rows as a table unless JSON is wanted; a `no` is followed by its reason."""
-    from .output import print_table
+    from .shared.output import print_table
 
     if not request.json:
         cells = [[_cell(row[column], row.get("reason", "")) for column in columns] for row in rows]

@@ -33,7 +33,7 @@ from . import (
     run_command,
     static_command,
 )
-from .exit_status import exit_code_of
+from .shared.exit_status import exit_code_of
 
 EXIT_INTERRUPTED = 130
 """Exit status that a shell reports after SIGINT: 128 + 2."""

@@ -11,8 +11,8 @@ import typer
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
 from .ab_command import BaseKernelsOption, BaseOption, ExactOption
-from .options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
+from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,8 +111,8 @@ def ncu(
     from ..runner.count.device import look_for_device
     from ..runner.count.stored import find_counters
     from ..runner.evidence.base_checkout import BaseChoice
-    from .progress import make_reporter
-    from .selection import resolve_selection
+    from .shared.progress import make_reporter
+    from .shared.selection import resolve_selection
 
     if not suite and op is None and kernel is not None and "/" in kernel:
         op = kernel.partition("/")[0]  # `op/name@version` says which op, and so which suite
@@ -176,7 +176,7 @@ def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> 
 def _show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool) -> None:
     """Print the run: one JSON document, or tables and the reading in words.  `written`: its folder, where it was just written."""
     from ..report.counters_markdown import counters_document
-    from .output import print_json
+    from .shared.output import print_json
 
     if json:
         print_json(counters_document(record, written, code))
@@ -205,7 +205,7 @@ def _print(record: CounterRun) -> None:
         readings,
         traffic_line,
     )
-    from .output import print_table, remark
+    from .shared.output import print_table, remark
 
     for warning in record.warnings:
         remark("warning", warning)

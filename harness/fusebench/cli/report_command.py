@@ -138,7 +138,7 @@ def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
 def _exported(run: Run, form: Format, folder: Path, project: Project, out: Path | None) -> dict[Path, bytes]:
     """Print `run` in the format of another tool; with `out`, the files to write in place of that."""
     from ..report.exports import export
-    from .output import remark
+    from .shared.output import remark
 
     found = export(form, run, folder, project, out)
     for note in found.notes:
@@ -155,7 +155,7 @@ def _html(run: Run, folder: Path, out: Path | None) -> str:
 
     from ..report.html.page import html_report
     from ..store.run_folder import SAMPLES_FILE, read_samples
-    from .output import remark
+    from .shared.output import remark
 
     samples = None
     try:

@@ -11,7 +11,7 @@ import typer
 
 from ..schema import CacheState, ExitCode
 from ..verdict.margin_rule import DEFAULT_MARGIN
-from .options import (
+from .shared.options import (
     CaseOption,
     DeviceOption,
     EvidenceOption,
@@ -145,10 +145,10 @@ def run(
     from ..runner.run.strategy import RunOptions, default_plan
     from ..timing.select import require_timer
     from ..verdict.margin_rule import MarginRule
-    from .evidence_work import evidence_tools
-    from .output import console, print_json
-    from .progress import make_reporter
-    from .selection import resolve_selection
+    from .shared.evidence_work import evidence_tools
+    from .shared.output import console, print_json
+    from .shared.progress import make_reporter
+    from .shared.selection import resolve_selection
 
     require_timer(timer)  # before the kernels are loaded
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
@@ -197,7 +197,7 @@ def command_line() -> str:
 
 def say_what_is_kept(outcome: Outcome[Any]) -> None:
     """Say on stderr which part of an interrupted measurement is kept, if any is."""
-    from .output import remark
+    from .shared.output import remark
 
     if outcome.folder is not None:
         remark("note", f"interrupted; {outcome.kept}, in {outcome.folder}")

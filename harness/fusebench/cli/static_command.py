@@ -8,13 +8,13 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode
-from .options import CaseOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
+from .shared.options import CaseOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption
 
 if TYPE_CHECKING:
     from ..config import Project
     from ..evidence.records import StaticReport
     from ..evidence.static_gate import StaticJudgement
-    from .selection import Selection
+    from .shared.selection import Selection
 
 ArchOption = Annotated[
     list[str] | None,
@@ -63,9 +63,9 @@ def static(
     """
     from ..report.static_table import verdict_line
     from ..verdict.exit_status import static_exit_code
-    from .output import print_json
-    from .selection import resolve_selection
-    from .static_work import collect_all, find_targets, print_evidence, print_judgements, require_margin
+    from .shared.output import print_json
+    from .shared.selection import resolve_selection
+    from .shared.static_work import collect_all, find_targets, print_evidence, print_judgements, require_margin
 
     require_margin(margin)
     if gate and promote:
@@ -97,8 +97,8 @@ def _judge(
 ) -> tuple[list[StaticJudgement], ExitCode]:
     """By the stored baselines; a target without one is undecided."""
     from ..store.static_baselines import load_static
-    from .output import remark
-    from .static_work import judge_against
+    from .shared.output import remark
+    from .shared.static_work import judge_against
 
     judged, baselines, codes = [], [], []
     for report in reports:

@@ -1,7 +1,7 @@
 """Evidence attached to verdicts: the providers, and a guard so that no failure of a provider touches a verdict.
 
 A provider has one kind of evidence: `static` (static_attachment.py) or `counters` (counters/attachment.py).  Another one is an object with
-the same three members, listed beside them where a command makes its providers (cli/evidence_work.py).
+the same three members, listed beside them where a command makes its providers (cli/shared/evidence_work.py).
 """
 
 from __future__ import annotations

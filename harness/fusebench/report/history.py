@@ -10,9 +10,9 @@ import msgspec
 from ..schema import ExitCode, Run
 from ..stats.changepoint import SMALLEST_PART
 from ..verdict.comparability import board_differences, fingerprint_differences
-from ..verdict.history import Figure, LeftOut, Snapshot
-from ..verdict.shifts import Shift, Track, blind, history_exit_code, runs_needed
-from ..verdict.snapshots import Unreadable
+from ..verdict.history.series import Figure, LeftOut, Snapshot
+from ..verdict.history.shifts import Shift, Track, blind, history_exit_code, runs_needed
+from ..verdict.history.snapshots import Unreadable
 from . import escape
 from .document import finite
 from .markdown import markdown_table

@@ -14,8 +14,8 @@ from pathlib import Path
 from ...config import Project
 from ...errors import RunRecordError
 from ...schema import Run
-from ...verdict.history import Figure, Series, Snapshot, comparable_runs, series_of
-from ...verdict.snapshots import history_folders, read_history
+from ...verdict.history.series import Figure, Series, Snapshot, comparable_runs, series_of
+from ...verdict.history.snapshots import history_folders, read_history
 from ..escape import one_line
 from ..wording import count
 

@@ -13,8 +13,8 @@ import msgspec
 
 from ...schema import Estimate, Result, Role
 from ...stats.weighted import best_fused
-from ...verdict.history import Figure
-from ...verdict.shifts import Track
+from ...verdict.history.series import Figure
+from ...verdict.history.shifts import Track
 from ..escape import html
 from ..history import History, commit_of, level_text
 from ..plots.palette import colour_of

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ...verdict.history import Figure
-from ...verdict.shifts import Shift, Track
+from ...verdict.history.series import Figure
+from ...verdict.history.shifts import Shift, Track
 from ..history import History, commit_of
 from ..pages import file_name
 from ..summary import headline

@@ -12,7 +12,7 @@ import pytest
 
 from fusebench.errors import RunRecordError
 from fusebench.schema import CacheState, Role, Run, SamplingPlan, Status
-from fusebench.verdict.history import Figure, Series, comparable_runs, series_of, snapshot
+from fusebench.verdict.history.series import Figure, Series, comparable_runs, series_of, snapshot
 
 CASE = "flux_1024"
 

@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import binom
 
 from fusebench.stats.random_orders import RandomOrders
-from fusebench.verdict.shifts import orders_needed
+from fusebench.verdict.history.shifts import orders_needed
 from helpers import history_characteristics
 
-GUIDE = Path(__file__).parents[2] / "docs" / "history.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "history.md"
 TRIALS = 60
 
 

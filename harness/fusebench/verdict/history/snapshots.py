@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..config import Project
-from ..errors import RunRecordError, UsageError
-from ..schema import Run
-from ..store.finding import COMPARISON_FILE, runs_folder
-from ..store.history_file import HISTORY_SUFFIX, KeptRun, keep_run, read_history_file, write_history
-from ..store.run_folder import RUN_FILE, read_run
-from .history import Snapshot, snapshot
+from ...config import Project
+from ...errors import RunRecordError, UsageError
+from ...schema import Run
+from ...store.finding import COMPARISON_FILE, runs_folder
+from ...store.history_file import HISTORY_SUFFIX, KeptRun, keep_run, read_history_file, write_history
+from ...store.run_folder import RUN_FILE, read_run
+from .series import Snapshot, snapshot
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):

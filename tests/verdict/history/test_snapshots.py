@@ -12,7 +12,7 @@ from fusebench.errors import UsageError
 from fusebench.store.comparison_folder import COMPARISON_FILE
 from fusebench.store.finding import runs_folder
 from fusebench.store.run_folder import RUN_FILE, write_run
-from fusebench.verdict.snapshots import history_folders, keep_history, read_history
+from fusebench.verdict.history.snapshots import history_folders, keep_history, read_history
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from enum import StrEnum
 
 import msgspec
 
-from ..errors import RunRecordError
-from ..schema import Case, ExitCode, Result, Run, Status
-from .comparability import board_differences, case_differences, fingerprint_differences, record_differences
-from .record_validation import require_valid
+from ...errors import RunRecordError
+from ...schema import Case, ExitCode, Result, Run, Status
+from ..comparability import board_differences, case_differences, fingerprint_differences, record_differences
+from ..record_validation import require_valid
 
 
 class Figure(StrEnum):

@@ -12,8 +12,8 @@ from scipy.stats import binom
 from fusebench.schema import ExitCode
 from fusebench.stats.changepoint import change_points
 from fusebench.stats.random_orders import RandomOrders
-from fusebench.verdict.history import Figure, Series
-from fusebench.verdict.shifts import Track, blind, find_shifts, history_exit_code, orders_needed, runs_needed
+from fusebench.verdict.history.series import Figure, Series
+from fusebench.verdict.history.shifts import Track, blind, find_shifts, history_exit_code, orders_needed, runs_needed
 
 QUICK = RandomOrders(1999)
 

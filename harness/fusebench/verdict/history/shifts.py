@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import ExitCode, VerdictKind
-from ..stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels
-from ..stats.fdr import DEFAULT_RATE, select
-from ..stats.random_orders import RandomOrders
-from .exit_status import exit_code_of
-from .history import Figure, Series
+from ...schema import ExitCode, VerdictKind
+from ...stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels
+from ...stats.fdr import DEFAULT_RATE, select
+from ...stats.random_orders import RandomOrders
+from ..exit_status import exit_code_of
+from .series import Figure, Series
 
 DEFAULT_MARGIN = 0.01
 """Levels closer than 1 % are one.  The medians of five nights or more each lie within about 0.3 % of their level at 12 us and 0.5 % at

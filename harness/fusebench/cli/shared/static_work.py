@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from ..errors import UsageError
-from ..schema import ExitCode
+from ...errors import UsageError
+from ...schema import ExitCode
 from .output import print_json, print_table, remark
 
 if TYPE_CHECKING:
-    from ..evidence.records import StaticReport
-    from ..evidence.static_gate import StaticJudgement
-    from ..evidence.static_process import Progress
-    from ..evidence.targets import Target
-    from ..runner.evidence.base_checkout import BaseChoice
+    from ...evidence.records import StaticReport
+    from ...evidence.static_gate import StaticJudgement
+    from ...evidence.static_process import Progress
+    from ...evidence.targets import Target
+    from ...runner.evidence.base_checkout import BaseChoice
     from .selection import Selection
 
 
@@ -31,9 +31,9 @@ def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Tar
         UnknownNameError: a name that is none; the nearest is offered.
         UsageError: no names, and nothing to take them from.
     """
-    from ..config import find_project
-    from ..evidence.targets import TARGETS, target
-    from ..store.static_baselines import targets_with_baselines
+    from ...config import find_project
+    from ...evidence.targets import TARGETS, target
+    from ...store.static_baselines import targets_with_baselines
 
     if names:
         return [target(name) for name in dict.fromkeys(names)]
@@ -61,8 +61,8 @@ def collect_all(
     label: str = "",
 ) -> list[StaticReport]:
     """A report per target, of the kernels in `roots` (those of the selection by default); progress goes to stderr."""
-    from ..evidence.collecting import collect
-    from ..evidence.evidence_cache import EvidenceCache, cache_folder
+    from ...evidence.collecting import collect
+    from ...evidence.evidence_cache import EvidenceCache, cache_folder
 
     cache = EvidenceCache(cache_folder() if use_cache else None)
     reports = []
@@ -101,8 +101,8 @@ def judge_against(
         released: whether `old` holds released versions, whose machine code must not change.
         others: exit codes for other reasons, such as a target without a baseline.
     """
-    from ..evidence.static_gate import judge
-    from ..verdict.exit_status import static_exit_code
+    from ...evidence.static_gate import judge
+    from ...verdict.exit_status import static_exit_code
 
     keys = [case.key for case in selection.cases]
     judgements = [
@@ -115,7 +115,7 @@ def judge_against(
 
 def print_evidence(reports: Sequence[StaticReport]) -> None:
     """A table and a summary line per target."""
-    from ..report.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
+    from ...report.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
 
     for report in reports:
         print_table(EVIDENCE_COLUMNS, evidence_rows(report), title=report.target, right=EVIDENCE_NUMBERS)
@@ -124,7 +124,7 @@ def print_evidence(reports: Sequence[StaticReport]) -> None:
 
 def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
     """Print the changes, and every verdict but a plain pass."""
-    from ..report.static_table import CHANGE_COLUMNS, change_rows
+    from ...report.static_table import CHANGE_COLUMNS, change_rows
 
     rows = change_rows(judgements)
     if rows:
@@ -172,8 +172,8 @@ class StaticOptions(NamedTuple):
 
 def compare_static(selection: Selection, base: BaseChoice, options: StaticOptions) -> int:
     """Compare this checkout's compiled kernels with those of the base, and return the exit code."""
-    from ..report.static_table import verdict_line
-    from ..runner.evidence.base_checkout import name_of
+    from ...report.static_table import verdict_line
+    from ...runner.evidence.base_checkout import name_of
 
     limit = AB_MARGIN if options.margin is None else options.margin
     require_margin(limit)

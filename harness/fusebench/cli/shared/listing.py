@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..config import Project
-    from ..registry import Kernel, Op
-    from ..suites import SuiteListing
+    from ...config import Project
+    from ...registry import Kernel, Op
+    from ...suites import SuiteListing
     from .selection import Selection
 
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def kernel_rows(project: Project, kernels: Iterable[Kernel], device: str) -> lis
     """One row per kernel; `reason` says why it cannot run on `device` (`cpu` or `cuda`), `not_installed` which modules it lacks."""
     import msgspec
 
-    from ..registry.kernel import missing_modules, reason_not_runnable
+    from ...registry.kernel import missing_modules, reason_not_runnable
 
     rows = []
     for kernel in kernels:

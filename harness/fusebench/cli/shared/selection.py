@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UnknownNameError, UsageError
-from ..schema import Case, KernelId, Suite
+from ...errors import UnknownNameError, UsageError
+from ...schema import Case, KernelId, Suite
 from .output import remark
 
 if TYPE_CHECKING:
-    from ..config import Project
-    from ..registry import Collection
-    from ..registry.collection import Problem
+    from ...config import Project
+    from ...registry import Collection
+    from ...registry.collection import Problem
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -
 
     Files that fail to load are named on stderr, one line each; the rest works.
     """
-    from ..config import find_project
-    from ..registry import load_collection
+    from ...config import find_project
+    from ...registry import load_collection
 
     project = find_project()
     collection = load_collection(project.kernels_with(kernels), kernels=load_kernels)
@@ -82,7 +82,7 @@ def resolve_selection(
     if op is not None:
         collection.op(op)
     suites, refused = _choose_suites(project, collection, suite, op, all_suites)
-    from ..suites import select_cases
+    from ...suites import select_cases
 
     cases = select_cases(suites, op, case)
     if load_kernels and narrow:
@@ -92,7 +92,7 @@ def resolve_selection(
 
 def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
     """The kernels of the ops of `cases`; those of all ops where none matches, so that the error can name the nearest."""
-    from ..registry import load_collection
+    from ...registry import load_collection
 
     found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel), operators=False)
     if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
@@ -120,7 +120,7 @@ def _warn_of(problems: Iterable[Problem], project: Project) -> None:
 def _choose_suites(
     project: Project, collection: Collection, names: Sequence[str] | None, op: str | None, all_suites: bool
 ) -> tuple[tuple[Suite, ...], tuple[str, ...]]:
-    from ..suites import list_suites, load_suite
+    from ...suites import list_suites, load_suite
 
     if names:
         return _distinct([load_suite(name, project, collection.ops) for name in names]), ()

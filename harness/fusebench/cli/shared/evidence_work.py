@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..evidence.static_process import Progress
-    from ..runner.evidence.providers import EvidenceTools
+    from ...evidence.static_process import Progress
+    from ...runner.evidence.providers import EvidenceTools
 
 
 def evidence_tools() -> EvidenceTools:
     """The words of reports, and one line of progress."""
-    from ..report.counters_table import changed_rows, readings
-    from ..runner.evidence.providers import EvidenceTools
+    from ...report.counters_table import changed_rows, readings
+    from ...runner.evidence.providers import EvidenceTools
 
     return EvidenceTools(rows=changed_rows, sentences=readings, progress=_progress)
 

@@ -25,8 +25,8 @@ def console() -> Console:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", right: Iterable[str] = ()) -> None:
     """Print a table with plain column headings; columns named in `right` are aligned to the right."""
-    from ..report.escape import cleaned
-    from ..report.terminal import FittedTable
+    from ...report.escape import cleaned
+    from ...report.terminal import FittedTable
 
     out = console()
     with out.capture() as captured:
@@ -43,6 +43,6 @@ def print_json(document: Any) -> None:
 
 def remark(kind: str, message: object) -> None:
     """One line on stderr, `kind: message`, whatever line breaks the message holds."""
-    from ..report.escape import text
+    from ...report.escape import text
 
     typer.echo(f"{kind}: {text(' '.join(str(message).split()))}", err=True)

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import typer
 
-from .. import __version__
-from ..faults import known_cause, unread
-from ..schema import ExitCode
+from ... import __version__
+from ...faults import known_cause, unread
+from ...schema import ExitCode
 
 EXIT_UNREAD = 141
 """What a shell reports for a process that SIGPIPE ended: 128 + 13."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..schema import FAILED_STATUSES, Case, Result, Status
+from ...schema import FAILED_STATUSES, Case, Result, Status
 from .output import remark
 
 if TYPE_CHECKING:
     from rich.status import Status as Spinner
 
-    from ..runner.context import Reporter
+    from ...runner.context import Reporter
 
 
 def make_reporter() -> Reporter:
@@ -71,7 +71,7 @@ class PlainReporter:
         self._say(f"done in {time.monotonic() - self._started:.0f} s")
 
     def _say(self, line: str) -> None:
-        from ..report.escape import text
+        from ...report.escape import text
 
         typer.echo(text(line), err=True)
 
@@ -98,7 +98,7 @@ class LiveReporter:
         if self._spinner is not None:
             from rich.text import Text
 
-            from ..report.escape import text as safe
+            from ...report.escape import text as safe
 
             counted = f" {done}/{total}" if total else ""
             self._spinner.update(Text(safe(f"{self._case}  {text}{counted}"), no_wrap=True, overflow="ellipsis"))
@@ -108,7 +108,7 @@ class LiveReporter:
 
     def line(self, text: str, *, failed: bool = False) -> None:
         if failed:
-            from ..report.escape import text as safe
+            from ...report.escape import text as safe
 
             self._console.print(safe(f"{self._case}: {text}"), style="red")
 

@@ -1,0 +1,1 @@
+"""What commands share: options, selection, progress, output and the exit status."""
