@@ -21,6 +21,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
     {
         "cuda": "cuda-core",
         "filelock": "filelock",
+        "fsspec": "fsspec",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
         "msgspec": "msgspec",
@@ -40,7 +41,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
-EXTRAS: Mapping[str, str] = MappingProxyType({"pytest-benchmark": "pytest"})
+EXTRAS: Mapping[str, str] = MappingProxyType({"pytest-benchmark": "pytest", "fsspec": "store"})
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""
 
 
