@@ -1,10 +1,11 @@
-"""Every guide is short, wrapped, linked and in the project's words.
+"""Every guide is short, wrapped, linked and in the project's words; so are the names and texts of the source.
 
-The checks read Markdown alone. `test_documentation.py` runs the guides' commands and checks their figures.
+The checks read Markdown and source files alone. `test_documentation.py` runs the guides' commands and checks their figures.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ RETIRED = (
     r"ledgers?",
 )
 """Words of the project's past, each with one successor in the field's language."""
+RETIRED_NAMES = (*RETIRED, r"sound", r"standing", r"ending", r"decides", r"measure_again")
+"""Retired in names of the source; some of these are ordinary words of prose."""
+STORED_KEYS = {"decides", "in_doubt", "largest_planted", "planting", "standing", "truths", "twins"}
+"""Keys of records and of `--json` that keep their old name; Python names are in the field's words."""
+SOURCES = [*sorted((REPOSITORY / "harness" / "fusebench").rglob("*.py")), *sorted((REPOSITORY / "kernels").rglob("*.py"))]
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -63,6 +69,23 @@ def retired_words(text: str) -> list[str]:
     quoted = re.sub(r"<!-- .*? -->.*?<!-- end.*?-->", "", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.DOTALL)
     flat = " ".join(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", quoted).split())
     return re.findall(rf"\b(?:{'|'.join(RETIRED)})\b", flat, re.IGNORECASE)
+
+
+def retired_in_source(text: str) -> list[str]:
+    """Retired words in the names and the text literals of Python source, docstrings included; a literal that is a stored key may stay."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in STORED_KEYS:
+            found += _retired(" ".join(node.value.split()), RETIRED)
+        for name in (getattr(node, part, None) for part in ("name", "id", "attr", "arg", "asname", "module")):
+            if isinstance(name, str):
+                words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+                found += _retired(words, RETIRED_NAMES) or _retired(re.sub(r"[_.]", " ", words), RETIRED_NAMES)
+    return found
+
+
+def _retired(text: str, words: tuple[str, ...]) -> list[str]:
+    return re.findall(rf"\b(?:{'|'.join(words)})\b", re.sub(r"ground.truths?", "", text, flags=re.IGNORECASE), re.IGNORECASE)
 
 
 def missing_paths(text: str) -> list[str]:
@@ -98,6 +121,11 @@ def test_a_page_uses_no_retired_word(page: Path) -> None:
     assert retired_words(page.read_text()) == []
 
 
+def test_the_source_uses_no_retired_word() -> None:
+    found = {str(file.relative_to(REPOSITORY)): retired_in_source(file.read_text()) for file in SOURCES}
+    assert {file: words for file, words in found.items() if words} == {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken_links(page, page.read_text()) == []
@@ -125,6 +153,13 @@ def test_the_index_names_every_guide() -> None:
         (retired_words, "A case in\ndoubt is measured again."),
         (retired_words, "| peers | have no say |"),
         (retired_words, "The plantings of a pilot, and `plantings`."),
+        (retired_in_source, "class Crew: ..."),
+        (retired_in_source, "def second_look(case): ..."),
+        (retired_in_source, "run.has_a_say = True"),
+        (retired_in_source, "def require(*, held_to_rate): ..."),
+        (retired_in_source, "kernel.decides"),
+        (retired_in_source, "'Measure the cases in doubt again.'"),
+        (retired_in_source, "print(f'{name}: compared with the other side')"),
         (missing_paths, "See `tests/verdict/test_gone.py` and `tests/test_guides.py`."),
         (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gone.md)"),
         (lambda text: broken_links(REPOSITORY / "README.md", text), "[gone](docs/gate.md#no-such-heading)"),
@@ -149,3 +184,10 @@ def test_tables_code_quotations_and_keys_are_left_alone(text: str) -> None:
     assert too_wide(text) == []
     assert retired_words(text) == []
     assert broken_links(REPOSITORY / "README.md", text) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["gating = field(name='decides')", "self.spending, pending, ground_truths = 0, 1, 2", "'The ground truth decides.'"]
+)
+def test_stored_keys_and_ordinary_words_of_the_source_are_left_alone(text: str) -> None:
+    assert retired_in_source(text) == []

@@ -165,7 +165,7 @@ def test_sessions_come_after_those_that_are_stored(toy_project: Path, fusebench:
             whole,
             sessions=tuple(whole.sessions[number] for number in numbers),
             trials=tuple(_moved(one, numbers[0]) for one in whole.trials if one.place.session in numbers),
-            truths=tuple(_moved(one, numbers[0]) for one in whole.truths if one.place.session in numbers),
+            ground_truths=tuple(_moved(one, numbers[0]) for one in whole.ground_truths if one.place.session in numbers),
             components=tuple(
                 msgspec.structs.replace(one, session=one.session - numbers[0]) for one in whole.components if one.session in numbers
             ),

@@ -64,7 +64,7 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
     assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))
     assert found.verdict is not None
     assert f"measured in {PROCESSES} fresh processes, because it was a suspect after the first" in found.verdict.reason
-    assert [summary.in_doubt.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0%"] * 2
+    assert [summary.suspicion.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0%"] * 2
 
 
 def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(
@@ -83,7 +83,7 @@ def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(
 def test_without_confirmation_the_verdict_is_that_of_one_process(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
     outcome, run = slow_at_first(fusebench, project, workers, "--no-confirm")
     assert (outcome.exit_code, workers.asked_again) == (ExitCode.REGRESSION, [])
-    assert [summary.in_doubt for summary in run.cases] == ["", ""]
+    assert [summary.suspicion for summary in run.cases] == ["", ""]
 
 
 def test_the_help_says_how_many_processes_and_cases(fusebench: Fusebench) -> None:

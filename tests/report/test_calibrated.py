@@ -32,7 +32,7 @@ NOTE = CalibrationNote(
     false_regressions=0,
     false_regression_high=0.0035,
     effects=(
-        VisibleEffect(low_us=0.0, high_us=3.0, comparisons=200, smallest=None, largest_planted=0.05),
+        VisibleEffect(low_us=0.0, high_us=3.0, comparisons=200, smallest=None, largest_injected=0.05),
         VisibleEffect(low_us=3.0, high_us=10.0, comparisons=300, smallest=0.0201),
         VisibleEffect(low_us=50.0, high_us=math.inf, comparisons=300, smallest=0.0098),
     ),

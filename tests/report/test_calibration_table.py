@@ -68,7 +68,7 @@ def record(synthetic: ModuleType) -> CalibrationRecord:
         processes=5,
         sessions=("t",),
         trials=(*trials(1, VerdictKind.REGRESSION), *trials(2, VerdictKind.UNDECIDED)),
-        truths=tuple(
+        ground_truths=tuple(
             GroundTruth(place=slowed(launches), time_us=5.0, change=Estimate(1.02, 1.019, 1.021), replicates=60) for launches in (1, 2)
         ),
         components=(),
@@ -77,7 +77,7 @@ def record(synthetic: ModuleType) -> CalibrationRecord:
 
 @pytest.fixture
 def summary(record: CalibrationRecord) -> Calibration:
-    return summarise(as_trials(record.trials, record.truths))
+    return summarise(as_trials(record.trials, record.ground_truths))
 
 
 def rows_of(text: str) -> list[list[str]]:

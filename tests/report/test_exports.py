@@ -175,7 +175,7 @@ def test_pytest_benchmark_compares_two_exports(run: Run, folder: Path, project: 
 def test_pytest_benchmark_counts_the_fresh_processes_of_a_suspect_alone(
     run: Run, folder: Path, project: Project, tmp_path: Path, synthetic: ModuleType
 ) -> None:
-    suspect = [msgspec.structs.replace(run.cases[0], in_doubt="slower"), *run.cases[1:]]
+    suspect = [msgspec.structs.replace(run.cases[0], suspicion="slower"), *run.cases[1:]]
     again = [msgspec.structs.replace(one, process=1, span_ns=one.span_ns * 2) for one in samples_of(run, 5)]
     remeasured = msgspec.structs.replace(run, id="r2", cases=suspect)
     where = write_run(tmp_path / "runs", remeasured, [*samples_of(run), *again])

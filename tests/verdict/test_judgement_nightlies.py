@@ -21,7 +21,7 @@ import pytest
 from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import read_run
-from fusebench.verdict.baseline_scope import selected_part
+from fusebench.verdict.baseline_scope import scoped_baseline
 from fusebench.verdict.call_classes import call_class
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.judgement import Judgement, judge_each, launches_of
@@ -94,7 +94,7 @@ def compared() -> tuple[Compared, ...]:
     found = []
     for old, new in combinations(nightlies(), 2):
         timings = [{place(one): one for one in run.results} for run in (new, old)]
-        judgements = judge_each(without_code(new), selected_part(without_code(new), without_code(old)), RULE)
+        judgements = judge_each(without_code(new), scoped_baseline(without_code(new), without_code(old)), RULE)
         for one in judgements:
             now, then = (results.get(place(one)) for results in timings)
             if one.verdict.change is None or one.role in (Role.COMPILED, Role.PEER) or now is None or then is None:
@@ -240,12 +240,12 @@ def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     baseline, new = last_two()[0], looked_twice()
     judged = [one for one in judge_run(new, baseline, RULE).judgements if one.verdict.gating]
     assert verdicts_of(judged) == {VerdictKind.PASS: 730}
-    again = {summary.case.key: summary.in_doubt for summary in new.cases if summary.in_doubt}
+    again = {summary.case.key: summary.suspicion for summary in new.cases if summary.suspicion}
     assert len(again) == 9
     assert sum("(undecided)" in reason for reason in again.values()) == 2
     timed = [(one.case_key in again, one.measurement.processes) for one in new.results if one.measurement is not None]
-    assert {processes for in_doubt, processes in timed if in_doubt} == {8}
-    assert {processes for in_doubt, processes in timed if not in_doubt} == {1}
+    assert {processes for suspicion, processes in timed if suspicion} == {8}
+    assert {processes for suspicion, processes in timed if not suspicion} == {1}
     said = [one.verdict.reason for one in judged if f"{one.suite}:{one.case}" in again]
     assert all("measured in 8 fresh processes, because it was a suspect after the first" in reason for reason in said)
     assert len(judge_run(new, baseline, RULE).unexplained) == 2
@@ -323,7 +323,7 @@ def test_slowdowns_planted_in_real_nightlies_are_found(share: float, duration: i
     found = []
     for old, new in combinations(nightlies(), 2):
         timings = {place(one): one.measurement for one in new.results}
-        for one in judge_each(slowed(without_code(new), share), selected_part(without_code(new), without_code(old)), RULE):
+        for one in judge_each(slowed(without_code(new), share), scoped_baseline(without_code(new), without_code(old)), RULE):
             timing = timings.get(place(one))
             if one.role is not Role.FUSED or one.verdict.change is None or timing is None:
                 continue

@@ -45,7 +45,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst_first(found: Iterable[Judged]) -> list[Judged]:
-    """Those that a reader must see: gating before advisory, failures before regressions, larger slowdowns before smaller ones."""
+    """The findings for a reader: gating before advisory, failures before regressions, larger slowdowns before smaller ones."""
     seen = [one for one in found if one.needs_attention]
     return sorted(seen, key=lambda one: (not one.gating, _ORDER[one.verdict], -(one.change or 0.0), one.kernel, one.case))
 

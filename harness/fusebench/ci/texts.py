@@ -61,7 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def annotate(outcome: Outcome, declarations: Declarations, used: int = 0) -> list[str]:
-    """Workflow commands of one step, at the kernels' file and line: the worst ten, of which the last counts the rest.
+    """Workflow commands of one step, at the kernels' file and line: the worst ten; the last one counts the rest.
 
     Args:
         used: annotations that earlier steps of the job have made; fifty in all.

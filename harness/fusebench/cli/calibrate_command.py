@@ -35,7 +35,7 @@ CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 QUICK_PASSES, PASSES = 1, 2
 IDENTICAL = 24
 """A/A pairs in each pass: two passes over the twelve built-in targets and the twelve of the suite make 1152 comparisons."""
-PLANTED = 3
+INJECTED = 3
 """Pairs of each slowdown in each pass, at least."""
 
 
@@ -57,7 +57,7 @@ class BuiltIn(StrEnum):
 SUITE = "calibration"
 """What is measured on a GPU unless SELECTION says otherwise, where the project has it: every op, from 2 to 200 us."""
 TRUTH_REPLICATES = 12
-"""In each of the five fresh processes: 60 replicates know a truth at 12 us to 0.07 % (one standard error)."""
+"""In each of the five fresh processes: 60 replicates measure a ground truth at 12 us to 0.07 % (one standard error)."""
 
 WITH_JOIN = {"join", "json"}
 """The options that may stand beside --join: nothing is measured."""
@@ -87,13 +87,13 @@ def calibrate(
             help="Take no longer than about this; what was not reached by then is left out.",
         ),
     ] = None,
-    planted: Annotated[
+    injected: Annotated[
         int | None,
         typer.Option(
             "--planted",
             min=1,
             show_default=False,
-            help=f"Pairs of each injected slowdown in each measurement. Unless given {PLANTED}, and without --quick more where fewer than "
+            help=f"Pairs of each injected slowdown in each measurement. Unless given {INJECTED}, and without --quick more where fewer than "
             f"{FEWEST_TRIALS} trials of a class of calls, too few to be claimed, would come of it.",
         ),
     ] = None,
@@ -166,8 +166,8 @@ def calibrate(
             slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
             passes=passes or (QUICK_PASSES if quick else PASSES),
             identical=identical,
-            planted=planted or PLANTED,
-            trials=FEWEST_TRIALS if planted is None and not quick else 0,
+            injected=injected or INJECTED,
+            trials=FEWEST_TRIALS if injected is None and not quick else 0,
             processes=PROCESSES,
         ),
         budget_s=budget,

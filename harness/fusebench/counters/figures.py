@@ -164,7 +164,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 CLOCK_SCATTER = 5.0
 """Percent by which the times of two captures may differ.  The clocks are left alone: over five launches profiled within half a minute on an
-H200 the multiprocessors' clock varied from 1.90 to 1.99 GHz.  `fusebench ab` decides whether a kernel became faster."""
+H200 the multiprocessors' clock varied from 1.90 to 1.99 GHz.  Use `fusebench ab` to find whether a kernel became faster."""
 
 WAIT_SHOWN_FROM = 2.0
 """Percent of a warp's time: kinds of wait below it, two in three of the 17, get no row."""

@@ -24,7 +24,7 @@ METRICS = {
     "time": Metric("gpu__time_duration.sum", "ns", "from the launch's start to its end on the GPU"),
     "registers": Metric("launch__registers_per_thread", "registers", "per thread"),
     "shared_bytes": Metric("launch__shared_mem_per_block_allocated", "bytes", "per block, the system's own and rounding included"),
-    "waves": Metric("launch__waves_per_multiprocessor", "waves", "blocks over those that the GPU holds at a time"),
+    "waves": Metric("launch__waves_per_multiprocessor", "waves", "blocks over the blocks that the GPU holds at a time"),
     "multiprocessors": Metric("launch__sm_count", "multiprocessors", "that the launch may use"),
     "limit_registers": Metric("launch__occupancy_limit_registers", "blocks", "per multiprocessor, by registers"),
     "limit_shared": Metric("launch__occupancy_limit_shared_mem", "blocks", "per multiprocessor, by shared memory"),

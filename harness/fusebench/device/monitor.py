@@ -1,6 +1,6 @@
 """Watches the device throughout a measurement, from a thread of the runner (never of the timed worker).
 
-This module samples the device and reports interference since a given time; the runner decides what follows.
+This module samples the device and reports interference since a given time; the runner acts on it.
 
 Limits: it misses processes that come and go between two samples.  Where the driver lists no process at all (some containers), it misses
 processes that arrive while one of our workers holds memory; the summary counts such samples (`unlisted`).

@@ -21,7 +21,7 @@ from .user_cache import own_cache
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names Triton's `ptxas`; Inductor leaves an existing value alone."""
 ASSEMBLER_VARIABLES = {"ptxas": ASSEMBLER_VARIABLE, "ptxas-blackwell": "TRITON_PTXAS_BLACKWELL_PATH"}
-"""Triton's assemblers, and the variables that name others in their place.  Triton's version decides which one makes a GPU's code: from
+"""Triton's assemblers, and the variables that name others in their place.  Triton's version sets which one makes a GPU's code: from
 compute capability 10.0 on `ptxas-blackwell` in 3.6 and 3.7, from 9.0 on in 3.9 (`get_ptxas` in its NVIDIA backend).  Inductor leaves the
 second variable alone."""
 

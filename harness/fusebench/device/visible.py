@@ -2,7 +2,7 @@
 
 The rules are those of the CUDA programming guide (environment variables) and of the driver, as torch records it: entries after an invalid
 one are ignored; a repeated entry hides everything; a number is read as C's strtoul reads it; a UUID may be shortened as long as it stays
-unambiguous; the first entry decides whether the list holds numbers, GPU- or MIG- names.
+unambiguous; the first entry shows whether the list holds numbers, GPU- or MIG- names.
 """
 
 from __future__ import annotations

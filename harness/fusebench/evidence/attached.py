@@ -44,7 +44,7 @@ class Provider(Protocol):
         """The title of an attachment without evidence."""
 
     def explain(self, suspects: Sequence[EvidenceTarget]) -> Mapping[Key, Attachment]:
-        """Its evidence by suspect; suspects outside its subject have no entry.
+        """The evidence by suspect; suspects that it does not cover have no entry.
 
         It takes the locks that it needs itself.
 

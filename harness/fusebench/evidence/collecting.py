@@ -74,7 +74,7 @@ def collect(
                 on_progress(message)
         codes |= _known_codes(captured.values(), kernel, cache)
         for key in missing:  # cases last, so that an interrupted run leaves no case without its code
-            if captured[key].sound:
+            if captured[key].valid:
                 cache.keep_case(key, captured[key])
     ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
     if isinstance(kernel, str):

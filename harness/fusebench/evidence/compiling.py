@@ -31,7 +31,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     spill_loads: int
     block_barriers: int
     threads: int | None = None
-    """Threads per block where the compiler decides them (Triton)."""
+    """Threads per block, if the compiler sets them (Triton)."""
     dynamic_shared: int | None = None
 
 

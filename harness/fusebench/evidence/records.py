@@ -38,7 +38,7 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
     triton: str
     ptxas: str
     ptxas_blackwell: str
-    """The assembler that Triton uses for newer architectures; Triton's version decides which."""
+    """The assembler that Triton uses for newer architectures; it depends on Triton's version."""
     nvrtc: str
     nvdisasm: str
 
@@ -71,7 +71,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     block_barriers: int
     """Barriers that a block reserves: all 16 where their number is known only at run time."""
     dynamic_shared: int | None = None
-    """Bytes where the compiler decides them (Triton); otherwise the launch does."""
+    """In bytes, if the compiler sets it (Triton); otherwise the launch sets it."""
     threads: int | None = None
     """Threads per block, likewise."""
     instructions: Instructions
@@ -150,7 +150,7 @@ class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):
     not_loaded: tuple[str, ...] = ()
 
     @property
-    def sound(self) -> bool:
+    def valid(self) -> bool:
         return not self.not_loaded and all(kernel.status not in FAILED for kernel in self.kernels)
 
 

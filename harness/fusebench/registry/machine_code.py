@@ -133,7 +133,7 @@ class CubinError(FusebenchError, ValueError):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A section of the file. `size` is in bytes, also for shared memory, of which the file holds no bytes."""
+    """A section of the file. `size` is in bytes, also for shared memory, whose bytes the file does not hold."""
 
     name: str
     size: int

@@ -50,7 +50,7 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         *_found(summary.classes),
         "## Ground truth: the measured size of each injected slowdown",
         "",
-        *markdown_table(TRUTH_HEADER, [_truth_row(one) for one in record.truths], right_from=3),
+        *markdown_table(TRUTH_HEADER, [_truth_row(one) for one in record.ground_truths], right_from=3),
         "",
         "## Sources of scatter (standard deviation of the log ratio in A/A comparisons)",
         "",

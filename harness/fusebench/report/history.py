@@ -192,8 +192,8 @@ def _note(track: Track, shift: Shift) -> str:
     if shift.yardstick_moved:
         return "the yardstick moved, not this kernel"
     newest = shift is track.shifts[-1]
-    standing = "" if not newest else " (newest level)" if track.series.gating else " (newest level, advisory: not in --gate)"
-    return f"{'slower' if shift.slower else 'faster'}{standing}"
+    note = "" if not newest else " (newest level)" if track.series.gating else " (newest level, advisory: not in --gate)"
+    return f"{'slower' if shift.slower else 'faster'}{note}"
 
 
 def _style(shift: Shift) -> str:

@@ -81,7 +81,7 @@ def smallest_words(effect: VisibleEffect) -> str:
     """`2.01%`; `more than 5.00%` where even the largest injected slowdown was missed; `too few trials` where none was tried enough."""
     if effect.smallest is not None:
         return f"{effect.smallest:.2%}"
-    return f"more than {effect.largest_planted:.2%}" if effect.largest_planted else TOO_FEW
+    return f"more than {effect.largest_injected:.2%}" if effect.largest_injected else TOO_FEW
 
 
 def _seen(effects: Sequence[VisibleEffect]) -> str:

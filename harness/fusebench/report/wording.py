@@ -116,7 +116,8 @@ def count(number: int, noun: str) -> str:
 
 
 def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
-    """Each case with its results: the baseline first, then by time, then those that cover a part of the op, then what has no time."""
+    """Each case with its results: the baseline first, then by time, then kernels that cover a part of the op, then kernels without a
+    time."""
     found: dict[str, list[Result]] = {}
     for result in run.results:
         found.setdefault(result.case_key, []).append(result)

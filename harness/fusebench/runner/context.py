@@ -29,7 +29,7 @@ START = "start of further processes"
 
 
 class Reporter(Protocol):
-    """Receives progress; the command line decides how to show it.  Every method may be called often; none may raise."""
+    """Receives progress; the command line chooses the display.  Every method may be called often; none may raise."""
 
     def begin(self, cases: int) -> None:
         """The measurement of `cases` cases starts."""

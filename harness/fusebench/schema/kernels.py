@@ -23,7 +23,7 @@ class Role(StrEnum):
 
 
 class Language(StrEnum):
-    """Implementation language; it decides where the kernel can run."""
+    """Implementation language; it determines where the kernel can run."""
 
     TORCH = "torch"
     TRITON = "triton"

@@ -40,7 +40,7 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence that this case's samples were not cold as labelled, or empty. Such times are never compared."""
     repeated_rounds: int = 0
     """Rounds timed again because the device waited for the host within a call."""
-    in_doubt: str = ""
+    suspicion: str = msgspec.field(name="in_doubt", default="")
     """Why this case was a suspect after its first process, or empty. A suspect is remeasured in fresh processes: its figures come from
     these alone, and samples of process 0 do not count."""
 
@@ -124,7 +124,7 @@ class VisibleEffect(msgspec.Struct, frozen=True, kw_only=True):
     """A/A comparisons."""
     smallest: float | None
     """Smallest slowdown, as a share of the time, that was found with 95 % probability; None if no slowdown was."""
-    largest_planted: float | None = None
+    largest_injected: float | None = msgspec.field(name="largest_planted", default=None)
     """Largest slowdown that was injected often enough. A missing `smallest` is larger than this; None if no slowdown was."""
     several_launches: bool = False
     """Whether its calls make several launches each; False in older records and for timers that see no launches."""

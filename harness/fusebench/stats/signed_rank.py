@@ -1,7 +1,7 @@
 """Wilcoxon's signed-rank test and its confidence interval, exact for every symmetric distribution.
 
-The log ratio of two arms on one random placement is symmetric about the log of their true ratio: swapping the labels of two equal
-kernels only changes its sign, and a slowdown shifts it. So the test needs independent signs, but neither a normal distribution nor a finite
+The log ratio of two arms on one random placement is symmetric about the log of their true ratio: swapping the labels of an A/A
+pair only changes its sign, and a slowdown shifts it. So the test needs independent signs, but neither a normal distribution nor a finite
 variance, and replicates may differ in scatter. Everything here follows from the Walsh averages
 (x_i + x_j) / 2, i <= j: the number of them above a limit is Wilcoxon's statistic at that limit.
 

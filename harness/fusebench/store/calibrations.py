@@ -52,7 +52,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...]
     """Time of each session, UTC, ISO 8601."""
     trials: tuple[InjectedTrial, ...]
-    truths: tuple[GroundTruth, ...]
+    ground_truths: tuple[GroundTruth, ...] = msgspec.field(name="truths")
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...] = ()
 
@@ -61,11 +61,11 @@ class CalibrationTables(msgspec.Struct, frozen=True, kw_only=True):
     """The long lists of a record: the one row of its Parquet file."""
 
     trials: tuple[InjectedTrial, ...]
-    truths: tuple[GroundTruth, ...]
+    ground_truths: tuple[GroundTruth, ...] = msgspec.field(name="truths")
     components: tuple[CaseComponents, ...]
 
 
-_TABLES = CalibrationTables.__struct_fields__
+_TABLES = CalibrationTables.__struct_encode_fields__
 
 
 def join_calibration(
@@ -96,7 +96,7 @@ def write_calibration(results: Path, record: CalibrationRecord) -> Path:
     always finds the trials of a JSON file.
     """
     file = calibration_file(results, record.environment.device_name)
-    rows = [CalibrationTables(**{name: getattr(record, name) for name in _TABLES})]
+    rows = [CalibrationTables(**{name: getattr(record, name) for name in CalibrationTables.__struct_fields__})]
     content = encode_table(rows, CalibrationTables, {"fusebench.calibration_version": str(CALIBRATION_VERSION)})
     tables = file.with_name(f"{file.stem}.{hashlib.sha256(content).hexdigest()[:12]}.parquet")
     write_file(tables, content)

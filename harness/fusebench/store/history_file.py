@@ -81,7 +81,7 @@ class ReplicateTimes(msgspec.Struct, frozen=True, kw_only=True):
     late: int
     """Calls that idled inside by more than `LATE_NS` longer than the median of this arm and replicate."""
     late_opening: int
-    """Late calls among those that opened the replicate."""
+    """Late calls among the calls that opened the replicate."""
     late_after_round_0: int
 
 

@@ -2,7 +2,7 @@
 
 Two proofs, because neither sees everything.  The first tries the eviction on a buffer that fits the cache: it times a launch right after
 the buffer was touched, and again after the cache was emptied as before every timed call.  Equal times mean that the eviction emptied
-nothing.  The second looks at speed: no cold call moves its bytes faster than the device's memory.  Calls of a few megabytes are bound by
+nothing.  The second checks the speed: no cold call moves its bytes faster than the device's memory.  Calls of a few megabytes are bound by
 latency and stay below that limit even when warm, so the first proof is needed.
 """
 

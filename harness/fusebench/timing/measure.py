@@ -91,21 +91,21 @@ def measure_case(
     generator = torch.Generator(device=device).manual_seed(seed)
     timings = CaseTimings()
     judge = _judge_of(specs, pairs, looks, plan)
-    ending = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
+    length = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, _copied_by(spec))}
     specs = _grouped(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
     with timings.phase("inputs"):
         values = op.buffers(params, device=device, generator=generator)
         own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
         prepare = Preparation(device, plan.cache)
-    for replicate in range(ending.replicates):
+    for replicate in range(length.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
             break
         on_call("")
         with timings.phase("placements"):
             placement = Placement(op, params, values, device, rng)
-            arms = _placed(placement, _without(specs, ending.idle_arms() - kept), own_values, rng, on_call)
+            arms = _placed(placement, _without(specs, length.idle_arms() - kept), own_values, rng, on_call)
         with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
@@ -128,9 +128,9 @@ def measure_case(
             timed = time_rounds(rounds, timer, prepare)
         taken = timings.take_in(case_key, replicate, timed)
         prepare.learn(taken)
-        on_replicate(replicate + 1, ending.replicates)
-        ending.add(taken)
-        if ending.over:
+        on_replicate(replicate + 1, length.replicates)
+        length.add(taken)
+        if length.over:
             break
     if judge is not None:
         timings.compared = judge.compared()

@@ -136,7 +136,7 @@ def _relative_growth(new: tuple[float, float], old: tuple[float, float]) -> floa
     """Growth of an error, relative to the split chain's where that is known.  `new` and `old`: the kernel's own error, the split chain's.
 
     A record keeps the figures of the output and the magnitude of inputs on which the kernel compared worst.  That need not be the same one
-    on both sides, and errors grow with the magnitude, which goes from 1e-3 to 1e3: absolute ones differ by as much for no reason.
+    in both records, and errors grow with the magnitude, which goes from 1e-3 to 1e3: absolute ones differ by as much for no reason.
     """
     relative = new[1] > 0 and old[1] > 0
     above, below = (own / split if relative else own for own, split in (new, old))

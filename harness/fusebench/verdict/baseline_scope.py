@@ -12,7 +12,7 @@ import msgspec
 from ..schema import Case, KernelId, Run
 
 
-def selected_part(run: Run, baseline: Run) -> Run:
+def scoped_baseline(run: Run, baseline: Run) -> Run:
     """`baseline` reduced to the suites, op, cases and kernels that `run` was asked for."""
     part = _without_suites(baseline, _absent_suites(run, baseline))
     return _of_kernels(_of_cases(part, run), run)
@@ -54,7 +54,7 @@ def _without_suites(baseline: Run, suites: Collection[str]) -> Run:
 def _of_cases(baseline: Run, run: Run) -> Run:
     """`baseline` without the cases that `run` was not asked for, by op or by glob.
 
-    Its suites stay, also those of which nothing is left: a case that is new to one of them is no case of another suite.
+    Its suites stay, even empty ones: a case that is new to one of them belongs to no other suite.
     """
     op, glob = run.selected_op, run.selected_cases
 

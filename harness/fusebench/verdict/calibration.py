@@ -148,7 +148,7 @@ def _rate(trials: Sequence[Trial], kind: VerdictKind) -> Rate:
 
 
 def as_trials(
-    trials: Iterable[InjectedTrial], truths: Iterable[GroundTruth], limits_us: Sequence[float] = DURATION_CLASSES_US
+    trials: Iterable[InjectedTrial], ground_truths: Iterable[GroundTruth], limits_us: Sequence[float] = DURATION_CLASSES_US
 ) -> list[Trial]:
     """The trials, each under the slowdown that was truly injected.
 
@@ -156,7 +156,7 @@ def as_trials(
     group's mean ground truth.  An injection without a known ground truth (`TRUTH_FACTOR`) does not count; `uncounted` names it.
     """
     kept = list(trials)
-    known = {truth.place: truth.change.value - 1 for truth in truths if _known(truth)}
+    known = {truth.place: truth.change.value - 1 for truth in ground_truths if _known(truth)}
     nominals = sorted({trial.place.nominal for trial in kept} - {0.0})
     sizes: dict[tuple[bool, int, float], dict[InjectionPlace, float]] = defaultdict(dict)
     groups: dict[InjectionPlace, tuple[bool, int, float]] = {}
@@ -182,9 +182,9 @@ def as_trials(
     ]
 
 
-def uncounted(trials: Iterable[InjectedTrial], truths: Iterable[GroundTruth]) -> list[str]:
+def uncounted(trials: Iterable[InjectedTrial], ground_truths: Iterable[GroundTruth]) -> list[str]:
     """One sentence for each injection whose ground truth is not known."""
-    measured = {truth.place: truth for truth in truths}
+    measured = {truth.place: truth for truth in ground_truths}
     found = []
     for place in dict.fromkeys(trial.place for trial in trials if trial.place.nominal > 0):
         truth = measured.get(place)

@@ -14,7 +14,7 @@ import msgspec
 from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind
 from ..stats.paired import describe_change
 from .accuracy_change import less_accurate
-from .baseline_scope import not_selected, selected_part
+from .baseline_scope import not_selected, scoped_baseline
 from .exit_status import exit_code_of, explain_advisory
 from .fdr_control import fdr_controlled
 from .judgement import Judgement, judge_each, results_by_place
@@ -81,7 +81,7 @@ def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
     if baseline is None:
         verdicts = _verdicts(run, {})
         return RunJudgement(verdicts=verdicts, exit_code=_run_exit_code(run, verdicts))
-    part = selected_part(run, baseline)
+    part = scoped_baseline(run, baseline)
     suites, cases = not_selected(baseline, part)
     judgements = fdr_controlled(judge_each(run, part, rule), run, part, rule)
     aa_pairs = aa_pairs_of(judgements, run)

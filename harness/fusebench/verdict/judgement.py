@@ -53,7 +53,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
     """One judgement for every kernel and case that either run measured, checked or failed.
 
-    Kernels that neither run could run (declined, not runnable) have none, nor have those that cover a part of their op,
+    Kernels that neither run could run (declined, not runnable) have none, nor do kernels that cover a part of their op,
     unless they failed.  Order: the run's, then what is missing from it.
     """
     judge = _Judge(run, baseline, rule)
@@ -140,7 +140,7 @@ class _Judge:
             # A common slowdown of all kernels is not noise of this one: it needs a cause, as a regression does.
             by_times = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
             speed = verdict_on_unchanged(by_times, self.other_differences)
-        if change is not None and self.new_cases[new.case_key].in_doubt and new.measurement is not None:
+        if change is not None and self.new_cases[new.case_key].suspicion and new.measurement is not None:
             again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
         verdict = with_accuracy(speed, new.accuracy, old.accuracy)

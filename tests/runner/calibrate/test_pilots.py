@@ -77,7 +77,7 @@ def test_the_nearest_as_a_ratio_plants_a_slowdown() -> None:
     assert missing == {}
 
 
-def test_a_slowdown_that_a_wave_leaps_over_is_named_and_not_planted() -> None:
+def test_a_slowdown_that_a_wave_leaps_over_is_named_and_not_injected() -> None:
     values, missing = fitting_values((0.005, 0.02, 0.05), seen(_16=0.0052, _32=0.0056, _48=0.048, _64=0.049))
     assert values == {0.005: 16, 0.05: 64}
     assert missing == {0.02: "of 4 values from 16 to 64 the nearest, 48, is 4.80% slower, not within a factor of 1.5"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fusebench.registry import Collection, load_collection
-from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, PLANTED_KERNEL, SPINNING_KERNEL
+from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, SPINNING_KERNEL, WAITING_KERNEL
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def planted() -> Collection:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", [PLANTED_KERNEL, SPINNING_KERNEL])
+@pytest.mark.parametrize("kernel", [WAITING_KERNEL, SPINNING_KERNEL])
 @pytest.mark.parametrize("elements", [1, 1000, 2**20 + 3])
 def test_a_vector_is_negated_whatever_the_delay(planted: Collection, kernel: str, elements: int) -> None:
     import torch
@@ -32,7 +32,7 @@ def test_a_vector_is_negated_whatever_the_delay(planted: Collection, kernel: str
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize(("kernel", "launches"), [(PLANTED_KERNEL, 2), (SPINNING_KERNEL, 1)])
+@pytest.mark.parametrize(("kernel", "launches"), [(WAITING_KERNEL, 2), (SPINNING_KERNEL, 1)])
 def test_a_longer_delay_takes_longer_by_as_much(planted: Collection, kernel: str, launches: int) -> None:
     import torch
 

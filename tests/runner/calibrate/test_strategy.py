@@ -26,7 +26,7 @@ from fusebench.verdict.calibration import FEWEST_TRIALS
 from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, subject
 
 
-def test_equal_arms_pass_and_planted_ones_are_found(cpu: Device, reporter: Any) -> None:
+def test_equal_arms_pass_and_injected_slowdowns_are_found(cpu: Device, reporter: Any) -> None:
     found = calibrate(cpu, reporter)
     assert len(of(found, 0.0)) == 2 * 2 * 4
     assert {one.verdict for one in of(found, 0.0)} <= {VerdictKind.PASS, VerdictKind.UNDECIDED}
@@ -58,8 +58,8 @@ def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_
     for worker in pool.started:
         (task,) = worker.tasks
         assert task.lengths is not None
-        truths = 1 + len(options().slowdowns)
-        assert sorted(task.lengths.values()) == sorted([12] * truths + [max(12, one.replicates) for one in claimed])
+        ground_truths = 1 + len(options().slowdowns)
+        assert sorted(task.lengths.values()) == sorted([12] * ground_truths + [max(12, one.replicates) for one in claimed])
 
 
 def test_a_process_that_deceives_the_first_stage_is_no_false_alarm(cpu: Device, reporter: Any) -> None:
@@ -134,7 +134,7 @@ def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: 
 
     found = calibrate(cpu, reporter, fresh={"before_asked": interrupted})
     assert not found.complete
-    assert {truth.place.injection for truth in found.truths} == {Injection.ROWS}
+    assert {truth.place.injection for truth in found.ground_truths} == {Injection.ROWS}
     assert len(of(found, 0.0)) == 4, "equal kernels of a visit that was not confirmed count for nothing"
 
 
@@ -174,7 +174,7 @@ def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter:
     small = msgspec.structs.replace(cpu, memory_bytes=1000)
     native = FakeWorker()
     large = msgspec.structs.replace(subject(), bytes=60)
-    found = found_on(small, options(passes=1, planted=2), reporter, [large], FakePool(native))
+    found = found_on(small, options(passes=1, injected=2), reporter, [large], FakePool(native))
     sizes = [len(task.pairs) for task in native.tasks if task.looks is not None]
     assert sizes == [3, 3, 2], "40 % of 1000 bytes hold three pairs of two arms with 60 bytes each"
     assert [len(task.pairs) for task in native.tasks if task.looks is None] == [3, 3, 3], "the pilot likewise: equal arms and eight raised"
@@ -183,7 +183,7 @@ def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter:
 
 
 def test_several_pairs_of_each_slowdown_are_measured_where_asked_for(cpu: Device, reporter: Any) -> None:
-    found = calibrate(cpu, reporter, planted=3, passes=1)
+    found = calibrate(cpu, reporter, injected=3, passes=1)
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION] * 2 * 3
 
 
@@ -201,7 +201,7 @@ def test_the_record_is_read_back_and_more_is_added_to_it(cpu: Device, reporter: 
     later = msgspec.structs.replace(calibrate(cpu, reporter), created="2030-01-01T00:00:00+00:00")
     both = joined(stored, record_of(later, options(), environment))
     assert (both.note.comparisons, len(both.sessions)) == (2 * first.note.comparisons, 2)
-    assert {truth.place.session for truth in both.truths} == {trial.place.session for trial in both.trials} == {0, 1}
+    assert {truth.place.session for truth in both.ground_truths} == {trial.place.session for trial in both.trials} == {0, 1}
     assert {one.session for one in both.components} == {0, 1}
     changed = options(plan=SamplingPlan(replicates=12, rounds=9, cache=CacheState.WARM, trim=0.1))
     again = calibrate(cpu, reporter)
@@ -236,10 +236,17 @@ def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: 
     few = record_of(calibrate(cpu, reporter), options(), environment)
     (found,) = summary_of(few).classes[0].found.values()
     assert 0 < found.count == found.total < FEWEST_TRIALS
-    assert (few.note.effects[0].smallest, few.note.effects[0].largest_planted) == (None, None)
+    assert (few.note.effects[0].smallest, few.note.effects[0].largest_injected) == (None, None)
     # The same trials as often as it takes.
     repeated = msgspec.structs.replace(few, trials=few.trials * FEWEST_TRIALS)
     found = Found(
-        trials=repeated.trials, truths=few.truths, components=(), warnings=(), timer="host", created="t", seconds=1.0, complete=True
+        trials=repeated.trials,
+        ground_truths=few.ground_truths,
+        components=(),
+        warnings=(),
+        timer="host",
+        created="t",
+        seconds=1.0,
+        complete=True,
     )
     assert record_of(found, options(), environment).note.effects[0].smallest == pytest.approx(0.02, rel=0.1)

@@ -1,4 +1,4 @@
-"""What a calibration measures: subjects, and the arms that make them slower by a planted share."""
+"""The targets of a calibration, and the arms that slow them down by a known share."""
 
 from __future__ import annotations
 

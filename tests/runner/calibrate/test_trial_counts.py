@@ -45,12 +45,12 @@ def test_no_subject_has_fewer_than_asked_for() -> None:
     assert injected_counts({0: pilot(5.0, 0.01)}, passes=2, fewest=3, trials=0) == {0: {0.01: 3}}
 
 
-def test_a_calibration_of_one_subject_per_class_can_claim_what_it_planted(cpu: Device, reporter: Any) -> None:
+def test_a_calibration_of_one_target_per_class_can_claim_what_it_injected(cpu: Device, reporter: Any) -> None:
     """Planted pairs alone, three in a pass, are too few to be claimed."""
     environment = environment_of(cpu, Path())
     claims = {}
     for trials in (0, FEWEST_TRIALS):
-        found = calibrate(cpu, reporter, planted=3, trials=trials)
+        found = calibrate(cpu, reporter, injected=3, trials=trials)
         assert len(of(found, 0.02)) == 2 * max(trials, 2 * 3)
         claims[trials] = [one.smallest_found for one in summary_of(record_of(found, options(), environment)).classes]
     assert claims[0] == [None, None]

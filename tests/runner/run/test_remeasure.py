@@ -58,7 +58,7 @@ def time_us(run: Run, case: str) -> float:
 def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_kept(bench: Bench, cases: list[Case]) -> None:
     run, samples = remeasured(bench, cases, ["scale:second"])
     assert [time_us(run, case.name) for case in cases] == pytest.approx([FIRST_US, AGAIN_US, FIRST_US])
-    assert [summary.in_doubt for summary in run.cases] == ["", "planted", ""]
+    assert [summary.suspicion for summary in run.cases] == ["", "planted", ""]
     timing = by_kernel(run, "second")[GOOD].measurement
     assert timing is not None
     assert (timing.processes, timing.replicates) == (PROCESSES, PROCESSES * 2)
@@ -88,7 +88,7 @@ def test_a_case_that_takes_the_results_of_a_suspect_takes_the_new_ones(bench: Be
     run, _ = remeasured(bench, [case, again], [case.key])
     assert (time_us(run, "even"), time_us(run, "again")) == pytest.approx((AGAIN_US, AGAIN_US))
     first, second = run.cases
-    assert (second.case, second.same_as, second.in_doubt) == (again, case.key, "planted")
+    assert (second.case, second.same_as, second.suspicion) == (again, case.key, "planted")
     assert second.copy_us == first.copy_us
     assert {result.suite for result in run.results if result.case == "again"} == {"model"}
 
@@ -103,7 +103,7 @@ def test_a_kernel_that_fails_in_a_fresh_process_has_failed_and_the_others_keep_t
     kept = by_kernel(run, "first")[SPLIT].measurement
     assert kept is not None
     assert kept.processes == 1
-    assert run.cases[0].in_doubt == "", "its figures are those of the first process"
+    assert run.cases[0].suspicion == "", "its figures are those of the first process"
     assert any("could not be remeasured" in text for text in run.warnings)
 
 
@@ -125,7 +125,7 @@ def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(
 
     run, samples = remeasured(bench, cases, ["scale:first"], warm)
     assert time_us(run, "first") == pytest.approx(FIRST_US)
-    assert (run.cases[0].in_doubt, run.cases[0].not_cold) == ("", "")
+    assert (run.cases[0].suspicion, run.cases[0].not_cold) == ("", "")
     assert {one.process for one in samples} == {0}
     assert any("scale:first" in text and "could not be remeasured" in text and "not cold" in text for text in run.warnings)
 
@@ -143,7 +143,7 @@ def test_a_device_that_becomes_unfit_keeps_what_was_measured_first(bench: Bench,
 def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:
     many = [msgspec.structs.replace(case, name=f"case{number}", params={"size": 1024 + number}) for number in range(MOST_CASES + 2)]
     run, _ = remeasured(bench, many, [one.key for one in many])
-    assert sum(summary.in_doubt != "" for summary in run.cases) == MOST_CASES
+    assert sum(summary.suspicion != "" for summary in run.cases) == MOST_CASES
     assert any(f"{MOST_CASES + 2} cases are suspects" in text for text in run.warnings)
 
 
@@ -151,7 +151,7 @@ def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: 
     now = iter(range(0, 10_000, 30))
     monkeypatch.setattr(engine_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
     run, _ = remeasured(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
-    assert [summary.in_doubt != "" for summary in run.cases] == [True, False, False]
+    assert [summary.suspicion != "" for summary in run.cases] == [True, False, False]
     (left,) = [text for text in run.warnings if "the budget" in text]
     assert left.endswith("scale:second")
     assert run.complete, "every case was measured"
@@ -218,7 +218,7 @@ def test_a_run_that_was_interrupted_while_it_remeasured_goes_on_with_it(
     run = engine.record()
     assert {task.case.name for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)} == {"third"}
     assert by_kernel(run, "first")[SPLIT].status is Status.CRASHED
-    assert [summary.in_doubt != "" for summary in run.cases] == [False, True, True]
+    assert [summary.suspicion != "" for summary in run.cases] == [False, True, True]
     assert run.complete
 
 

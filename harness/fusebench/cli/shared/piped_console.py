@@ -12,5 +12,5 @@ class PipedConsole(Console):
     """Rich's console exits with 1 on a closed pipe; here 1 means a regression."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError, as writing without rich does (`ending.exit_code_of` gives it an exit code)."""
+        """Raise BrokenPipeError, as writing without rich does (the entry point gives it an exit code)."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -1,4 +1,4 @@
-"""The subject of a command: the project, its ops and kernels, and the cases that the SELECTION options choose."""
+"""The selection of a command: the project, its ops and kernels, and the cases that the SELECTION options choose."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ def _choose_suites(
     listings = list_suites(project, collection.ops)
     known = [listing.name for listing in listings]
     if all_suites:
-        sound = [load_suite(listing.name, project, collection.ops) for listing in listings if not listing.problem]
+        valid = [load_suite(listing.name, project, collection.ops) for listing in listings if not listing.problem]
         if op is not None:
-            sound = [one for one in sound if any(each.op == op for each in one.cases)]
-        return tuple(sound), tuple(listing.problem for listing in listings if listing.problem)
+            valid = [one for one in valid if any(each.op == op for each in one.cases)]
+        return tuple(valid), tuple(listing.problem for listing in listings if listing.problem)
     if op is not None and op in known:
         return (load_suite(op, project, collection.ops),), ()
     there_are = f"there are {', '.join(known)}" if known else "this project has none; pass a path to a TOML file"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Target]:
-    """The targets called `names`, once each; with `gate` and without names, those that have a baseline.
+    """The targets called `names`, once each; with `gate` and without names, the targets with a baseline.
 
     Raises:
         UnknownNameError: a name that is none; the nearest is offered.

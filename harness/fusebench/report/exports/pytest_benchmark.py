@@ -58,7 +58,7 @@ def pytest_benchmark_json(run: Run, folder: Path) -> str:
 
 def _counted(run: Run, samples: Any) -> Any:
     """The samples that the run's figures stand on: of a case that was measured again in fresh processes, theirs alone."""
-    again = {summary.case.key for summary in run.cases if summary.in_doubt}
+    again = {summary.case.key for summary in run.cases if summary.suspicion}
     return samples[~(samples["case"].isin(again) & (samples["process"] == 0))]
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_HISTORY_LINES = 60
-"""Series drawn on a page: those that moved, then others; the site has a page for every one."""
+"""Series drawn on a page: series that moved first; the site has a page for every series."""
 
 Spreads = Mapping[tuple[str, str], Spread]
 """By case key and kernel id."""

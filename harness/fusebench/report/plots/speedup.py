@@ -30,7 +30,7 @@ _COLOURS = {
 }
 _ROLE_ORDER = (Role.SPLIT, Role.COMPILED, Role.PEER, Role.FUSED)
 _TITLE_LETTERS = 13
-"""Letters of the title in an inch: it takes 14.6 of those that `sampling` is made of."""
+"""Letters of the title per inch; the letters of `sampling` average 14.6."""
 _ERROR_BAR = {"elinewidth": 1.0, "ecolor": "#222222", "capsize": 2}
 
 

@@ -48,7 +48,7 @@ class KernelPair(msgspec.Struct, frozen=True):
 
 
 class Revisions:
-    """The kernels of this checkout (head) and those that they are compared with (base)."""
+    """The kernels of this checkout (head) and of the revision it is compared with (base)."""
 
     def __init__(self, head: Collection, base: Collection) -> None:
         self.head, self.base = head, base

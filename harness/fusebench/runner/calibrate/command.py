@@ -32,7 +32,7 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     targets: Sequence[CalibrationTarget]
     options: CalibrationOptions
     add: bool = False
-    """Whether the session joins those that are stored, instead of replacing them."""
+    """Whether the session joins the stored sessions instead of replacing them."""
 
 
 def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tuple[Found, CalibrationRecord, Path]:

@@ -36,16 +36,16 @@ class GroundTruths:
             self.times_us[where].append(means[pair.old])
         self.rounds.append(_round_logs(samples, pairs[0]))
 
-    def truths(self) -> list[GroundTruth]:
+    def ground_truths(self) -> list[GroundTruth]:
         """One per injected slowdown; equal arms have none."""
-        return [_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
+        return [_ground_truth(where, self.logs[where], self.times_us[where]) for where in self.logs if where.nominal > 0]
 
     def scatter(self, target: CalibrationTarget, time_us: float) -> CaseComponents:
         """The components of variance of the target's kernel, which takes `time_us`, compared with itself."""
         return CaseComponents(session=0, case=target.case.key, kernel=target.kernel, time_us=time_us, components=components(self.rounds))
 
 
-def _truth(where: InjectionPlace, logs: Sequence[float], times: Sequence[float]) -> GroundTruth:
+def _ground_truth(where: InjectionPlace, logs: Sequence[float], times: Sequence[float]) -> GroundTruth:
     change = repeated_interval(logs, TRUTH_LEVEL_TAIL, looks=1)
     return GroundTruth(place=where, time_us=math.fsum(times) / len(times), change=change, replicates=len(logs))
 

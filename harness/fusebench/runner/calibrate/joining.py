@@ -73,7 +73,7 @@ def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: st
             new,
             sessions=(*earlier.sessions, *new.sessions),
             trials=(*earlier.trials, *_placed(new.trials, first)),
-            truths=(*earlier.truths, *_placed(new.truths, first)),
+            ground_truths=(*earlier.ground_truths, *_placed(new.ground_truths, first)),
             components=(*earlier.components, *_of_components(new.components, first)),
             warnings=(*earlier.warnings, *new.warnings),
         )

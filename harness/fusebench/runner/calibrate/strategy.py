@@ -35,7 +35,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
 
     trials: tuple[InjectedTrial, ...]
-    truths: tuple[GroundTruth, ...]
+    ground_truths: tuple[GroundTruth, ...]
     components: tuple[CaseComponents, ...]
     warnings: tuple[str, ...]
     timer: str
@@ -59,7 +59,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         self._pilots: dict[int, Pilot] = {}
         self._fresh: Sequence[WorkerProcess] = ()
         self._pending: list[Pending] = []
-        self._truths: dict[int, GroundTruths] = {}
+        self._ground_truths: dict[int, GroundTruths] = {}
         self._unfit = ""
 
     @property
@@ -77,7 +77,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             if (pilot := make_pilot(target, self.options.slowdowns, self.context)) is not None:
                 self._pilots[place] = pilot
         options = self.options
-        counts = injected_counts(self._pilots, options.passes, options.planted, options.trials)
+        counts = injected_counts(self._pilots, options.passes, options.injected, options.trials)
         self._fresh = self.context.fresh(options.processes)
         return [
             Visit(number, place, items[place], pilot, counts[place])
@@ -86,15 +86,15 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         ]
 
     def work_on(self, unit: Visit, number: int) -> VisitWork:
-        return VisitWork(unit, self.options, self.context, self._fresh, first=unit.place not in self._truths)
+        return VisitWork(unit, self.options, self.context, self._fresh, first=unit.place not in self._ground_truths)
 
     def keep(self, unit: Visit, work: VisitWork, *, finished: bool) -> None:
         """Keep what the visit found when it is over, and nothing of it before."""
         if not finished or not work.found:
             return
         self._pending += work.found
-        if work.truths is not None:
-            self._truths[unit.place] = work.truths
+        if work.ground_truths is not None:
+            self._ground_truths[unit.place] = work.ground_truths
 
     def stopped(self, done: int, units: int, budget: Budget) -> None:
         self.context.warn(f"{budget} ended after {done} of {units} visits; raise --budget for more")
@@ -122,9 +122,9 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             raise DeviceUnfitError(f"no target was measured on {context.device}: {'; '.join(context.warnings) or 'there is none'}")
         return Found(
             trials=tuple(self._concluded()),
-            truths=tuple(truth for one in self._truths.values() for truth in one.truths()),
+            ground_truths=tuple(truth for one in self._ground_truths.values() for truth in one.ground_truths()),
             components=tuple(
-                one.scatter(self._targets[place], self._pilots[place].time_us) for place, one in self._truths.items() if one.rounds
+                one.scatter(self._targets[place], self._pilots[place].time_us) for place, one in self._ground_truths.items() if one.rounds
             ),
             warnings=tuple(context.distinct_warnings),
             timer=context.timer,

@@ -16,7 +16,7 @@ NOT_COUNTED = "not counted: "
 
 def summary_of(record: CalibrationRecord) -> Calibration:
     """False-alarm rate, detection rates and scatter of replicates by class of calls: by duration, and one launch apart from several."""
-    return summarise(as_trials(record.trials, record.truths))
+    return summarise(as_trials(record.trials, record.ground_truths))
 
 
 def record_of(found: Found, options: CalibrationOptions, environment: Environment) -> CalibrationRecord:
@@ -41,7 +41,7 @@ def record_of(found: Found, options: CalibrationOptions, environment: Environmen
         processes=options.processes,
         sessions=(found.created,),
         trials=found.trials,
-        truths=found.truths,
+        ground_truths=found.ground_truths,
         components=found.components,
         warnings=found.warnings,
     )
@@ -51,7 +51,7 @@ def record_of(found: Found, options: CalibrationOptions, environment: Environmen
 def summed_up(record: CalibrationRecord) -> CalibrationRecord:
     """The record with its note, and warnings for trials that are not counted, both made from all trials by today's rules."""
     kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
-    left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.truths)]
+    left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.ground_truths)]
     return msgspec.structs.replace(record, warnings=(*kept, *left_out), note=_note(record))
 
 
@@ -74,6 +74,6 @@ def claim_of(one: ClassSummary) -> VisibleEffect:
         high_us=one.high_us,
         comparisons=one.false_regressions.total,
         smallest=one.smallest_found,
-        largest_planted=one.largest_tried,
+        largest_injected=one.largest_tried,
         several_launches=one.several_launches,
     )

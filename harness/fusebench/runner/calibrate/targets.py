@@ -22,10 +22,10 @@ from ..workers.remarks import label_refused
 
 CALIBRATION_KERNELS = Path(__file__).parents[2] / "calibration_kernels"
 """A kernels folder of fusebench's own, with the op `planted`."""
-PLANTED_KERNEL = "planted/negate_and_wait@1"
-"""One launch; with a delay two on a GPU, of which the second waits."""
+WAITING_KERNEL = "planted/negate_and_wait@1"
+"""One launch; on a GPU with a delay two launches, and the second waits."""
 SPINNING_KERNEL = "planted/negate_and_spin@2"
-"""One launch, which waits: a GPU's delay within a kernel."""
+"""One launch that waits: a delay within a GPU kernel."""
 ROW_KEYS = ("tokens", "rows", "elements")
 """Parameters whose work grows in proportion to them."""
 DELAY_KEY = "delay_ns"
@@ -91,17 +91,18 @@ class Way(StrEnum):
     DELAY = "delay"
     """One launch that waits longer."""
     CHAIN = "chain"
-    """Two launches, of which the second waits longer."""
+    """Two launches; the second waits longer."""
 
 
 def built_in_targets(device_kind: str, ways: Container[str] = frozenset(Way)) -> list[CalibrationTarget]:
-    """The op `planted` in sizes from about 2 to 200 us, slowed down in each of `ways`.  A CPU has no launches, and so no chains of them."""
+    """The op `planted` in sizes from about 2 to 200 us, slowed down in each of `ways`. A CPU has no launches, hence no chains of
+    launches."""
     on_gpu = device_kind == "cuda"
     sizes = GPU_ELEMENTS if on_gpu else CPU_ELEMENTS
     kernels = {
-        Way.ROWS: (PLANTED_KERNEL, sizes),
-        Way.DELAY: (SPINNING_KERNEL if on_gpu else PLANTED_KERNEL, sizes),
-        Way.CHAIN: (PLANTED_KERNEL, CHAIN_ELEMENTS if on_gpu else ()),
+        Way.ROWS: (WAITING_KERNEL, sizes),
+        Way.DELAY: (SPINNING_KERNEL if on_gpu else WAITING_KERNEL, sizes),
+        Way.CHAIN: (WAITING_KERNEL, CHAIN_ELEMENTS if on_gpu else ()),
     }
     return [_built_in(way, kernel, size) for way, (kernel, counts) in kernels.items() if way in ways for size in counts]
 
@@ -156,7 +157,7 @@ def comparing(target: CalibrationTarget, identical: int, counts: Mapping[float, 
     pairs: list[Pair] = []
     nominals: dict[str, float] = {}
     for nominal, number in wanted:
-        name = f"{f'planted {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
+        name = f"{f'injected {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
         params = {**target.case.params, target.key: values[nominal]} if nominal else None
         arms += [
             ExtraArm(name=f"{name}: new", kernel=target.kernel, params=params),

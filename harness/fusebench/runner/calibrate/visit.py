@@ -37,10 +37,10 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of every target."""
     identical: int
     """Pairs of identical arms in each."""
-    planted: int = 1
+    injected: int = 1
     """Pairs of each slowdown in each, at least."""
     trials: int = 0
-    """Trials of each slowdown in each class of calls after all passes: visits hold more than `planted` pairs where that takes more."""
+    """Trials of each slowdown in each class of calls after all passes: a visit holds more than `injected` pairs if that needs more."""
     processes: int = PROCESSES
 
 
@@ -52,8 +52,8 @@ class Visit(NamedTuple):
     """The target's place among all targets."""
     target: CalibrationTarget
     pilot: Pilot
-    planted: Mapping[float, int]
-    """By slowdown, how many pairs of it are measured."""
+    injected: Mapping[float, int]
+    """By slowdown, the number of its pairs to measure."""
 
     @property
     def case(self) -> Case:
@@ -75,14 +75,14 @@ class Pending(msgspec.Struct, kw_only=True):
 
 
 class VisitWork:
-    """The work of one visit; `found` and `truths` are whole once it is over."""
+    """The work of one visit; `found` and `ground_truths` are whole once it is over."""
 
     def __init__(
         self, visit: Visit, options: CalibrationOptions, context: MeasuringContext, fresh: Sequence[Worker], *, first: bool
     ) -> None:
         """`first`: whether fresh processes also measure each injected slowdown by itself, for its ground truth."""
         self.found: list[Pending] = []
-        self.truths = GroundTruths() if first else None
+        self.ground_truths = GroundTruths() if first else None
         self._visit, self._options, self._context, self._fresh = visit, options, context, fresh
 
     def measure(self, seconds: float | None) -> None:
@@ -96,7 +96,7 @@ class VisitWork:
         visit, target, context = self._visit, self._visit.target, self._context
         pending: list[Pending] = []
         values = visit.pilot.values
-        wanted = comparing(target, self._options.identical, visit.planted, values)
+        wanted = comparing(target, self._options.identical, visit.injected, values)
         for part in wanted.batches(pairs_at_once(target, values.values(), context.device.memory_bytes)):
             reply = measure_pairs(target, part.arms, part.pairs, context.pool.native, context, looks=self._options.looks)
             if reply is None:
@@ -113,35 +113,35 @@ class VisitWork:
         return pending
 
     def _confirm(self) -> None:
-        """The second stage: every claimed change again in every fresh process, and for `truths` each injected slowdown by itself."""
+        """The second stage: every claimed change again in every fresh process, and for `ground_truths` each injected slowdown by itself."""
         visit, fresh = self._visit, self._fresh
         claims = [one for one in self.found if one.compared.finding.claims_change]
-        # Long ones together: what is measured beside them ends with them.
+        # Long ones together: pairs of one group end with its longest.
         claims.sort(key=lambda one: placements_for(one.compared.finding))
         values = visit.pilot.values
         # Beside the first group every injected slowdown and a pair of equal arms are measured by themselves.
         room = pairs_at_once(visit.target, values.values(), self._context.device.memory_bytes) - len(values) - 1
         size = max(1, min(CONFIRMED_AT_ONCE, room))
         groups = [claims[start : start + size] for start in range(0, len(claims), size)]
-        if self.truths is not None and not groups:
+        if self.ground_truths is not None and not groups:
             groups = [[]]
-        self._context.reporter.note(f"{len(claims)} findings, held against {len(fresh)} fresh processes")
+        self._context.reporter.note(f"{len(claims)} findings, to be confirmed by {len(fresh)} fresh processes")
         for worker in fresh:
             for number, group in enumerate(groups):
-                self._confirm_in(worker, group, self.truths if number == 0 else None)
+                self._confirm_in(worker, group, self.ground_truths if number == 0 else None)
 
     def _confirm_in(self, worker: Worker, claims: Sequence[Pending], found: GroundTruths | None) -> None:
         """Measure the claims again in one fresh process, each in a pair of its own; with `found`, each injected slowdown by itself."""
         target, values, plan = self._visit.target, self._visit.pilot.values, self._options.plan
         nominals = [one.place.nominal for one in claims]
-        truths = [] if found is None else [0.0, *values]
-        counts = Counter([*nominals, *truths])
+        separate = [] if found is None else [0.0, *values]
+        counts = Counter([*nominals, *separate])
         wanted = comparing(target, counts.pop(0.0, 0), counts, values)
         by_nominal: dict[float, list[Pair]] = defaultdict(list)
         for pair in wanted.pairs:
             by_nominal[wanted.nominal[pair.name]].append(pair)
         again = [(by_nominal[nominal].pop(), one) for nominal, one in zip(nominals, claims, strict=True)]
-        by_itself = [by_nominal[nominal].pop() for nominal in truths]
+        by_itself = [by_nominal[nominal].pop() for nominal in separate]
         lengths = {pair.name: placements_for(one.compared.finding) for pair, one in again}
         lengths.update({pair.name: plan.replicates for pair in by_itself})
         reply = measure_pairs(target, wanted.arms, wanted.pairs, worker, self._context, lengths=lengths)

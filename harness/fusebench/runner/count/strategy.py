@@ -32,7 +32,7 @@ class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     ncu_version: str
     kernel: str | None = None
-    """Glob of kernels; without one, `captured_by_default` decides."""
+    """Glob of kernels; without one, `captured_by_default` selects."""
     command: str = ""
     base: str = ""
     """What the base is, in words; empty without one."""

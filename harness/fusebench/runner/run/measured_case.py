@@ -1,6 +1,6 @@
 """The work on one case of a run.
 
-Its kernels go through the accuracy gate.  Those that pass are timed against one another, in as many processes as the plan asks for.  A
+Its kernels go through the accuracy gate.  Kernels that pass are timed against one another, in as many processes as the plan asks for.  A
 kernel that fails while it is timed is out, and the others go on without it; without their baseline they are not timed at all.  A suspect
 is timed again, in fresh processes, when every case is measured.
 """
@@ -29,7 +29,7 @@ class _CaseWork:
 
     def __init__(self, unit: CaseKernels, context: MeasuringContext) -> None:
         self.results: list[Result] = []
-        """Those that are final, in the order in which they became so."""
+        """Final results, in the order in which they became final."""
         self.summary: CaseSummary | None = None
         """The case itself; None until its kernels are timed, or known not to be."""
         self.replies: list[Measured] = []
@@ -188,7 +188,7 @@ class Remeasurement(_CaseWork):
             self._keep_first(f"its samples were not cold: {summary.not_cold}", self._first)
             return
         self._note_timing(task, replies)
-        self.summary = msgspec.structs.replace(summary, in_doubt=self._suspicion)
+        self.summary = msgspec.structs.replace(summary, suspicion=self._suspicion)
         again = {result.kernel: msgspec.structs.replace(result, measurement=figures.measurement(result.kernel)) for result in timed}
         self._add([again.get(result.kernel, result) for result in self._first])
 

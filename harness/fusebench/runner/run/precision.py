@@ -27,8 +27,8 @@ Speedups of the published QK-norm cases scatter between processes of 12 replicat
 sixteen and to 0.15 % from twenty.
 
 To stop where the scatter looks small is to stop where it looks smaller than it is, and of few processes it often does.  With a look at
-four, ten runs that claimed 0.2 % lay up to 0.54 % apart; from eight on, 95 % intervals hold the truth in 94 % of simulated cases with one
-fused kernel, and in 95 % of those with three, all of which must be known before it ends.
+four, ten runs that claimed 0.2 % lay up to 0.54 % apart; from eight on, 95 % intervals hold the true value in 94 % of simulated cases with
+one fused kernel, and in 95 % of those with three, all of which must reach the precision before it ends.
 """
 
 
@@ -52,7 +52,7 @@ def measure_in_processes(
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
     replies: list[Measured] = []
     if ahead := _ahead(task.plan, task.seconds):
-        context.fresh(ahead)  # before the first one measures, those that were begun ahead wait idle
+        context.fresh(ahead)  # before the first one measures, the workers started ahead wait idle
 
     def time_is_up() -> bool:
         return bool(replies) and deadline is not None and time.monotonic() >= deadline

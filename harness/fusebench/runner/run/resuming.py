@@ -45,7 +45,7 @@ class Resumed:
         if not environment.git_commit:
             differences.append("an unknown commit (set FUSEBENCH_COMMIT where sources travel without history)")
         if environment.git_dirty:
-            differences.append("uncommitted changes, of which nothing says whether they are the same")
+            differences.append("uncommitted changes, which may differ")
         if differences:
             raise UsageError(
                 f"--resume: run {self.run.id} cannot be gone on with, because results would not be of one kind: {'; '.join(differences)}; "

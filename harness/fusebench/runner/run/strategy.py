@@ -35,7 +35,7 @@ from .resuming import Resumed
 from .summarise import untimed_summary
 
 PROCESSES = LOOKS[0]
-"""Fresh processes that remeasure a suspect: the fewest whose interval holds the truth as often as it says, as for a precision."""
+"""Fresh processes that remeasure a suspect: the smallest number whose interval has its nominal coverage, as for a precision."""
 MOST_CASES = 16
 """Suspects that are remeasured, at most: each takes an H200 some 12 s.  Where more cases are slower, no single process is the cause."""
 
@@ -252,7 +252,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             self._samples += reply.samples
 
     def _replace(self, key: str, summary: CaseSummary | None, results: Sequence[Result]) -> None:
-        """Replace the results of a case and of those that repeat it, and its summary unless that is None."""
+        """Replace the results of a case and of its repetitions, and its summary unless that is None."""
         summary = summary or self._known(key)[0]
         by_kernel = {result.kernel: result for result in results}
         concerned = {one.case.key for one in self._cases if key in (one.case.key, one.same_as)}

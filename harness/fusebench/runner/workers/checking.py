@@ -195,7 +195,7 @@ def _borrowed(pool: queue.SimpleQueue[WorkerPool]) -> Iterator[WorkerPool]:
 
 
 def _shares(case_kernels: CaseKernels, device: str) -> tuple[list[Kernel], list[Kernel]]:
-    """The runnable kernels that are checked on the device, and those that are checked in the interpreter."""
+    """The runnable kernels to check on the device, and the ones to check in the interpreter."""
     shares: tuple[list[Kernel], list[Kernel]] = ([], [])
     for kernel in case_kernels.runnable:
         shares[interpreted(kernel, device)].append(kernel)

@@ -63,7 +63,7 @@ class WorkerPool:
         self._fresh: list[WorkerProcess] = []
 
     def begin(self, count: int) -> None:
-        """Begin to start the missing ones of `count` fresh workers, together, beside work that need not be undisturbed."""
+        """Start the missing ones of `count` fresh workers together, in the background, during work that tolerates interference."""
         missing = self._new(count - len(self._fresh))
         self._fresh += missing  # known before they live: whatever interrupts their start, they end with the pool
         for worker in missing:

@@ -1,4 +1,4 @@
-"""The change points of a whole history.  Among hundreds of series some always look as if they had moved, so FDR control decides.
+"""The change points of a whole history.  Among hundreds of series some always seem to move, so FDR control selects the changed ones.
 
 A series is called changed when its own p-value stands by Benjamini and Hochberg's rule among all series looked at.  What is reported must
 itself satisfy the rule: with R changed of m, each has p <= R x rate / m, where R counts only series with a change beyond the margin.
@@ -98,7 +98,7 @@ def find_shifts(
     looked_at = [one for one in series if len(one.values) >= 2 * SMALLEST_PART]
     cuts, most = _divided(looked_at, rate, test or RandomOrders(orders=orders_needed(len(looked_at), rate)))
     margins = [max(margin, FLOOR_US / statistics.median(one.times_us)) for one in looked_at]
-    points, level = _standing(looked_at, cuts, margins, rate, most)
+    points, level = _significant(looked_at, cuts, margins, rate, most)
     firsts = [found[0].p_value if kept else 1.0 for found, kept in zip(cuts, points, strict=True)]  # nothing is claimed of the others
     adjusted = select(firsts, rate).adjusted
     shifts = {
@@ -158,7 +158,7 @@ def _level(changed: int, count: int, rate: float) -> float:
     return rate * max(1, changed) / max(1, count)
 
 
-def _standing(
+def _significant(
     series: Sequence[Series], cuts: Sequence[list[Cut]], margins: Sequence[float], rate: float, changed: int
 ) -> tuple[list[list[ChangePoint]], float]:
     """The change points that stand, by series, and the level at which they were tested.
