@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -367,3 +369,22 @@ def test_samples_without_a_column_are_refused(folder: Path) -> None:
 def test_a_creation_time_that_is_none_is_refused(tmp_path: Path, synthetic: ModuleType) -> None:
     with pytest.raises(RunRecordError, match="ISO 8601"):
         write_run(tmp_path, synthetic.make_run(created="yesterday"), [])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux lists them")
+def test_reading_a_record_starts_no_threads(tmp_path: Path, synthetic: ModuleType) -> None:
+    """A command that ended while the pool of pyarrow was starting was ended by signal 6: `terminate called without an active exception`."""
+    run = synthetic.make_run()
+    folder = write_run(tmp_path, run, synthetic.make_samples(run))
+    program = (
+        "import os, sys, pathlib, pyarrow.parquet\n"
+        "from fusebench.store.run_folder import read_run, read_samples\n"
+        "def threads(): return len(os.listdir('/proc/self/task'))\n"
+        "import numpy, pandas\n"
+        "before = threads(); read_run(pathlib.Path(sys.argv[1])); read_samples(pathlib.Path(sys.argv[1])); print(threads() - before)\n"
+        "pyarrow.parquet.read_table(pathlib.Path(sys.argv[1]) / 'results.parquet'); print(threads() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    own, planted = map(int, done.stdout.split())
+    assert own == 0
+    assert planted > 0, "what the count is to see"

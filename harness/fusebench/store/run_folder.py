@@ -138,7 +138,7 @@ def read_samples(folder: Path) -> pandas.DataFrame:
     file = folder / SAMPLES_FILE
     content = _read_bytes(file)
     try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read()
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise RunRecordError(f"{file}: truncated or garbled: {error}; the run's samples are lost, so run it again") from error
     for name, value in _LATER_COLUMNS.items():
@@ -147,7 +147,7 @@ def read_samples(folder: Path) -> pandas.DataFrame:
     missing = [name for name in Sample.__struct_fields__ if name not in table.column_names]
     if missing:
         raise RunRecordError(f"{file}: lacks the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
-    frame: pandas.DataFrame = table.to_pandas()
+    frame: pandas.DataFrame = table.to_pandas(use_threads=False)
     return frame
 
 

@@ -66,7 +66,7 @@ def decode_table(content: bytes, kind: type, where: Path, *, remedy: str) -> tup
 
     info = msgspec.inspect.type_info(kind)
     try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read()
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if not key.startswith(b"ARROW")}
         rows = [_from_columns(row, info) for row in table.to_pylist()]
     except (pyarrow.ArrowException, msgspec.DecodeError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
