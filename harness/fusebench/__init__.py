@@ -3,7 +3,7 @@
 The package root offers what kernel authors and model code need; importing it imports neither torch nor triton.
 """
 
-from .registry import Arguments, Op, Part, axis, define_op, dispatch, kernel, launchable, option, tensor
+from .registry import Arguments, Op, Part, axis, benchmark, define_op, dispatch, kernel, launchable, option, tensor
 from .schema import Bitwise, Close
 
 __version__ = "0.2.0"
@@ -16,6 +16,7 @@ __all__ = [
     "Part",
     "__version__",
     "axis",
+    "benchmark",
     "define_op",
     "dispatch",
     "kernel",

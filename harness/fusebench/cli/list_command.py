@@ -164,6 +164,8 @@ def _hint(project: Project, collection: Collection, request: _Request) -> None:
         typer.echo("no op is known here: name folders of kernels as `kernels` in [tool.fusebench] of pyproject.toml, or pass --kernels DIR")
     if "qknorm_rope" in collection.ops and not project.configured:
         typer.echo("measure these with `fusebench run --suite qknorm_rope`; without a GPU, with `fusebench run --suite smoke`")
+    if not project.configured:
+        typer.echo("time functions of your own with `fusebench bench FILE.py`")
 
 
 def _device_kind(device: str) -> str:

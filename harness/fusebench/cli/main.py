@@ -20,6 +20,7 @@ from ..errors import FusebenchError
 from . import (
     ab_command,
     baseline_command,
+    bench_command,
     calibrate_command,
     check_command,
     ci_command,
@@ -77,6 +78,7 @@ app.command("list")(list_command.list_command)
 app.command("doctor")(doctor_command.doctor)
 app.command("check")(check_command.check)
 app.command("run")(run_command.run)
+app.command("bench")(bench_command.bench)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
 app.command("history")(history_command.history)

@@ -26,6 +26,7 @@ from .shared.options import (
 
 if TYPE_CHECKING:
     from ..runner.session import Outcome
+    from ..schema import Run
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -138,15 +139,11 @@ def run(
 
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..report.document import run_document
-    from ..report.pages import write_views
-    from ..report.table import print_run
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
     from ..timing.select import require_timer
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
-    from .shared.output import console, print_json
     from .shared.progress import make_reporter
     from .shared.selection import resolve_selection
 
@@ -177,6 +174,21 @@ def run(
         evidence=evidence_tools() if evidence else None,
     )
     outcome = measure_run(request, make_reporter())
+    show_run(outcome, json=json)
+    raise typer.Exit(ExitCode(outcome.record.exit_code))
+
+
+def show_run(outcome: Outcome[Run], *, json: bool) -> None:
+    """Write the views of a run into its folder, and print it.
+
+    Raises:
+        BaseException: what ended it early, after saying what is kept.
+    """
+    from ..report.document import run_document
+    from ..report.pages import write_views
+    from ..report.table import print_run
+    from .shared.output import console, print_json
+
     if outcome.folder is not None:
         write_views(outcome.record, outcome.folder)
     if outcome.interruption is not None:
@@ -187,7 +199,6 @@ def run(
     else:
         print_run(outcome.record, console())
         typer.echo(f"run: {outcome.folder}")
-    raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
 def command_line() -> str:

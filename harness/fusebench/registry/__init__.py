@@ -11,6 +11,7 @@ from .kernel import Kernel, kernel
 from .launching import launchable
 from .op import Buffers, Op, define_op
 from .part import Part
+from .plain import benchmark
 
 __all__ = [
     "Arguments",
@@ -23,6 +24,7 @@ __all__ = [
     "Problem",
     "Selection",
     "axis",
+    "benchmark",
     "define_op",
     "dispatch",
     "kernel",

@@ -26,6 +26,7 @@ from .compiled import declared_as, default_compiled
 from .kernel import Kernel
 from .merging import Root, let_roots_meet
 from .op import Op, recording
+from .plain import load_plain
 
 ENTRY_POINT_GROUP = "fusebench.kernels"
 """Installed distributions name their kernels package here; it is loaded by its folder, like any root."""
@@ -118,6 +119,8 @@ def load_collection(
 ) -> Collection:
     """Load every op under `roots` (and installed entry points). With `kernels`, load every kernel file too.
 
+    A root may also be one Python file. Its functions that `@benchmark` marks become an op and its kernels.
+
     With `kernels=False` only `op.py` files are executed, which must not import torch.
 
     Args:
@@ -132,7 +135,7 @@ def load_collection(
     """
     paths = [Path(root) for root in roots]
     for path in paths:
-        if not path.is_dir():
+        if not (path.is_dir() or (path.is_file() and path.suffix == ".py")):
             raise UsageError(
                 f"kernels folder {path} does not exist; pass --kernels DIR or set `kernels` in [tool.fusebench] of pyproject.toml"
             )
@@ -186,7 +189,9 @@ class _Wanted(NamedTuple):
 
 def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) -> None:
     """Load the ops of every root, then the kernels of each op: first its own root's, then the kernels that other roots add."""
-    roots = [_prepare(path) for path in collection.roots]
+    for file in (path for path in collection.roots if path.is_file()):
+        _load_plain_file(collection, file, declared)
+    roots = [_prepare(path) for path in collection.roots if path.is_dir()]
     let_roots_meet(roots)
     homes: dict[str, Root] = {}
     for root in roots:
@@ -201,6 +206,19 @@ def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) ->
         for folder in _op_folders(root.path):
             if root.adds_to(folder.name) and folder.name not in homes and any(folder.glob("*.py")):
                 collection.problems.append(Problem(folder, _why_no_op(collection, folder.name), op=folder.name))
+
+
+def _load_plain_file(collection: Collection, file: Path, declared: list[Any]) -> None:
+    """Load a file of functions that `@benchmark` marks as one op and its kernels."""
+    try:
+        op, kernels = load_plain(file, f"_fusebench_root_{next(_load_numbers)}", declared)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises concerns that file alone
+        collection.problems.append(Problem(file, f"{_line_in(error, file)}{type(error).__name__}: {error}", op=file.stem))
+        return
+    collection.ops[op.name] = op
+    for kernel in kernels:
+        if problem := _bind(collection, op, kernel, "", operators=False):
+            collection.problems.append(Problem(file, problem, op=op.name))
 
 
 def _prepare(path: Path) -> Root:

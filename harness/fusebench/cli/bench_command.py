@@ -1,0 +1,120 @@
+"""`fusebench bench`: time the marked functions of one file against one another, without a project."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..schema import CacheState, Case, ExitCode
+from .shared.options import DeviceOption, JsonOption, TimeoutOption
+from .run_command import BudgetOption, CacheOption, OutOption, PrecisionOption, ReplicatesOption, RoundsOption, TimerOption, WaitOption
+
+if TYPE_CHECKING:
+    from ..registry import Op
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE.py", help="Python file whose functions are marked with `@fusebench.benchmark`.")
+]
+SizeOption = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=V[,V...]", help="Values of a parameter of `inputs`, each a case of its own; repeatable."),
+]
+
+
+def bench(
+    *,
+    file: FileArgument,
+    size: SizeOption = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    budget: BudgetOption = None,
+    wait: WaitOption = 0.0,
+    cache: CacheOption = CacheState.COLD,
+    timer: TimerOption = "auto",
+    replicates: ReplicatesOption = None,
+    rounds: RoundsOption = None,
+    precision: PrecisionOption = None,
+    kernel_timeout: TimeoutOption = 300.0,
+    json: JsonOption = False,
+) -> None:
+    """Time plain functions against one another, with the checks, timers and report of `run`.
+
+    The first function marked with `@fusebench.benchmark(inputs=...)` is the one that the others are compared with.  Outputs are checked
+    against `reference=`, or against the first function in float64.  No project, op or suite is needed; the run is written as `run` does.
+    """
+    import msgspec
+
+    from ..config import find_project
+    from ..device import resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..errors import UsageError
+    from ..registry import load_collection
+    from ..runner.run.command import RunRequest, measure_run
+    from ..runner.run.strategy import RunOptions, default_plan
+    from ..timing.select import require_timer
+    from ..verdict.margin_rule import MarginRule
+    from .shared.progress import make_reporter
+    from .run_command import command_line, show_run
+
+    require_timer(timer)
+    if not file.is_file() or file.suffix != ".py":
+        raise UsageError(f"found {file}, expected a Python file whose functions are marked with `@fusebench.benchmark`; give its path")
+    collection = load_collection([file], entry_points=False, operators=False)
+    if collection.problems:
+        raise UsageError(str(collection.problems[0]))
+    (op,) = collection.ops.values()
+    cases = cases_of(op, size or ())
+    target = resolve_device(device)
+    require_timer(timer, target.kind)
+    require_torch_for(target)
+    changes = {
+        name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
+    }
+    request = RunRequest(
+        project=find_project(),
+        collection=collection,
+        cases=cases,
+        device=target,
+        timer=timer,
+        plan=msgspec.structs.replace(default_plan(target.kind, cache), **changes),
+        options=RunOptions(command=command_line(), selected=(op.name,)),
+        rule=MarginRule(),
+        budget_s=budget,
+        wait_s=wait,
+        silence_s=kernel_timeout,
+        out=out,
+        confirm=False,
+    )
+    outcome = measure_run(request, make_reporter())
+    show_run(outcome, json=json)
+    raise typer.Exit(ExitCode(outcome.record.exit_code))
+
+
+def cases_of(op: Op, sizes: Sequence[str]) -> list[Case]:
+    """A case for every combination of the sizes given, or one with the defaults of `inputs`.
+
+    Raises:
+        UsageError: a size that `inputs` does not take, or a value of another type.
+    """
+    from ..errors import UnknownNameError, UsageError
+
+    known = {name: type(getattr(op.Params(), name)) for name in op.Params.__struct_fields__}
+    values: dict[str, list[Any]] = {}
+    for text in sizes:
+        name, _, given = text.partition("=")
+        if name not in known:
+            raise UnknownNameError("size", name, known, "--size")
+        try:
+            values[name] = [known[name](one) for one in given.split(",")]
+        except ValueError:
+            raise UsageError(f"--size {text}: expected {name} as {known[name].__name__}, as its default in `inputs` is") from None
+    cases = []
+    for combination in itertools.product(*values.values()):
+        params = dict(zip(values, combination, strict=True))
+        name = "_".join(f"{key}_{value}" for key, value in params.items()) or "default"
+        cases.append(Case(suite=op.name, name=name, op=op.name, params=params))
+    return cases
