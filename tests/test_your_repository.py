@@ -69,7 +69,8 @@ def test_the_guides_files_and_commands_work_in_their_order(empty: Path) -> None:
     assert len(done) >= 5
     assert f"results of runs go to {empty / 'results'}" in done[0]
     assert f"run: {empty / 'results' / 'runs'}" in done[1]
-    assert "qknorm_rope/mine@1" in done[2]
+    assert "softcap/in_place_steps@1" in done[2]
+    assert "qknorm_rope/mine@1" in done[3]
 
 
 @pytest.mark.usefixtures("empty")

@@ -98,6 +98,15 @@ def _folders(file: Path, key: str, entries: list[str] | None) -> tuple[Path, ...
     return tuple(root / entry for entry in entries)
 
 
+def has_table(file: Path) -> bool:
+    """Whether the pyproject.toml `file` has [tool.fusebench].
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or its table is refused.
+    """
+    return _read_table(file) is not None
+
+
 def _read_table(file: Path) -> _Table | None:
     try:
         tool = tomllib.loads(file.read_bytes().decode("utf-8")).get("tool")

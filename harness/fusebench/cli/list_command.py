@@ -165,7 +165,7 @@ def _hint(project: Project, collection: Collection, request: _Request) -> None:
     if "qknorm_rope" in collection.ops and not project.configured:
         typer.echo("measure these with `fusebench run --suite qknorm_rope`; without a GPU, with `fusebench run --suite smoke`")
     if not project.configured:
-        typer.echo("time functions of your own with `fusebench bench FILE.py`")
+        typer.echo("time functions of your own with `fusebench bench FILE.py`; make a project of your own with `fusebench init`")
 
 
 def _device_kind(device: str) -> str:

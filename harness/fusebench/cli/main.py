@@ -28,6 +28,7 @@ from . import (
     doctor_command,
     gate_command,
     history_command,
+    init_command,
     list_command,
     ncu_command,
     report_command,
@@ -74,6 +75,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("init")(init_command.init)
 app.command("list")(list_command.list_command)
 app.command("doctor")(doctor_command.doctor)
 app.command("check")(check_command.check)
