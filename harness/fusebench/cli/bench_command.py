@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schema import CacheState, Case, ExitCode
-from .shared.options import DeviceOption, JsonOption, TimeoutOption
 from .run_command import BudgetOption, CacheOption, OutOption, PrecisionOption, ReplicatesOption, RoundsOption, TimerOption, WaitOption
+from .shared.options import DeviceOption, JsonOption, TimeoutOption
 
 if TYPE_CHECKING:
     from ..registry import Op
@@ -57,8 +57,8 @@ def bench(
     from ..runner.run.strategy import RunOptions, default_plan
     from ..timing.select import require_timer
     from ..verdict.margin_rule import MarginRule
-    from .shared.progress import make_reporter
     from .run_command import command_line, show_run
+    from .shared.progress import make_reporter
 
     require_timer(timer)
     if not file.is_file() or file.suffix != ".py":
