@@ -56,10 +56,10 @@ MarginOption = Annotated[
 ]
 StaticOption = Annotated[
     bool,
-    typer.Option("--static", help="Compare what the kernels are compiled to, for the targets of --arch; nothing is timed, no GPU needed."),
+    typer.Option("--static", help="Compare the compiled kernels only, for the targets of --arch; times nothing and needs no GPU."),
 ]
 TimeIdenticalOption = Annotated[
-    bool, typer.Option("--time-identical", help="Time every kernel whose code is the same in both revisions, and not two per case.")
+    bool, typer.Option("--time-identical", help="Time every kernel with identical code in both revisions, instead of two per case.")
 ]
 
 
@@ -95,13 +95,13 @@ def ab(
 
     Both revisions are checked on the same inputs and timed in the same rounds, until every pair is decided: slower, faster, or inside the
     margin.  A change counts when five fresh processes repeat it.  Kernels made of the same files, or compiled to the same machine code,
-    pass; two of them per case are timed to show the noise.  A kernel that has become less accurate is a regression however fast it is.
+    pass; two of them per case are timed to show the noise.  A kernel that has become less accurate is a regression, however fast it is.
 
-    With --static nothing is timed: registers, spills, occupancy and instructions are compared, and --allow-incomparable, --jobs and
-    --no-cache are as in `fusebench static`.
+    --static compares registers, spills, occupancy and instructions, and times nothing.  --allow-incomparable, --jobs and --no-cache are as
+    in `fusebench static`.
 
-    Evidence about a regression comes without being asked: the compiled code of both revisions is compared, and so are the hardware counters
-    of the first four where Nsight Compute can read them (--no-evidence leaves both out).
+    A regression brings evidence: the compiled code of both revisions is compared.  The hardware counters of the first four are compared
+    too, if Nsight Compute can read them (--no-evidence leaves both out).
 
     The run's folder, which ends in _ab, holds ab.json, samples.parquet and report.md.
 
@@ -171,7 +171,7 @@ def _write_report(outcome: Outcome[Comparison]) -> None:
 
 
 def _with(settings: S, **given: float | None) -> S:
-    """`settings` with those options that were given."""
+    """`settings` with the given options."""
     import msgspec
 
     return msgspec.structs.replace(settings, **{name: value for name, value in given.items() if value is not None})

@@ -1,4 +1,4 @@
-"""`fusebench calibrate`: how often verdicts are wrong on this machine, and what they can see."""
+"""`fusebench calibrate`: the false-alarm rate of verdicts on this machine, and the smallest slowdown that they find."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INJECTED = 3
 
 
 class BuiltIn(StrEnum):
-    """Which of fusebench's own kernels are measured, by the way in which they are slowed down."""
+    """The measured kernels of fusebench's own, by the means of their slowdown."""
 
     ALL = "all"
     ROWS = "rows"
@@ -55,12 +55,12 @@ class BuiltIn(StrEnum):
 
 
 SUITE = "calibration"
-"""What is measured on a GPU unless SELECTION says otherwise, where the project has it: every op, from 2 to 200 us."""
+"""The default suite on a GPU, if the project has it: every op, from 2 to 200 us."""
 TRUTH_REPLICATES = 12
 """In each of the five fresh processes: 60 replicates measure a ground truth at 12 us to 0.07 % (one standard error)."""
 
 WITH_JOIN = {"join", "json"}
-"""The options that may stand beside --join: nothing is measured."""
+"""The options that --join accepts; it measures nothing."""
 
 
 def calibrate(
@@ -84,7 +84,7 @@ def calibrate(
             metavar="SECONDS",
             min=1.0,
             callback=a_number,
-            help="Take no longer than about this; what was not reached by then is left out.",
+            help="Take no longer than about this; later measurements are left out.",
         ),
     ] = None,
     injected: Annotated[
@@ -105,14 +105,14 @@ def calibrate(
             "by a second launch that waits.",
         ),
     ] = BuiltIn.ALL,
-    add: Annotated[bool, typer.Option("--add", help="Add to what is stored instead of replacing it.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add to the stored calibration instead of replacing it.")] = False,
     join: Annotated[
         list[Path] | None,
         typer.Option(
             "--join",
             metavar="FILE",
             show_default=False,
-            help="Measure nothing: add the calibration in FILE, made elsewhere on a device of one model, to what is stored; repeatable.",
+            help="Measure nothing: add the calibration in FILE, made elsewhere on a device of the same model; repeatable.",
         ),
     ] = None,
     wait: WaitOption = 0.0,
@@ -199,7 +199,7 @@ def _require_nothing_to_measure(context: typer.Context) -> None:
 
 
 def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> None:
-    """The stored record, and what was `done` to it."""
+    """Print the stored record, after a line that says what was `done`."""
     from ..report.calibration_table import calibration_document, calibration_report
     from ..runner.calibrate.summary import summary_of
     from .shared.output import print_json

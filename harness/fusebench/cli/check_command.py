@@ -43,7 +43,7 @@ def check(
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
-    """Check kernels against float64 by their contracts; nothing is timed.
+    """Check kernels against float64 by their contracts, without timing them.
 
     Every kernel runs on fresh random inputs with outliers, at several magnitudes, between guard bytes.  Without a GPU, Triton kernels
     run in Triton's interpreter on the case with fewer tokens, and several cases are checked at a time.  Exit code 0: all right; 5: a

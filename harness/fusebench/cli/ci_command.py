@@ -1,4 +1,4 @@
-"""`fusebench ci`: what `ci/nightly` and `ci/pull_request` call."""
+"""`fusebench ci`: the jobs behind `ci/nightly` and `ci/pull_request`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..ci.texts import Outcome
     from ..config import Project
 
-ci = typer.Typer(help="What a CI system calls: the nightly, and the gate of a pull request.", no_args_is_help=True)
+ci = typer.Typer(help="Jobs for a CI system: the nightly, and the gate of a pull request.", no_args_is_help=True)
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files that the job leaves; made when absent.")]
 WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for the GPU to become idle.")]
@@ -34,7 +34,7 @@ def nightly(
     ] = None,
     upload: Annotated[str, typer.Option("--upload", metavar="DIR|URL", help="Copy the run's folder into this one.")] = "",
     static_only: Annotated[
-        bool, typer.Option("--static-only", help="For a runner without a GPU: judge what the kernels are compiled to, measure nothing.")
+        bool, typer.Option("--static-only", help="For a runner without a GPU: judge the compiled kernels, measure nothing.")
     ] = False,
     arch: Annotated[list[str] | None, typer.Option("--arch", metavar="sm_90", help="Target of --static-only; repeatable.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Take a recorded run in place of a measurement; needs no GPU.")] = False,
@@ -43,7 +43,7 @@ def nightly(
         typer.Option("--recorded", metavar="RUN", help="The run of --dry-run: a folder, or an id in results/history; the newest there."),
     ] = None,
 ) -> None:
-    """Wait for an idle GPU, run, judge by the stored baseline, and leave what people and CI read.
+    """Wait for an idle GPU, run, judge against the stored baseline, and write the files for people and CI.
 
     The folder of --out holds outcome.json, summary.md, junit.xml, annotations.txt, report.md, report.html and, after a regression or a
     failure, issue.md.
@@ -71,13 +71,13 @@ def pull_request(
     *,
     base: Annotated[str, typer.Option("--base", metavar="REF", help="Branch or commit; its merge base with HEAD is compared with.")],
     settings: Annotated[
-        Path | None, typer.Option("--settings", metavar="FILE", help="What to measure; .fusebench/pull_request.toml by default.")
+        Path | None, typer.Option("--settings", metavar="FILE", help="File with the measurements; .fusebench/pull_request.toml by default.")
     ] = None,
     gpu: Annotated[str, typer.Option("--gpu", metavar="LABEL", help="Label of this runner, for the texts.")] = "",
     device: Annotated[str, typer.Option("--device", metavar="cuda|cuda:N", help="GPU to measure on.")] = "cuda",
     out: OutOption = Path("ci-pull-request"),
     static_only: Annotated[
-        bool, typer.Option("--static-only", help="For a runner without a GPU: compare what the kernels are compiled to, measure nothing.")
+        bool, typer.Option("--static-only", help="For a runner without a GPU: compare the compiled kernels, measure nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Take recorded documents of `ab --json` in place of measurements; needs no GPU.")
@@ -86,7 +86,7 @@ def pull_request(
         Path | None, typer.Option("--recorded", metavar="DIR", help="Folder of the documents of --dry-run, OP.json each.")
     ] = None,
 ) -> None:
-    """Compare this checkout with the merge base: first what the kernels are compiled to, then, on the GPU, the ops that changed.
+    """Compare this checkout with the merge base: first the compiled kernels, then, on the GPU, the ops that changed.
 
     The folder of --out holds outcome.json, summary.md, junit.xml, annotations.txt and comment.md.
 

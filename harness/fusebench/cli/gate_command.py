@@ -35,20 +35,20 @@ def gate(
     ] = DEFAULT_MARGIN,
     allow_incomparable: Annotated[
         bool,
-        typer.Option("--allow-incomparable", help="Do not count what cannot be compared, or is missing from the run, as undecided."),
+        typer.Option("--allow-incomparable", help="Do not count incomparable or missing results as undecided."),
     ] = False,
     evidence: EvidenceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Judge a run against a baseline, kernel by kernel and case by case.
 
-    A run that was limited to some suites, cases or kernels is judged by those of the baseline, and what it leaves out is named.
+    A run of selected suites, cases or kernels is judged against the same part of the baseline, and the rest is named.
 
     Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
     or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no verdict.  Verdicts on peers
     and on the speed of kernels made by torch.compile are advisory: they never change the exit code, and their reasons say so.
 
-    With --evidence the kernels that regressed are compiled as they were and as they are, which takes seconds and needs Triton; without a
+    With --evidence the old and the new code of the kernels that regressed are compiled, which takes seconds and needs Triton.  Without a
     regression it costs nothing.
     """
     from ..config import find_project
@@ -109,7 +109,7 @@ def gate(
 
 
 def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
-    """Everything but a plain pass, for people."""
+    """Print every verdict except a plain pass."""
     from ..report.attached import evidence_parts
     from ..report.comparison import print_judgements
     from ..report.summary import calibration_line
@@ -139,7 +139,7 @@ def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attach
 
 
 def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project: Project) -> dict[Key, tuple[Attachment, ...]]:
-    """What changed in the kernels that regressed; nothing is loaded where none has."""
+    """Evidence about the kernels that regressed; empty, without loading anything, if none has."""
     from ..runner.evidence.regressions import explained_judgements, regressed
 
     if not any(regressed(one) for one in judgements):

@@ -38,7 +38,7 @@ BudgetOption = Annotated[
         metavar="SECONDS",
         min=1.0,
         callback=a_number,
-        help="Stop measuring after this long; what is left is `undecided` (exit code 4).",
+        help="Stop measuring after this long; the remaining cases are `undecided` (exit code 4).",
     ),
 ]
 WaitOption = Annotated[
@@ -123,7 +123,7 @@ def run(
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
-    """Check kernels, time those that are right, and write one immutable run.
+    """Check kernels, time the correct ones, and write one immutable run.
 
     Every case goes through the accuracy gate first; a kernel that is wrong is never timed.  Kernels are timed in paired rounds against
     the split chain, a copy of the same bytes and a second copy of the baseline, on several random placements of all buffers.  The run's
@@ -132,8 +132,8 @@ def run(
     Where a baseline is stored for the device, every kernel is judged against it.  Suspects, cases that one process finds slower or cannot
     decide, are remeasured in fresh processes first (--no-confirm leaves that out).
 
-    A kernel that regressed against the stored baseline is compiled as it was at the baseline's commit and as it is, and what changed is
-    part of the report; where Nsight Compute can read hardware counters, so are those of the first four (--no-evidence leaves both out).
+    A kernel that regressed against the stored baseline is compiled at the baseline's commit and at the current one, and the report shows
+    the changes.  If Nsight Compute can read hardware counters, it also shows those of the first four (--no-evidence leaves both out).
     """
     import msgspec
 

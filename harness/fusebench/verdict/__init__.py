@@ -1,1 +1,1 @@
-"""The one place that concludes: what is compared with what, margins, what gates, and the exit code that follows."""
+"""The one place that concludes: the choice of comparisons, margins, gating, and the exit code."""

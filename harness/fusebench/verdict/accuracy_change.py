@@ -1,7 +1,7 @@
 """Whether a kernel has become less accurate: than in the baseline run, or than in the base revision of `ab`.
 
 The contract compares a kernel with the split chain and allows it 1.5 x the error; a kernel could lose a third of its accuracy and still
-keep it.  Growth is judged with its own, narrower margin, and a kernel that got faster by it has not improved.
+keep it. So growth has its own, narrower margin, and a kernel that became faster by losing accuracy has not improved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RMS_MARGIN = 0.10
 
 MAX_MARGIN = 0.50
 """Maximum error may grow by 50 % on the same draws.  A fault of few elements (an edge, one channel) hardly moves the RMS error of
-millions.  Between different draws the maximum says nothing: it is one element, and outlier channels move it by factors."""
+millions. Between different draws the maximum carries no information: it is one element, and outlier channels move it by factors."""
 
 DRAW_SCATTER = 10.0
 """The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
@@ -32,19 +32,19 @@ MOST_PLAIN_SCATTER = 0.2
 
 
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
-    """RMS error of `new` over that of `old`, of the output where it has grown most.
+    """Ratio of the RMS errors of `new` and `old`, for the output with the largest growth.
 
-    Errors are in units of each channel's RMS, or of each value where rows are few (`OutputError`).  Where few numbers decide how exact
-    results round (one shift for all rows, one position for all tokens), what rounding alone makes differs from draw to draw, by 16 %
-    between two nightlies, and errors with it: the old error is taken to what it would be on the new draws (`_on_other_draws`).  They are
-    not taken relative to the split chain's, so that a loss that both share is seen too.  In float32 they rest on the luck of a few sums,
-    and what the contract grants counts as no error.
+    Errors are in units of each channel's RMS, or of each value for few rows (`OutputError`). If few numbers determine the rounding of exact
+    results (one shift for all rows, one position for all tokens), the rounding error varies between draws, by 16 % between two nightlies,
+    and the kernel's error with it. So the old error is converted to the new draws (`_on_other_draws`). Errors are not divided by the split
+    chain's, so that a loss that both share is found too. In float32 the error depends on a few sums, and errors within the contract's
+    allowance count as none.
 
-    Records that do not hold what rounding alone makes are compared relative to the split chain's errors: in 4380 comparisons of an output
-    between two of three nightlies, all of unchanged kernels, these moved by 6 % at most.  The oldest hold one output only, on which the
-    kernel compared worst, and may hold plain errors only, which follow the few outlier channels (18 % between two runs on six rows).
+    Records without the rounding error are compared relative to the split chain's errors: in 4380 comparisons of an output between two of
+    three nightlies, all of unchanged kernels, the ratio moved by 6 % at most. The oldest records hold one output only, on which the kernel
+    compared worst, and may hold plain errors only, which follow the few outlier channels (18 % between two runs on six rows).
 
-    1 where both are exact; infinite where only the old one was.
+    1 if both are exact; infinite if only the old one was.
     """
     return _worst_output(new, old)[0]
 
@@ -76,15 +76,15 @@ def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
 def _on_other_draws(error: float, rounding: float, there: float) -> float:
     """The RMS `error` as it would be on draws whose exact results round with an error of `there` instead of `rounding`.
 
-    What a kernel adds to rounding its result is independent of it, so their squares add up.  A mere multiple of `rounding` would be wrong
-    where the kernel adds most of the error, and arbitrary where next to no result needs rounding.
+    The kernel's own error is independent of the rounding of its result, so their squares add up. Scaling by `rounding` alone would be wrong
+    when the kernel adds most of the error, and arbitrary when almost no result needs rounding.
     """
     share = min(1.0, rounding / error) if error > 0 else 1.0
     return math.hypot(error * math.sqrt(1.0 - share**2), there)
 
 
 def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
-    """The error that has grown beyond its margin, in words; empty where none has.
+    """The error that has grown beyond its margin, in words; empty if none has.
 
     `paired`: both were checked on the same inputs, as head and base are in `ab`.  With a stored baseline this is never certain: an equal
     seed draws other inputs under another torch.
@@ -104,7 +104,7 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
 
 
 def less_accurate(new: Result, old: Result) -> bool:
-    """Whether accuracy alone makes a regression, whatever the times say."""
+    """Whether the loss of accuracy alone is a regression, independent of the times."""
     return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
 
 
@@ -115,10 +115,10 @@ def _draw_scatter(elements: int, plain: bool) -> float:
 
 
 def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *, paired: bool = False) -> Verdict:
-    """The verdict on speed and accuracy together: a loss of accuracy is a regression whatever the speed.
+    """The verdict on speed and accuracy together: a loss of accuracy is a regression at any speed.
 
-    `paired` is as in `accuracy_loss`.  An improvement whose accuracy was checked before and is not now stays undecided: it may have been
-    bought with accuracy.
+    `paired` is as in `accuracy_loss`. An improvement without an accuracy check stays undecided if the baseline was checked: the speed may
+    have cost accuracy.
     """
     if new is None or old is None:
         if old is not None and speed.kind is VerdictKind.IMPROVEMENT:
@@ -133,10 +133,10 @@ def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *,
 
 
 def _relative_growth(new: tuple[float, float], old: tuple[float, float]) -> float:
-    """Growth of an error, relative to the split chain's where that is known.  `new` and `old`: the kernel's own error, the split chain's.
+    """Growth of an error, relative to the split chain's if known. `new` and `old`: the kernel's own error, the split chain's.
 
-    A record keeps the figures of the output and the magnitude of inputs on which the kernel compared worst.  That need not be the same one
-    in both records, and errors grow with the magnitude, which goes from 1e-3 to 1e3: absolute ones differ by as much for no reason.
+    A record keeps the figures of the output and input magnitude on which the kernel compared worst. These may differ between the records,
+    and errors grow with the magnitude (1e-3 to 1e3), so absolute errors of two records may differ as much without a loss of accuracy.
     """
     relative = new[1] > 0 and old[1] > 0
     above, below = (own / split if relative else own for own, split in (new, old))

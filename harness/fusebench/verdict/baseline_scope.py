@@ -1,6 +1,6 @@
 """Baseline scope: the part of a baseline that a run is judged by.  A run that measured a selection is not judged by the rest.
 
-The run's record holds its selection.  A case or kernel that was selected and is not in the run was lost.
+The run's record holds its selection. A selected case or kernel that is not in the run was lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..schema import Case, KernelId, Run
 
 
 def scoped_baseline(run: Run, baseline: Run) -> Run:
-    """`baseline` reduced to the suites, op, cases and kernels that `run` was asked for."""
+    """`baseline` reduced to the selected suites, op, cases and kernels of `run`."""
     part = _without_suites(baseline, _absent_suites(run, baseline))
     return _of_kernels(_of_cases(part, run), run)
 
@@ -30,10 +30,10 @@ def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def _absent_suites(run: Run, baseline: Run) -> tuple[str, ...]:
-    """Suites of `baseline` without a case in `run` because the run was asked for other suites, in the baseline's order.
+    """Suites of `baseline` outside the selection of `run` and without a case in it, in the baseline's order.
 
-    A suite that was named was asked for.  Where both were asked for the same suites, what is absent was lost; so it was where nothing is
-    left.  A record that does not say what was asked for was asked for what it holds.
+    If both records selected the same suites, an absent suite was lost, not deselected; likewise if no suite is left. A record without a
+    selection counts as having selected the suites that it holds.
     """
     present = {summary.case.suite for summary in run.cases}
     before = dict.fromkeys(summary.case.suite for summary in baseline.cases)
@@ -52,7 +52,7 @@ def _without_suites(baseline: Run, suites: Collection[str]) -> Run:
 
 
 def _of_cases(baseline: Run, run: Run) -> Run:
-    """`baseline` without the cases that `run` was not asked for, by op or by glob.
+    """`baseline` without the cases outside the selection of `run`, by op or by glob.
 
     Its suites stay, even empty ones: a case that is new to one of them belongs to no other suite.
     """
@@ -70,9 +70,9 @@ def _of_cases(baseline: Run, run: Run) -> Run:
 
 
 def _of_kernels(baseline: Run, run: Run) -> Run:
-    """`baseline` without the kernels that `run` was not asked for; all of it where both were asked for the same ones.
+    """`baseline` without the kernels outside the selection of `run`; all of it if both have the same selection.
 
-    What the run holds counts as asked for: baselines are measured beside the kernels that were named.
+    Kernels that the run holds count as selected: a run measures baselines beside the named kernels.
     """
     pattern = run.selected_kernels
     if pattern is None or pattern == baseline.selected_kernels:

@@ -23,7 +23,7 @@ from .noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spr
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 
 _URGENCY = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)
-"""Of suspects, the most urgent first."""
+"""Kinds of suspects, the most urgent first."""
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunJudgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run amounts to, by its baseline where there is one."""
+    """The judgement on one run, against its baseline if there is one."""
 
     judgements: tuple[Judgement, ...] = ()
     """Final, in the order of `judge_each`.  Reasons of advisory ones say why they are advisory.  Empty without a baseline."""
@@ -51,20 +51,20 @@ class RunJudgement(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     """Warnings for the run's record: suites that shrank, unexplained improvements, noise of identical code beyond the margin."""
     aa_spreads: tuple[Spread, ...] = ()
-    """What A/A pairs (identical machine code) showed, by class of calls; empty where a record does not say what code ran."""
+    """The noise floor from A/A pairs (identical machine code), by class of calls; empty if a record lacks the digests of its code."""
     shrunken: tuple[Shrinkage, ...] = ()
     unexplained: tuple[Unexplained, ...] = ()
     not_selected: tuple[str, ...] = ()
-    """Suites of the baseline that the run was not asked for; they are not judged."""
+    """Suites of the baseline outside the run's selection; they are not judged."""
     not_selected_cases: tuple[str, ...] = ()
-    """`suite:case` of the baseline's other suites that the run was not asked for."""
+    """`suite:case` of the baseline's other suites outside the run's selection."""
     exit_code: ExitCode
     """What `run` returns: by the verdicts on its own results.  `exit_status.gate_exit_code` also counts results that cannot be compared or
     are missing."""
 
 
 def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
-    """Judge every result of `run` by `baseline`, restricted to the suites, op, cases and kernels that the run was asked for.
+    """Judge every result of `run` against `baseline`, restricted to the suites, op, cases and kernels of the run's selection.
 
     A regression or improvement stands when its whole interval is beyond the margin, when it is a finding among all comparisons of changed
     code (FDR control; regressions alone), and when it is larger than the noise floor, which identical code of such calls showed between
@@ -148,7 +148,7 @@ def _remarks(run: Run, shrunken: Iterable[Shrinkage], unexplained: Iterable[Unex
 
 
 def _verdicts(run: Run, known: Mapping[tuple[str, str], Verdict]) -> tuple[Verdict | None, ...]:
-    """One per result, in their order; `known`: by case key and kernel, what comparing with the baseline gave."""
+    """One verdict or None per result, in their order; `known`: verdicts of the comparison, by case key and kernel."""
     unjudged = Verdict(
         kind=VerdictKind.INCOMPARABLE,
         reason=f"no baseline is stored for {run.environment.device_name}; keep a run as one with `fusebench baseline promote`",

@@ -1,4 +1,4 @@
-"""How a comparison in paired rounds becomes a verdict: finding, confirmation, noise floor and FDR control, in that order.
+"""The steps from a comparison in paired rounds to a verdict: finding, confirmation, noise floor and FDR control, in that order.
 
 `ab` and `calibrate` both call `conclude_all`, so a calibration counts the verdicts that `ab` would give.  A first finding is repeated in
 several fresh processes (`stats.confirmation`); every one of them must estimate the change beyond the margin, in the same direction.
@@ -20,7 +20,7 @@ PROCESSES = 5
 """Fresh processes that must agree: the fewest with 2**-P below the default `pass_level`."""
 
 FEWEST_PLACEMENTS = 12
-"""Replicates in each of them, or as many as the first finding took, where it took more.  At sd 0.56 % an estimate from 12 scatters by
+"""Replicates in each of them, or as many as the first finding took if that is more. At sd 0.56 % an estimate from 12 scatters by
 0.17 %: a true 1 % lies 3.6 of these beyond a margin of 0.4 %, so all five agree 99.9 % of the time."""
 
 
@@ -29,9 +29,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     finding: Finding
     confirmation: Confirmation | None = None
-    """None where nothing was confirmed, or not yet."""
+    """None without a confirmation, or before it."""
     noise: Noise = NO_NOISE
-    """What A/A pairs of such calls showed in the same run; without any, nothing is held against it."""
+    """Noise of A/A pairs of such calls in the same run; without A/A pairs there is no noise floor."""
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,12 +42,12 @@ def exit_code_of(
     if_none: ExitCode = ExitCode.PASS,
     others: Iterable[ExitCode] = (),
 ) -> ExitCode:
-    """The exit code that a command's gating verdicts amount to.
+    """The exit code of a command's gating verdicts.
 
     Args:
-        kinds: of the gating verdicts; advisory ones are left out by the caller.
+        kinds: kinds of the gating verdicts; the caller leaves out advisory ones.
         passing: kinds that this command counts as a pass, such as `incomparable` under --allow-incomparable.
-        if_none: the code where there is no verdict at all.  A gate that compared nothing has not passed.
+        if_none: the code without any verdict. A gate that compared nothing has not passed.
         others: codes for other reasons, such as a device that was not fit to measure.
     """
     codes = [ExitCode.PASS if kind in passing else _EXIT_CODES[kind] for kind in kinds]
@@ -57,10 +57,10 @@ def exit_code_of(
 def gate_exit_code(
     judgements: Sequence[Judgement], shrunken: Iterable[Shrinkage] = (), *, run_code: int = ExitCode.PASS, allow_incomparable: bool = False
 ) -> ExitCode:
-    """What `gate` returns.
+    """The exit code of `gate`.
 
-    Incomparable and missing results count as undecided unless allowed, and so does a suite whose accuracy is no longer checked: it could
-    be wrong by now.  New results have nothing to be judged by and do not count, unless they failed.  Where no result counts, the gate is
+    Incomparable and missing results count as undecided unless allowed. So does a suite whose accuracy is no longer checked, because its
+    kernels could be wrong by now. New results have no baseline and do not count, unless they failed. If no result counts, the gate is
     undecided.
 
     Args:

@@ -1,8 +1,8 @@
-"""FDR control: which claimed changes stand among everything that was compared.
+"""FDR control: select the significant changes among all comparisons.
 
 A gate over two hundred kernels and cases makes two hundred comparisons.  Each has its own 95 % interval; some fall beyond the margin by
-chance.  Benjamini and Hochberg's rule keeps the expected share of false findings at a rate.  A change that does not stand after it is
-undecided, and its reason says by how much it failed.  `run` and `gate` control regressions of speed (`fdr_controlled`), `ab` and
+chance. Benjamini and Hochberg's rule keeps the expected share of false findings at a rate. A change that is not significant after it is
+undecided, and its reason says by how much it failed. `run` and `gate` control regressions of speed (`fdr_controlled`), `ab` and
 `calibrate` both directions (`verdict.conclusion`).
 """
 
@@ -21,7 +21,7 @@ from .margin_rule import MarginRule
 
 
 def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:
-    """The adjusted p-values of one family of tests, in their order: the smallest rate at which each would stand.
+    """The adjusted p-values of one family of tests, in their order: the smallest rate at which each would be significant.
 
     Raises:
         ValueError: a p-value outside [0, 1], or a rate outside (0, 1).
@@ -34,7 +34,7 @@ def unless_significant(verdict: Verdict, adjusted_p: float, *, comparisons: int,
 
     Args:
         comparisons: how many were tested together.
-        remedy: what to do about it, for the reason.
+        remedy: advice for the reason.
     """
     if adjusted_p <= rate:
         return verdict
@@ -86,7 +86,7 @@ def fdr_controlled(
 
 
 def _tested(change: Estimate, new: Measurement | None, old: Measurement | None, rule: MarginRule) -> tuple[float, float | None]:
-    """The p-value of the kernel being slower, and the margin in force for it; 1 and None where either side was not timed."""
+    """The p-value of the kernel being slower, and its margin; 1 and None if either run did not time it."""
     if new is None or old is None:
         return 1.0, None
     margin = rule.margin_at(new.time_us.value, launches_of(new, old))
@@ -94,5 +94,5 @@ def _tested(change: Estimate, new: Measurement | None, old: Measurement | None, 
 
 
 def _units(timing: Measurement) -> int:
-    """Number of units that the interval is over: processes where there are several, else replicates (`stats.paired`)."""
+    """Number of units behind the interval: processes if several, else replicates (`stats.paired`)."""
     return timing.processes if timing.processes > 1 else timing.replicates

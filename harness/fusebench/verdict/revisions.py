@@ -37,7 +37,7 @@ def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair
 
 
 def ab_exit_code(kernels: Sequence[ComparedKernel], earlier: ExitCode = ExitCode.PASS) -> ExitCode:
-    """5 where a kernel of this checkout failed, 1 for a regression, 4 for an undecided verdict or where nothing was compared, else 0.
+    """5 if a kernel of this checkout failed, 1 for a regression, 4 for an undecided verdict or without any comparison, else 0.
 
     Peers are advisory.  Kernels that only one revision has, and others that are incomparable, do not count.
 

@@ -1,4 +1,4 @@
-"""Yardsticks: what a kernel's time is relative to when two runs are compared, and how yardsticks themselves drift.
+"""Yardsticks: the reference times of kernels when two runs are compared, and the drift of the yardsticks themselves.
 
 A ratio to a yardstick of the same rounds cancels clocks and machine differences.  One case's streaming yardstick scatters between runs
 nearly as much as a kernel does, and a ratio to it has the scatter of both.  A difference that two runs have for all calls alike (a clock, a
@@ -28,7 +28,7 @@ and 62 % by their own yardsticks; on nine, 79 % and 61 %."""
 
 
 class Basis(StrEnum):
-    """What a verdict stands on."""
+    """The basis of a verdict."""
 
     RATIO = "ratio"
     """Time relative to a yardstick of the same run, new over old."""

@@ -1,1 +1,1 @@
-"""What commands share: options, selection, progress, output and the exit status."""
+"""Shared by the commands: options, selection, progress, output and the exit status."""

@@ -1,4 +1,4 @@
-"""How commands word evidence about regressions, and show its progress on stderr."""
+"""The wording of evidence about regressions in commands, and its progress on stderr."""
 
 from __future__ import annotations
 

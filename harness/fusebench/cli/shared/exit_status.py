@@ -1,5 +1,4 @@
-"""How a command ends that neither returned nor failed in words: by a fault of fusebench itself, for want of a package, or because nobody
-reads on."""
+"""Exit status of a command that ended by an unexpected exception: a fault of fusebench, a missing package, or a closed pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ EXIT_UNREAD = 141
 
 
 def exit_code_of(error: Exception) -> int:
-    """Say on stderr what is known of `error`, which no command expected, and return the exit code that it deserves."""
+    """Report the unexpected `error` on stderr, and return its exit code."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return EXIT_UNREAD
     if (known := known_cause(error)) is not None:
@@ -36,9 +35,9 @@ def exit_code_of(error: Exception) -> int:
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of stdout or stderr has left (`fusebench … | head`); what is still written there is then dropped."""
+    """Whether the reader of stdout or stderr closed the pipe (`fusebench … | head`); later output is then dropped."""
     left = unread()
     for descriptor in left:
-        # The interpreter flushes once more as it exits, and would put its own exit code in the place of ours.
+        # The interpreter flushes once more as it exits, and would replace our exit code by its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     return bool(left)

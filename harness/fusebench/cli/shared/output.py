@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNLIMITED_WIDTH = 10_000
-"""Columns of a console that is no terminal: wider than any table, so that what is piped is never wrapped or cut."""
+"""Columns of a console that is no terminal: wider than any table, so that piped output is never wrapped or cut."""
 
 
 def console() -> Console:
@@ -42,7 +42,7 @@ def print_json(document: Any) -> None:
 
 
 def remark(kind: str, message: object) -> None:
-    """One line on stderr, `kind: message`, whatever line breaks the message holds."""
+    """Print `kind: message` as one line on stderr, without the message's line breaks."""
     from ...report.escape import text
 
     typer.echo(f"{kind}: {text(' '.join(str(message).split()))}", err=True)

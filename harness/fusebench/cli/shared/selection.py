@@ -28,7 +28,7 @@ class Selection:
     kernel: str | None
     """Glob that kernels must match; at least one kernel of the collection does, if kernels were loaded."""
     refused: tuple[str, ...] = ()
-    """Reasons why suite files were skipped, where all suites were asked for."""
+    """Reasons why suite files were skipped when all suites were selected."""
 
     @property
     def ops(self) -> frozenset[str]:
@@ -91,7 +91,7 @@ def resolve_selection(
 
 
 def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
-    """The kernels of the ops of `cases`; those of all ops where none matches, so that the error can name the nearest."""
+    """The kernels of the ops of `cases`; if none matches, the kernels of all ops, so that the error can name the nearest."""
     from ...registry import load_collection
 
     found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel), operators=False)

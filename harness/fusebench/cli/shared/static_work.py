@@ -28,8 +28,8 @@ def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Tar
     """The targets called `names`, once each; with `gate` and without names, the targets with a baseline.
 
     Raises:
-        UnknownNameError: a name that is none; the nearest is offered.
-        UsageError: no names, and nothing to take them from.
+        UnknownNameError: an unknown target; the message offers the nearest.
+        UsageError: no names, and no baselines to take them from.
     """
     from ...config import find_project
     from ...evidence.targets import TARGETS, target
@@ -95,7 +95,7 @@ def judge_against(
     released: bool = False,
     others: Sequence[ExitCode] = (),
 ) -> tuple[list[StaticJudgement], ExitCode]:
-    """The judgements on reports of the same targets, in order, and the exit code that they and failed kernels amount to.
+    """The judgements on reports of the same targets, in order, and the exit code of these and of failed kernels.
 
     Args:
         released: whether `old` holds released versions, whose machine code must not change.

@@ -1,7 +1,7 @@
 """The change points of a whole history.  Among hundreds of series some always seem to move, so FDR control selects the changed ones.
 
-A series is called changed when its own p-value stands by Benjamini and Hochberg's rule among all series looked at.  What is reported must
-itself satisfy the rule: with R changed of m, each has p <= R x rate / m, where R counts only series with a change beyond the margin.
+A series is called changed when its own p-value is significant by Benjamini and Hochberg's rule among all examined series. The reported set
+must itself satisfy the rule: with R changed of m, each has p <= R x rate / m, where R counts only series with a change beyond the margin.
 Further change points of a changed series are tested at that same level (Benjamini & Bogomolov, J. R. Statist. Soc. B 76 (2014) 297).
 """
 
@@ -42,7 +42,7 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the last run of the level before.  It need not be the previous run: not every run holds every series."""
     p_value: float
     adjusted_p: float
-    """After all series looked at: the false-discovery rate at which the change would stand."""
+    """Adjusted p-value: the false-discovery rate, over all examined series, at which the change would be significant."""
     before: float
     """Median of the series' figure on the level that ends here, which begins at the shift before or with the series."""
     after: float
@@ -85,10 +85,10 @@ def find_shifts(
     """Find the shifts of every one of `series`, in their order.
 
     Args:
-        series: of one history.  Those too short to be divided are not looked at, and do not count among the m.
+        series: series of one history. Series too short to be divided are not examined, and do not count among the m.
         margin: share by which levels must differ; at least `FLOOR_US`.
         rate: expected share of false ones among the series called changed.
-        test: of a division; random orders, as many as the number of series asks for, unless given.
+        test: significance test of a division; by default random orders, as many as the number of series needs.
 
     Raises:
         ValueError: a margin that is not positive, or a rate outside (0, 1).
@@ -109,9 +109,10 @@ def find_shifts(
 
 
 def orders_needed(count: int, rate: float = DEFAULT_RATE) -> int:
-    """Random orders that let one changed series among `count` stand although one of them scores as high: 2 / (1 + orders) <= rate / count.
+    """Random orders that make one changed series among `count` significant even if one order scores as high: 2 / (1 + orders) <= rate /
+    count.
 
-    Ten times as many where that is affordable (2 s for a hundred runs), so that the p-values at the limit are known well.
+    Ten times as many if affordable (2 s for a hundred runs), so that the p-values at the limit are precise.
     """
     least = math.ceil(2 * max(1, count) / rate)
     return max(least, min(10 * least, 19_999))
@@ -132,15 +133,15 @@ def runs_needed(count: int, rate: float = DEFAULT_RATE) -> int:
 
 
 def history_exit_code(tracks: Sequence[Track], rate: float = DEFAULT_RATE) -> ExitCode:
-    """What `history --gate` returns: 1 where the newest level of a gating series is slower, 4 where no change could have been seen."""
+    """The exit code of `history --gate`: 1 if the newest level of a gating series is slower, 4 if no change could have been seen."""
     slower = [VerdictKind.REGRESSION for track in tracks if track.series.gating and track.newest_slower]
     unseen = [VerdictKind.UNDECIDED] if blind(tracks, rate) else []
     return exit_code_of([*slower, *unseen])
 
 
 def _divided(series: Sequence[Series], rate: float, test: Significance) -> tuple[list[list[Cut]], int]:
-    """The divisions of every series that any correction could let stand, and the most series that can: those whose own p-values stand,
-    whatever the size of their changes."""
+    """The divisions of every series that could be significant under any correction, and the largest possible number of changed series:
+    those with significant p-values, whatever the size of their changes."""
     distinct = list(dict.fromkeys(one.values for one in series))  # cases of equal work are measured once, and recorded in each suite
     first = {values: divide(values, test, level=1.0, most=1) for values in distinct}
     own = [first[one.values][0].p_value for one in series]
@@ -161,7 +162,7 @@ def _level(changed: int, count: int, rate: float) -> float:
 def _significant(
     series: Sequence[Series], cuts: Sequence[list[Cut]], margins: Sequence[float], rate: float, changed: int
 ) -> tuple[list[list[ChangePoint]], float]:
-    """The change points that stand, by series, and the level at which they were tested.
+    """The significant change points by series, and their test level.
 
     From `changed` series downwards: the largest number R at whose level R series have a change beyond the margin.
     """

@@ -1,4 +1,4 @@
-"""The run folders of a history: which there are, and what could be read of them."""
+"""The run folders of a history: find them, and read a snapshot of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .series import Snapshot, snapshot
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
-    """A run folder that says nothing of a history, and why."""
+    """A run folder that cannot be part of a history, and the reason."""
 
     folder: str
     reason: str
