@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from ..schema import Run
 
 if TYPE_CHECKING:
     from ..config import Project
+    from ..report.history import History
 
 
 class Format(StrEnum):
@@ -51,6 +53,18 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; pages and record need a folder.")
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option("--site", metavar="DIR", help="Write a static site instead: index, a page per kernel, RUN, dashboard-data.json."),
+    ] = None,
+    past: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--history",
+            metavar="RUNS",
+            help="Runs for the history of html and --site, as `fusebench history` takes them; repeatable. --site alone reads results/runs.",
+        ),
+    ] = None,
 ) -> None:
     """Render the record of a run.
 
@@ -61,40 +75,51 @@ def report(
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
-    from ..store.files import write_file
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
     if form in (Format.PAGES, Format.RECORD) and out is None:
         raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
+    if past and form is not Format.HTML and site is None:
+        raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
+    if site is not None and (out is not None or form is not Format.MARKDOWN):
+        raise UsageError("--site writes a site of its own; pass neither --format nor --out beside it")
     project = find_project()
     others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters)}
     # `latest` is the latest run that was timed, whatever was compared or counted since.
     folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
     command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
-    if render is not None and form is not Format.MARKDOWN:
-        raise UsageError(f"--format {form}: {folder} is of `fusebench {command}`, whose records are rendered as md only")
+    if render is not None and (form is not Format.MARKDOWN or site is not None):
+        wanted = f"--format {form}" if site is None else "--site"
+        raise UsageError(f"{wanted}: {folder} is of `fusebench {command}`, whose records are rendered as md only")
     if form is Format.RECORD and out is not None:
         typer.echo(f"wrote {_converted(folder, out)}", err=True)
-        return
-    if form is Format.PAGES and out is not None:
-        files = _pages(_record(folder, project), out)
+    elif site is not None:
+        _write(_site(_record(folder, project), folder, site, past, project), site, "--site")
+    elif form is Format.PAGES and out is not None:
+        _write(_pages(_record(folder, project), out), out, "--out")
     elif form.of_another_tool:
-        files = _exported(_record(folder, project), form, folder, project, out)
-        if out is None:
-            return
+        _write(_exported(_record(folder, project), form, folder, project, out), out, "--out")
     else:
-        text = render(folder) if render is not None else _render(_record(folder, project), form, folder, out)
+        history = _history(past, project) if past else None
+        text = render(folder) if render is not None else _render(_record(folder, project), form, folder, out, history)
         if out is None:
             typer.echo(text, nl=False)
-            return
-        files = {out: text.encode()}
+        else:
+            _write({out: text.encode()}, out, "--out")
+
+
+def _write(files: Mapping[Path, bytes], into: Path | None, option: str) -> None:
+    """Write `files` and say so; nothing for none."""
+    from ..store.files import write_file
+
     for file, content in files.items():
         try:
             write_file(file, content)
         except OSError as error:
-            raise UsageError(f"--out {out}: {file} cannot be written: {error.strerror or error}") from error
-    typer.echo(f"wrote {out}" if form is not Format.PAGES else f"wrote {len(files)} files into {out}", err=True)
+            raise UsageError(f"{option} {into}: {file} cannot be written: {error.strerror or error}") from error
+    if files:
+        typer.echo(f"wrote {into}" if into in files else f"wrote {len(files)} files into {into}", err=True)
 
 
 def _record(folder: Path, project: Project) -> Run:
@@ -149,7 +174,7 @@ def _exported(run: Run, form: Format, folder: Path, project: Project, out: Path 
     return {out: found.text.encode()} | {out.with_suffix(suffix): text.encode() for suffix, text in found.beside.items()}
 
 
-def _html(run: Run, folder: Path, out: Path | None) -> str:
+def _html(run: Run, folder: Path, out: Path | None, history: History | None) -> str:
     """The page with the distributions of the run's raw samples, where they can be read, and links to its files."""
     import os
 
@@ -164,12 +189,42 @@ def _html(run: Run, folder: Path, out: Path | None) -> str:
         remark("note", f"the page shows no distributions of times: {error}")
     start = out.resolve().parent if out is not None else folder.resolve()
     files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".parquet", ".md", ".png"))
-    return html_report(run, samples=samples, raw={file.name: quote(os.path.relpath(file.resolve(), start)) for file in files})
+    links = {file.name: quote(os.path.relpath(file.resolve(), start)) for file in files}
+    return html_report(run, samples=samples, history=history, raw=links)
 
 
-def _render(run: Run, form: Format, folder: Path, out: Path | None) -> str:
+def _site(run: Run, folder: Path, site: Path, past: list[str] | None, project: Project) -> dict[Path, bytes]:
+    from ..report.html.site import NEWEST, site_files
+
+    history = _history(past, project)
+    if not history.runs:
+        raise UsageError("--site: the history holds no comparable run; name run folders or a history file with --history RUNS")
+    page = _html(run, folder, site / NEWEST, history)
+    return {site / name: content for name, content in site_files(history, page, run).items()}
+
+
+def _history(past: list[str] | None, project: Project) -> History:
+    """The change points over the runs at `past`; over the project's results/runs without them."""
+    from ..report.history import History
+    from ..stats.fdr import DEFAULT_RATE
+    from ..verdict.history.series import Figure, comparable_runs, series_of
+    from ..verdict.history.shifts import DEFAULT_MARGIN, find_shifts
+    from ..verdict.history.snapshots import history_folders, read_history
+    from .shared.output import remark
+
+    read, unreadable = read_history(history_folders(past or [], project))
+    for one in unreadable:
+        remark("note", f"skipped {one.folder}: {one.reason}")
+    kept, left_out = comparable_runs(read, Figure.SOL)
+    tracks = find_shifts(series_of(kept, Figure.SOL))
+    return History(
+        runs=kept, left_out=left_out, unreadable=unreadable, tracks=tracks, figure=Figure.SOL, margin=DEFAULT_MARGIN, rate=DEFAULT_RATE
+    )
+
+
+def _render(run: Run, form: Format, folder: Path, out: Path | None, history: History | None) -> str:
     if form is Format.HTML:
-        return _html(run, folder, out)
+        return _html(run, folder, out, history)
     if form is Format.JUNIT:
         from ..report.ci import junit_xml
 

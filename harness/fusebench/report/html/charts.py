@@ -131,10 +131,11 @@ def history_line(history: History, track: Track) -> str:
     series = track.series
     shown = [value if series.figure is Figure.RAW else 1.0 / value for value in series.values]
     low, high = min(shown), max(shown)
-    margin = (high - low) * 0.15 or high * 0.05
-    low, high = low - margin, high + margin
-    width, height, left, bottom = 420, 130, 8, 18
-    across = (width - 2 * left) / max(1, len(history.runs) - 1)
+    # Never a smaller axis than 6 % of the figure: noise within a percent must not look like a change.
+    middle, half = (low + high) / 2, max((high - low) * 0.65, 0.03 * (low + high) / 2)
+    low, high = middle - half, middle + half
+    width, height, left, bottom = 420, 130, 58, 18
+    across = (width - left - 10) / max(1, len(history.runs) - 1)
 
     def at(place: int) -> float:
         return left + place * across
@@ -161,7 +162,10 @@ def history_line(history: History, track: Track) -> str:
         parts.append(f'<text class="{kind}" x="{x + (-4 if anchor == "end" else 4):.1f}" y="10" text-anchor="{anchor}">{said}</text>')
     first, last = history.runs[0].run.created[:10], history.runs[-1].run.created[:10]
     parts.append(f'<text x="{left}" y="{height - 4}">{html(first)}</text>')
-    parts.append(f'<text x="{width - left}" y="{height - 4}" text-anchor="end">{html(last)}</text>')
+    parts.append(f'<text x="{width - 10}" y="{height - 4}" text-anchor="end">{html(last)}</text>')
+    for bound in (low, high):
+        said = level_text(series.figure, bound if series.figure is Figure.RAW else 1.0 / bound)
+        parts.append(f'<text x="{left - 8}" y="{level(bound) + 4:.1f}" text-anchor="end">{html(said)}</text>')
     return _svg(width, height, history_caption(track), parts)
 
 
