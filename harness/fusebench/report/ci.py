@@ -1,4 +1,4 @@
-"""A run for CI systems: JUnit XML with one test case per kernel and case, and GitHub annotations for what a reviewer must see."""
+"""A run for CI systems: JUnit XML with one test case per kernel and case, and GitHub annotations for a reviewer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .wording import failure_reason, part_label, part_notes, short_kernel, with_
 
 
 def junit_xml(run: Run) -> str:
-    """Regressions are failures, kernels that failed are errors, what was not timed or not decided is skipped with its reason.
+    """JUnit XML: regressions are failures, failed kernels are errors, and kernels without a time or decision are skipped with the reason.
 
     An advisory result is skipped too: a CI system must not fail where the command's exit status is 0.
     """
@@ -57,7 +57,7 @@ def _test_case(result: Result) -> ElementTree.Element:
 
 
 def _trouble(result: Result) -> tuple[str, str, str] | None:
-    """The element, type and message of what is not in order, were it to count; None where all is well."""
+    """The element, type and message of a result with a problem, as if it were gating; None without a problem."""
     verdict = result.verdict
     if result.status in FAILED_STATUSES:
         return "error", str(result.status), failure_reason(result) or str(result.status)

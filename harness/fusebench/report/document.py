@@ -39,7 +39,7 @@ def _suite(suite: SuiteSummary) -> dict[str, Any]:
 
 
 def finite(value: float | None) -> float | None:
-    """`value`, or None where JSON has no number for it."""
+    """`value`, or None if JSON has no number for it."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -77,7 +77,7 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` of plain types as JSON holds it: lists for tuples, null for what is not finite."""
+    """`value` of plain types as JSON holds it: lists for tuples, null for numbers that are not finite."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
-"""What a terminal obeys, what reorders or hides text, what XML 1.0 forbids, and what UTF-8 cannot hold.  Tabs and line feeds stay."""
+"""Characters that a terminal obeys, that reorder or hide text, that XML 1.0 forbids or UTF-8 cannot hold. Tabs and line feeds stay."""
 _COMMAND = re.compile(r"##(?=\[|[a-z]+\[)|(?m:^(?P<indent>[ \t]*)::(?=[a-z]))")
 """`##[error]` (Azure, GitHub), `##vso[` (Azure), `##teamcity[` anywhere, and GitHub's `::error` where a line starts."""
 _SUSPECT = re.compile(f"{_CONTROL.pattern}|\r|##|::")

@@ -41,7 +41,7 @@ def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
 
 
 def only_suite(run: Run, suite: str) -> Run:
-    """The run's record with the cases and results of one suite; what the whole run cost is not its cost."""
+    """The run's record with the cases and results of one suite, without the time spent on the whole run."""
     results = [result for result in run.results if result.suite == suite]
     kernels = {result.kernel for result in results}
     return msgspec.structs.replace(

@@ -37,11 +37,11 @@ FULL_HEADER = (
 
 
 _NEVER_COUNT = (VerdictKind.PASS, VerdictKind.INCOMPARABLE)
-"""Verdicts that never change the exit status, gating or not: the mark would say nothing."""
+"""Verdicts that never change the exit status, gating or advisory: marking them would carry no information."""
 
 
 def full_row(summary: CaseSummary, row: Result) -> list[str]:
-    """Plain text under `FULL_HEADER`; a dash where there is no figure."""
+    """Plain text under `FULL_HEADER`; a dash for a missing figure."""
     timing, accuracy = row.measurement, row.accuracy
     role = f"{row.role}, baseline" if row.kernel == summary.baseline and row.role is not Role.SPLIT else str(row.role)
     cells = [row.case, short_kernel(row.kernel), role]
@@ -79,7 +79,7 @@ def suite_rows(run: Run) -> dict[str, list[list[str]]]:
 
 
 def outcome(row: Result) -> str:
-    """The verdict, or the status where there is none; marked where it is advisory or the kernel covers a part of the op."""
+    """The verdict, else the status; marked if it is advisory or the kernel covers a part of the op."""
     reached = str(row.verdict.kind) if row.verdict is not None else status_text(row.status)
     if row.verdict is not None and row.verdict.kind not in _NEVER_COUNT and not row.gating:
         reached += ", advisory"

@@ -1,4 +1,4 @@
-"""Tables of static evidence: what every launch is made of, and what changed against other evidence."""
+"""Tables of static evidence: the compiled code of every launch, and the changes against other evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HASH_DIGITS = 8
 
 
 def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
-    """A row per kernel and case, and per launch where there are several; one of known machine code refers to where that stands."""
+    """A row per kernel and case, and per launch of several; a row with already shown machine code refers to its first row."""
     rows: list[tuple[str, ...]] = []
     first_seen: dict[tuple[object, ...], str] = {}
     for one in report.results:
@@ -42,7 +42,7 @@ def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
 
 
 def summary_line(report: StaticReport) -> str:
-    """How much there is, and what it was made with."""
+    """The amount of evidence, and the toolchain that made it."""
     statuses = Counter(one.status for one in report.results)
     compiled = [one for one in report.results if one.status is StaticStatus.COMPILED]
     codes = {launch.code.sha256 for one in compiled for launch in one.launches}

@@ -1,4 +1,4 @@
-"""The one measurement engine: it takes cases through a strategy, and keeps what is final whatever ends it.
+"""The one measurement engine: it takes cases through a strategy, and keeps final results however it ends.
 
 The engine owns order, budget, identical cases, interruption and completion.  A strategy (`run`, `ab`, `calibrate`, `count`) says what to
 do with one case, how a record is made, and what follows the last case.

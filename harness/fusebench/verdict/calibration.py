@@ -1,7 +1,7 @@
-"""What calibration says of a machine's verdicts: the false-alarm rate and the smallest slowdown that is found.
+"""Summary of a machine's calibration: the false-alarm rate of its verdicts, and the smallest slowdown that they find.
 
-It counts comparisons whose answer is known: A/A comparisons, and comparisons with an injected slowdown.  By class of calls: how often an
-A/A comparison was called slower, with an upper bound, and how often each injected slowdown was found.
+It counts comparisons with a known answer: A/A comparisons, and comparisons with an injected slowdown. For each class of calls it gives the
+rate at which A/A comparisons were called slower, with an upper bound, and the rate at which each injected slowdown was found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ count under one of them.  The trials' own findings are not used."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison whose answer is known."""
+    """One comparison with a known answer."""
 
     time_us: float
     injected: float
@@ -56,14 +56,14 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
     undecided: Rate
     """A/A comparisons without a verdict."""
     found: dict[float, Rate]
-    """By injected slowdown, ascending: how often it was called a regression, of however few trials."""
+    """By injected slowdown, ascending: the rate at which it was called a regression, for any number of trials."""
     passed: dict[float, Rate]
     """By injected slowdown: how often it passed."""
     smallest_found: float | None
-    """The smallest injected slowdown that was found, like every larger one, in at least 95 % of its trials; None where there is none.  Only
-    sizes of at least `FEWEST_TRIALS` trials count, here and below."""
+    """The smallest injected slowdown that, like every larger one, was found in at least 95 % of its trials, or None. Only sizes with at
+    least `FEWEST_TRIALS` trials count, here and below."""
     largest_tried: float | None
-    """The largest injected slowdown: a missing `smallest_found` exceeds it.  None where none was injected often enough."""
+    """The largest injected slowdown; a missing `smallest_found` is larger. None if no slowdown was injected often enough."""
     visible: float | None
     """Slowdown at which the found share crosses 95 %, interpolated between injected slowdowns; None where it does not."""
     median_replicates: float

@@ -1,4 +1,4 @@
-"""Kernels whose machine code is the same in both runs: whether it is, and the verdicts on them.
+"""Kernels with identical machine code in both runs: the comparison of digests, and the verdicts.
 
 Between two versions of a source tree most kernels compile to the same instructions.  They are not judged by their times; their times are
 the noise floor of the comparison (`verdict.noise_floor`).
@@ -17,8 +17,7 @@ from ..stats.paired import describe_change
 def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
     """Whether two calls launch the same instructions, from the digest of machine code of every function that each launches.
 
-    The digests must cover launch geometry where it is not in the code.  None where either side is unknown (empty, or an empty digest):
-    not knowing is not equality.
+    The digests must cover launch geometry that is not in the code. None if either call's code is unknown (empty, or an empty digest).
     """
     if not new or not old or not all((*new.values(), *old.values())):
         return None
@@ -26,7 +25,7 @@ def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
 
 
 def verdict_on_identical(change: Estimate | None) -> Verdict:
-    """The verdict on identical code: it passes, whatever the times say."""
+    """The verdict on identical code: it passes, independent of the times."""
     measured = f"; the measured {describe_change(change, 2)} is noise" if change is not None else ""
     return Verdict(kind=VerdictKind.PASS, reason=f"identical machine code{measured}", change=change)
 

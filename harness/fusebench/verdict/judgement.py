@@ -1,7 +1,7 @@
 """A run judged against a baseline: for every kernel and case the strongest comparison that the two records allow.
 
 Strongest first: the ratio to a yardstick timed in the same rounds, in which clocks and machine differences cancel; then raw time, only
-under an equal fingerprint; else none.  Nothing is dropped: what only one of the two runs holds is reported as missing or new.
+under an equal fingerprint; else none. Every result counts: a result that only one run holds is reported as missing or new.
 
 The streaming yardstick is a single elementwise launch over the case's bytes: it scatters least and is no kernel under test.  The yardsticks
 of all cases of one class of duration count together (`verdict.yardsticks`); where they are too few, the case's own counts.
@@ -35,7 +35,7 @@ class Presence(StrEnum):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one kernel and case, and what it stands on."""
+    """The verdict on one kernel and case, and its basis."""
 
     case: str
     suite: str
@@ -45,9 +45,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     presence: Presence = Presence.COMMON
     same_code: bool | None = None
-    """Whether both runs launched the same machine code; None where either does not say."""
+    """Whether both runs launched the same machine code; None if either record lacks the digest."""
     kind_by_times: VerdictKind | None = None
-    """What the times alone say of identical code; None for other code."""
+    """The verdict by times alone on identical code; None for other code."""
 
 
 def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
@@ -77,7 +77,7 @@ class _Judge:
         self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
-        """The judgement on one kernel and case; None where neither run measured, checked or failed it."""
+        """The judgement on one kernel and case; None if neither run measured, checked or failed it."""
         if new is not None and new.status in FAILED_STATUSES:
             return _judgement(new, VerdictKind.ERROR, f"{new.status}: {new.reason or 'no reason recorded'}", presence=_presence(old))
         if new is not None and new.covers:  # the time of a part of the op is compared with nothing

@@ -1,4 +1,4 @@
-"""How a measured change becomes a verdict.  A rule sees only the change, the kernel's time and its launches."""
+"""The rule that turns a measured change into a verdict, from the change, the kernel's time and its launches alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_MARGIN = 0.02
 and two beyond."""
 
 DEFAULT_FLOOR_US = 0.1
-"""Changes below 0.1 us pass whatever their share: about three ticks of CUPTI's 32 ns clock on the same GPU."""
+"""Changes below 0.1 us pass at any share: this is about three ticks of CUPTI's 32 ns clock on the same GPU."""
 
 SEVERAL_LAUNCHES = 2.0
 """Margin and floor of calls of several launches are this many times as wide: the time between launches scatters with the host and the
@@ -30,13 +30,13 @@ class Rule(Protocol):
         Args:
             change: new time over old, 1.02 being 2 % slower.
             time_us: the kernel's time in the new run, in microseconds, for limits that are absolute.
-            launches: of one call, the fewer of both runs; 0 where the timer sees none.
+            launches: launches of one call, the fewer of both runs; 0 if the timer sees none.
         """
         ...
 
 
 class MarginRule:
-    """Three-way: a verdict needs the whole interval on one side of the margin; an interval that crosses it is undecided."""
+    """Three outcomes: a change needs the whole interval beyond the margin, a pass needs it inside; an interval across it is undecided."""
 
     def __init__(self, margin: float = DEFAULT_MARGIN, floor_us: float = DEFAULT_FLOOR_US) -> None:
         """`margin` is a share of the old time (0.03 = 3 %); `floor_us` widens it for kernels so short that it is less than that.  Both are

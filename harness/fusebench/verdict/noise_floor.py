@@ -1,6 +1,6 @@
-"""The noise floor: what A/A pairs (comparisons of identical machine code) showed in the same comparison.
+"""The noise floor: the apparent changes of A/A pairs (comparisons of identical machine code) in the same comparison.
 
-The answer of an A/A pair is known, so its times show the comparison's own noise.  A change of speed that is no larger is not believed.
+The answer of an A/A pair is known, so its times show the comparison's own noise. A change of speed must be larger to be believed.
 `ab` takes its A/A pairs from kernels whose code is unchanged and from control arms; `run` and `gate` take them from identical machine code
 in two records.  Calls of several launches have classes of their own: between two nightlies, split chains of 50 us and more differed by up
 to 4.4 % and kernels of one launch by up to 0.6 %, which must not hide behind them.
@@ -21,7 +21,7 @@ from .judgement import Judgement, launches_of, results_by_place
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """What the A/A pairs of one class of calls showed."""
+    """The noise of the A/A pairs of one class of calls."""
 
     low_us: float
     high_us: float
@@ -71,7 +71,7 @@ def noise_near(noise: NoiseByClass, time_us: float, launches: int) -> Noise:
 
 
 def spread_of(aa_pairs: Sequence[AAPair]) -> list[Spread]:
-    """What A/A pairs showed, by class of calls: calls of one launch first, the shortest first."""
+    """The noise of A/A pairs by class of calls: calls of one launch first, the shortest first."""
     edges = [0.0, *DURATION_CLASSES_US, math.inf]
     beyond: dict[tuple[bool, int], int] = defaultdict(int)
     for pair in aa_pairs:
@@ -149,7 +149,7 @@ def above_noise_floor(judgements: Iterable[Judgement], aa_pairs: Sequence[AAPair
 
 
 def noise_line(spreads: Sequence[Spread], judgements: Iterable[Judgement]) -> str:
-    """What identical machine code showed, in one line."""
+    """The noise of identical machine code, in one line."""
     if not spreads:
         known = any(one.same_code is False for one in judgements)
         missing = "no kernel's machine code is the baseline's" if known else "what machine code ran is not in both records"

@@ -1,7 +1,7 @@
 """Record validation: whether a record can be judged or shown.  Impossible figures mean a corrupted record, not a regression.
 
-A NaN compares as neither slower nor faster, so that whatever follows from it is chance; a report divides by some figures and takes
-logarithms of others.  What is merely too little to judge (no case, one replicate) can still be shown.
+A NaN compares as neither slower nor faster, so a verdict based on it is chance. A report divides by some figures and takes logarithms of
+others. A record with too little to judge (no case, one replicate) can still be shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_valid_baseline(results: Path, device_name: str) -> Run | None:
     """The stored baseline of a device model, validated; None where there is none.  Load it once, before anything is measured.
 
     Raises:
-        RunRecordError: it cannot be read, or holds something that no measurement gives.
+        RunRecordError: it cannot be read, or holds impossible figures.
     """
     baseline = load_baseline(results, device_name)
     if baseline is not None:

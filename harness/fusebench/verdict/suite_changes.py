@@ -1,7 +1,7 @@
 """Two findings that a gate reports besides regressions: suites that shrank, and improvements without a known cause.
 
-Through both a benchmark says less than before while it stays green.  A dropped case cannot regress.  An improvement without a cause is a
-changed measurement until proven otherwise, and it becomes the next baseline if nobody asks.
+Both weaken a benchmark that stays green. A dropped case cannot regress. An improvement without a cause is a changed measurement until
+proven otherwise, and it becomes the next baseline if nobody looks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[str, ...]
     """Cases that the run does not hold."""
     kernels: tuple[str, ...]
-    """`case: kernel` that were measured or checked in the baseline and are neither now; their cases are still there."""
+    """`case: kernel` pairs that the baseline measured or checked and the run did not, although it holds their cases."""
     untimed: tuple[str, ...]
-    """`case: kernel` that were timed and are only checked now."""
+    """`case: kernel` pairs that the baseline timed and the run only checked."""
     unchecked: tuple[str, ...]
-    """`case: kernel` whose accuracy was known and is not now."""
+    """`case: kernel` pairs with a known accuracy in the baseline only."""
     lost_weight: float
     """Share of the suite's launches per denoise step in the lost cases."""
 
@@ -93,10 +93,10 @@ def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:
 
 
 def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline: Run) -> list[Unexplained]:
-    """Improvements of `run` over `baseline` that neither changed code nor a changed toolchain accounts for.
+    """Improvements of `run` over `baseline` that neither changed code nor a changed toolchain explains.
 
-    Neither of these accounts for a kernel much faster than the yardsticks of its own rounds (`YARDSTICK_LIMIT`).  Advisory improvements are
-    held to this limit only: another library, and torch.compile, which tunes anew, change code that no record holds.
+    Neither of these explains a kernel much faster than the yardsticks of its own rounds (`YARDSTICK_LIMIT`). This limit is the only test of
+    advisory improvements: other libraries, and torch.compile, which tunes anew, change code that no record holds.
     """
     toolchain = toolchain_changes(run, baseline)
     shares = {(result.case_key, result.kernel): result.measurement.sol for result in run.results if result.measurement is not None}
@@ -125,7 +125,7 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
 
 
 def _lost(new: Result | None, old: Result) -> str:
-    """Which of the three losses this is; empty for none."""
+    """The kind of loss, one of three; empty without a loss."""
     if old.status not in (Status.MEASURED, Status.CHECKED):
         return ""
     if new is None or new.status in (Status.UNSUPPORTED, Status.NOT_RUNNABLE, Status.NOT_MEASURED):

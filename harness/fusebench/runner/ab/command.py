@@ -1,4 +1,4 @@
-"""`fusebench ab` from its request to a stored record: the base revision is found, compared with, judged, explained and written."""
+"""`fusebench ab` from its request to a stored record: find the base revision, compare, judge, attach evidence, write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
 
 
 def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcome[Comparison]:
-    """Compare every case, judge, and write the comparison; an interrupted one as far as it came.
+    """Compare every case, judge, and write the comparison. An interrupted comparison is written with its finished cases.
 
     Raises:
         UsageError: no base revision, or the folder takes no record.

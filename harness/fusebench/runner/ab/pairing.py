@@ -51,7 +51,7 @@ def paired_task(
 
 
 def confirming_task(task: CompareTask, claims: Mapping[str, Finding]) -> ConfirmTask:
-    """The measurement of `task` for a fresh process, without the pairs that nothing is claimed of, each as long as its finding took.
+    """The measurement of `task` for a fresh process: only pairs with a claimed change, each with as many replicates as its finding.
 
     Args:
         claims: regressions and improvements by the name of their pair.
@@ -86,7 +86,7 @@ def measure_in_fresh(
     Args:
         task: as `confirming_task` makes it.
         fresh: workers that made none of the findings.
-        ask: puts a task to a worker and answers when nothing disturbed it.
+        ask: gives a task to a worker, and returns the reply of a measurement without interference.
         keep: given the samples of each process, which they name by its number, from 1.
         on_process: called with the number of processes done, and that of all.
     """

@@ -1,4 +1,4 @@
-"""Which kernels of a case stand in both revisions of a comparison, why the others are not compared, and how the gate finds each."""
+"""The kernels of a case in both revisions of a comparison: the pairs, the reasons against comparing a kernel, and the accuracy gate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KernelPair(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
     """Files of the kernel that differ between the revisions."""
     reason: str = ""
-    """Why its times are not compared; empty where they are."""
+    """Why its times are not compared; empty if they are."""
     compared: bool = True
     """Whether it is put through the gate in both revisions."""
 

@@ -24,20 +24,20 @@ from .case_comparison import CaseComparison
 from .revisions import KernelPair, Revisions, unchecked
 
 SAMPLED_AA_PAIRS = 2
-"""Kernels of identical code that are timed in every case, where there are so many: they show the run's own noise.  Which ones changes from
+"""Kernels of identical code that are timed in every case (fewer if it has fewer): they show the run's own noise. The choice changes from
 case to case, so that a suite of five cases times up to ten."""
 
 
 def default_looks(device_kind: str) -> Plan:
-    """When to look at a pair and which change does not matter, on `cpu` or `cuda`.
+    """The default looks and margin of the sequential test, on `cpu` or `cuda`.
 
-    A CPU shares its cores and caches with whatever else runs: its margin is a tenth of the time, which tells a blunder from noise.
+    A CPU shares its cores and caches with other programs, so its margin is a tenth of the time: large mistakes show, noise does not.
     """
     return Plan() if device_kind == "cuda" else Plan(looks=(12, 18, 28), margin=0.10, floor_us=1.0)
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The options of a comparison."""
 
     looks: Plan
     kernel: str | None = None
@@ -120,7 +120,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         )
 
     def keep(self, unit: PairedCase, work: CaseComparison, *, finished: bool) -> None:
-        """Take over what was measured of a case, also before an interruption; its kernels follow when it is over."""
+        """Take over the measurements of a case, also after an interruption; its kernels follow when the case is finished."""
         found = work.found
         if found.measured is not None:
             self.context.note_timer(found.measured)
@@ -132,7 +132,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
             self._finish(unit, list(found.kernels.values()))
 
     def record(self, *, complete: bool, judge: bool = True) -> Comparison:
-        """The comparison, judged by what it has; without `judge` its verdicts are pending."""
+        """The comparison with verdicts on its finished cases; without `judge` its verdicts are pending."""
         context = self.context
         kernels = judge_revisions(self._kernels, self._aa_pairs) if judge else list(self._kernels)
         for case in self._cases:

@@ -1,4 +1,4 @@
-"""The ground truth of injected slowdowns, and the components of variance, from fixed numbers of replicates; no verdict enters it."""
+"""The ground truth of injected slowdowns, and the components of variance, from fixed numbers of replicates, without any verdict."""
 
 from __future__ import annotations
 

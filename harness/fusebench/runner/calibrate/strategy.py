@@ -1,9 +1,9 @@
 """The strategy of `fusebench calibrate`: comparisons whose answer is known, put through the whole pipeline that `ab` uses.
 
-A pilot finds what injected work does to each target's time.  Then every target is visited, once in each pass: many pairs with arms of
-their own are judged while they are being measured, and fresh processes confirm the findings, as they do for `ab`.  The same five serve
-all findings: each is fresh to every first finding, and no first finding is theirs.  In a target's first visit they also measure each
-injected slowdown with a fixed number of replicates: the ground truth, and the components of variance.
+A pilot measures the effect of injected work on each target's time. Then every target is visited once in each pass: a sequential test judges
+many pairs, each with arms of its own, and fresh processes confirm the findings, as in `ab`. Five processes confirm all findings, and they
+make no first finding themselves. In a target's first visit they also measure each injected slowdown with a fixed number of replicates: the
+ground truth, and the components of variance.
 
 A calibration that is cut short keeps its whole visits.
 """
@@ -32,7 +32,7 @@ from .visit import CalibrationOptions, Pending, Visit, VisitWork
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What one calibration adds to the record, as session 0 of it: it gets its number when it is joined to others."""
+    """The contribution of one calibration to the record, as session 0; joining gives it its number."""
 
     trials: tuple[InjectedTrial, ...]
     ground_truths: tuple[GroundTruth, ...]
@@ -44,11 +44,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     """Whether every target was visited in every pass."""
     unfit: str = ""
-    """Why the device proved unfit, which ended the calibration with what it has; empty where it did not."""
+    """Why the device proved unfit and ended the calibration early; empty if it did not."""
 
 
 class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
-    """Collects whole visits: the first one that is over makes a calibration of it."""
+    """Collects whole visits; one finished visit is enough for a calibration."""
 
     whole_units = True
 
@@ -100,7 +100,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         self.context.warn(f"{budget} ended after {done} of {units} visits; raise --budget for more")
 
     def settles_for(self, error: KeyboardInterrupt | DeviceUnfitError, done: int, units: int) -> bool:
-        """Once a visit is over, an interruption and an unfit device end the calibration, and what it has is kept."""
+        """After the first finished visit, an interruption or an unfit device ends the calibration, and the finished visits are kept."""
         if not self._pending:
             return False
         visits = f"after {done} of {units} visits"

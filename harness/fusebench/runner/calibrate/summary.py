@@ -49,7 +49,7 @@ def record_of(found: Found, options: CalibrationOptions, environment: Environmen
 
 
 def summed_up(record: CalibrationRecord) -> CalibrationRecord:
-    """The record with its note, and warnings for trials that are not counted, both made from all trials by today's rules."""
+    """The record with its note, and warnings for uncounted trials, both computed from all trials by the current rules."""
     kept = [text for text in dict.fromkeys(record.warnings) if not text.startswith(NOT_COUNTED)]
     left_out = [f"{NOT_COUNTED}{text}" for text in uncounted(record.trials, record.ground_truths)]
     return msgspec.structs.replace(record, warnings=(*kept, *left_out), note=_note(record))

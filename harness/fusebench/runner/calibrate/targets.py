@@ -62,7 +62,7 @@ class CalibrationTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparing(msgspec.Struct, frozen=True, kw_only=True):
-    """Arms and pairs of one measurement; every pair has arms of its own, so that no two share their luck."""
+    """Arms and pairs of one measurement. Every pair has arms of its own, so that no two share a placement."""
 
     arms: tuple[ExtraArm, ...]
     pairs: tuple[Pair, ...]
@@ -116,7 +116,7 @@ def _built_in(way: Way, kernel: str, elements: int) -> CalibrationTarget:
 
 
 def targets_of(collection: Collection, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[CalibrationTarget]:
-    """For every case the newest fused kernel that `pattern` means and that can be timed, else the first kernel of any role."""
+    """For every case the newest fused kernel that matches `pattern` and can be timed, else the first such kernel of any role."""
     found = []
     for case in cases:
         unit = case_kernels(collection, case, device_kind, pattern, with_baseline=False)
@@ -135,8 +135,8 @@ def fits(target: CalibrationTarget, value: int, memory_bytes: int | None) -> boo
 
 
 def pairs_at_once(target: CalibrationTarget, values: Iterable[int], memory_bytes: int | None) -> int:
-    """How many pairs fit in one measurement, were they all raised to the largest of `values` (of the target's parameter); as many as are
-    asked for where the memory is not known."""
+    """The number of pairs that fit in one measurement if all have the largest of `values` (of the target's parameter); no limit if the
+    memory size is unknown."""
     if memory_bytes is None or target.bytes == 0:
         return MOST_PAIRS
     largest = max((_pair_bytes(target, value) for value in values), default=2.0 * target.bytes)

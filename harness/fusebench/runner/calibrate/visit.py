@@ -1,7 +1,7 @@
-"""One visit of a calibration to one target: its pairs measured and judged in one process, its findings held against fresh ones.
+"""One visit of a calibration to one target: one process measures and judges its pairs, fresh processes confirm the findings.
 
-A calibration keeps whole visits only.  A finding without its confirmation would count as none, and keeping A/A comparisons without the
-findings beside them would be a choice by result.
+A calibration keeps whole visits only. A finding without its confirmation would count as none, and keeping only the A/A comparisons without
+findings would select by result.
 """
 
 from __future__ import annotations

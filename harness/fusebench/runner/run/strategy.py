@@ -41,7 +41,7 @@ MOST_CASES = 16
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The options of a run."""
 
     kernel: str | None = None
     """Glob of kernels."""
