@@ -32,6 +32,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "psutil": "psutil",
         "pyarrow": "pyarrow",
         "pynvml": "nvidia-ml-py",
+        "pytest": "pytest",
         "pytest_benchmark": "pytest-benchmark",
         "rich": "rich",
         "scipy": "scipy",
@@ -41,7 +42,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
-EXTRAS: Mapping[str, str] = MappingProxyType({"pytest-benchmark": "pytest", "fsspec": "store"})
+EXTRAS: Mapping[str, str] = MappingProxyType({"pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"})
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""
 
 

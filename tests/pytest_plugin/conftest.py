@@ -1,0 +1,38 @@
+"""Sessions of pytest with the plugin, each a process of its own, in a copy of the toy project."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.pytest_session import PLAIN, TESTS, Session
+
+QUICK = ("--fusebench-replicates=2", "--fusebench-rounds=2")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The toy project with `scale/plain@1`, which runs on a CPU."""
+    root = tmp_path / "project"
+    shutil.copytree(TESTS / "toy_project", root, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "kernels" / "scale" / "plain.py").write_text(PLAIN)
+    return root
+
+
+@pytest.fixture
+def session(project: Path) -> Session:
+    """`session("--fusebench-suite=scale")`: run pytest in the project, with few placements and rounds."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        # By name and not by its entry point: the sources under test need not be the installed ones.
+        command = [sys.executable, "-m", "pytest", "-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-rA", *QUICK, *arguments]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment |= {"PYTHONPATH": str(TESTS.parent / "harness"), "COLUMNS": "200", **(env or {})}
+        return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+    return run
