@@ -148,3 +148,14 @@ def test_usage_errors_say_what_to_do(session: Session, arguments: list[str], sai
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_device_that_another_run_holds_fails_the_tests_and_names_the_holder(session: Session, own_lock_folder: Path) -> None:
+    from fusebench.device import device_lock, resolve_device
+
+    with device_lock(resolve_device("cpu")):
+        done = session("--fusebench-suite=scale", "--fusebench-kernel=scale/plain@1", CPU, "--fusebench-wait=0")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is in use by another fusebench run: pid" in done.stdout
+    assert "Wait for it with --fusebench-wait SECONDS" in done.stdout
+    assert "2 failed" in done.stdout

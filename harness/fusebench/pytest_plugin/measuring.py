@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ..device import Device, device_lock, environment_of, idle_findings, resolve_device
+from ..device import Device, device_lock, environment_of, idle_findings, require_idle, resolve_device
 from ..device.monitor import process_family
 from ..device.nvml import open_monitor
 from ..errors import DeviceUnfitError, FusebenchError
@@ -86,26 +86,28 @@ class Measuring:
                 self._take(device)
                 self._held[device.lock_key] = None
             except DeviceUnfitError as error:
-                self._held[device.lock_key] = error
+                # The remedies are written for the command line.
+                text = str(error).replace("--wait", "--fusebench-wait").replace("--device", "--fusebench-device")
+                self._held[device.lock_key] = DeviceUnfitError(text)
         if (unfit := self._held[device.lock_key]) is not None:
             raise unfit
 
     def _take(self, device: Device) -> None:
         for text in device.warnings:
             self.reporter.note(text)
-        self._stack.enter_context(device_lock(device, wait_s=self._config.getoption("fusebench_wait"), on_wait=self.reporter.note))
-        if device.kind != "cuda":
+        wait_s, note = self._config.getoption("fusebench_wait"), self.reporter.note
+        self._stack.enter_context(device_lock(device, wait_s=wait_s, on_wait=note))
+        torch = sys.modules.get("torch")
+        if device.kind == "cpu" or torch is None or not torch.cuda.is_initialized():
+            for text in require_idle(device, wait_s=wait_s, on_wait=note, own_pids=process_family()):
+                note(text)
             return
         # In a container that lists no process, this process's own context is memory that nobody explains.
-        torch = sys.modules.get("torch")
-        own_context = torch is not None and torch.cuda.is_initialized()
-        found = idle_findings(device, process_family(), open_monitor())
-        against = [str(one) for one in found if one.refuses and not (own_context and one.kind in ("memory", "utilisation"))]
-        if against:
+        found = [one for one in idle_findings(device, process_family(), open_monitor()) if one.kind not in ("memory", "utilisation")]
+        if against := [str(one) for one in found if one.refuses]:
             raise DeviceUnfitError(f"{device} is not fit to measure on: {'; '.join(against)}")
         for one in found:
-            if not one.refuses:
-                self.reporter.note(str(one))
+            note(str(one))
 
     def case(
         self, project: Project, collection: Collection, entry: CaseKernels, device: Device, ops: AbstractCollection[str], *, timed: bool
