@@ -1,4 +1,4 @@
-"""Counters as evidence: both sides of a few suspects, and one note wherever there is nothing to be had."""
+"""Counters as evidence: both revisions of a few suspects, and one note wherever there is nothing to be had."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_kernel_that_needs_more_registers_shows_them_and_what_that_means(evide
     assert found.title == "hardware counters of NVIDIA H200, caches flushed: commit abc → this checkout"
     rows = {row[0]: row[1:] for row in found.rows}
     assert rows["registers per thread"] == ("72", "96", "+33.3 % (worse)")
-    assert "threads per block" not in rows, "which is the same on both sides"
+    assert "threads per block" not in rows, "which is the same in both revisions"
     assert all(abs(float(row[3].split()[0])) >= 1 for row in found.rows if "from none" not in row[3])
     assert any(note.startswith("this checkout: limited by registers: 96 per thread") for note in found.notes)
     assert any(note.startswith("commit abc: latency-bound") for note in found.notes)
@@ -188,7 +188,7 @@ def test_a_device_that_is_about_to_fall_idle_is_waited_for(evidence: Make, gpu: 
     assert found.rows
 
 
-def test_another_side_that_is_not_to_be_had_is_a_note(evidence: Make, fake_ncu: Any) -> None:
+def test_a_base_revision_that_cannot_be_had_is_a_note(evidence: Make, fake_ncu: Any) -> None:
     def gone() -> AbstractContextManager[KernelFolders]:
         raise UsageError("nothing to hold it against: this repository does not have commit abc")
 
@@ -212,7 +212,7 @@ def test_a_capture_that_fails_is_told_in_its_place_and_the_others_go_on(
     failed, fine = suspect(), suspect(kernel=SPLIT)
     found = evidence().explain([failed, fine])
     assert (found[failed.key].rows, found[failed.key].notes[0]) == ((), said)
-    assert any(note.startswith("commit abc: latency-bound") for note in found[failed.key].notes), "what there is of the other side"
+    assert any(note.startswith("commit abc: latency-bound") for note in found[failed.key].notes), "the evidence about the base revision"
     assert found[fine.key].rows
 
 

@@ -111,11 +111,11 @@ def test_what_is_raised_is_written_down_with_the_kernels_own_line(kernels: Path)
     assert last == Raised("ValueError: of no use (watched.py, line 17)")
 
 
-def test_the_other_sides_kernel_gets_this_sides_inputs(kernels: Path, seen: list[Any], tmp_path: Path) -> None:
+def test_the_base_kernel_gets_the_inputs_of_head(kernels: Path, seen: list[Any], tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(TOY_PROJECT / "kernels", mine, ignore=shutil.ignore_patterns("__pycache__"))
     child.perform(task(mine, kernel_roots=kernels), lambda what: None)
-    assert len(seen) == 4, "the kernel that only the other side has was called"
+    assert len(seen) == 4, "the kernel that only base has was called"
 
 
 def test_as_a_process_it_does_the_same(kernels: Path) -> None:

@@ -114,7 +114,7 @@ def test_only_versions_of_one_kernel_on_one_case_are_paired(counted: Any) -> Non
 
 
 def test_versions_of_different_sides_are_not_paired(counted: Any) -> None:
-    assert version_pairs([counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@2")]) == []
+    assert version_pairs([counted.capture("fused_triton@1", revision="base"), counted.capture("fused_triton@2")]) == []
 
 
 def test_what_was_not_captured_has_no_counterpart(counted: Any) -> None:
@@ -124,8 +124,8 @@ def test_what_was_not_captured_has_no_counterpart(counted: Any) -> None:
 
 
 def test_sides_are_paired_by_case_and_kernel(counted: Any) -> None:
-    base = [counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@2", side="base", case="other")]
+    base = [counted.capture("fused_triton@1", revision="base"), counted.capture("fused_triton@2", revision="base", case="other")]
     this = [counted.capture("fused_triton@2"), counted.capture("fused_triton@1")]
     (pair,) = revision_pairs(base, this)
-    assert (pair.before.side, pair.after.side) == ("base", "")
+    assert (pair.before.revision, pair.after.revision) == ("base", "")
     assert pair.before.kernel == pair.after.kernel == f"{counted.OP}/fused_triton@1"

@@ -26,7 +26,7 @@ def of(counted: ModuleType, *kernels: str, tokens: int = 2048, **changes: Any) -
 def test_a_counterpart_becomes_the_side_base(counted: ModuleType) -> None:
     now, before = of(counted, "fused_triton@1"), of(counted, "fused_triton@1", "fused_triton@2", id="ab12")
     both = beside(now, before)
-    assert [(capture.kernel.rpartition("/")[2], capture.side) for capture in both.captures] == [
+    assert [(capture.kernel.rpartition("/")[2], capture.revision) for capture in both.captures] == [
         ("fused_triton@1", ""),
         ("fused_triton@1", "base"),
     ]

@@ -53,7 +53,7 @@ def test_how_it_was_counted_is_stated(counted: Any) -> None:
 
 
 def test_two_sides_are_named_and_compared(counted: Any) -> None:
-    base, this = counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@1")
+    base, this = counted.capture("fused_triton@1", revision="base"), counted.capture("fused_triton@1")
     text = counters_markdown(counted.run(base, this, base="commit 0123456789ab"))
     assert "| base | commit 0123456789ab |" in text
     assert "| figure | base | this | change |" in text

@@ -79,7 +79,7 @@ def test_a_lower_bound_is_not_shown_as_the_ratio(counted: Any) -> None:
 
 
 def test_sides_are_named(counted: Any) -> None:
-    rows = capture_rows(counted.run(counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@1")))
+    rows = capture_rows(counted.run(counted.capture("fused_triton@1", revision="base"), counted.capture("fused_triton@1")))
     assert [cell(row, "kernel") for row in rows] == ["fused_triton@1 (base)", "fused_triton@1"]
 
 
@@ -153,10 +153,10 @@ def test_every_figure_of_a_single_case_is_shown_once(counted: Any) -> None:
 
 
 def test_sides_side_by_side(counted: Any) -> None:
-    before, after = counted.capture("fused_triton@1", side="base"), counted.capture("fused_triton@1")
+    before, after = counted.capture("fused_triton@1", revision="base"), counted.capture("fused_triton@1")
     assert diff_columns(before, after) == ("figure", "base", "this", "change")
     (pair,) = diff_pairs(counted.run(before, after))
-    assert pair.before.side == "base"
+    assert pair.before.revision == "base"
 
 
 def test_launches_of_a_chain_are_named_in_its_rows(counted: Any) -> None:

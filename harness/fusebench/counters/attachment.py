@@ -145,14 +145,14 @@ class CountersEvidence:
             require_idle(self._device, wait_s=SETTLE_S)
             yield settings_for(self._device, probe, metric_set=EVIDENCE, metrics=FULL, cache=self._cache, silence_s=self._silence_s)
 
-    def _capture(self, suspect: EvidenceTarget, side: KernelFolders, settings: Settings, report: Path) -> Capture:
+    def _capture(self, suspect: EvidenceTarget, revision: KernelFolders, settings: Settings, report: Path) -> Capture:
         case, op = suspect.case, self._collection.op(suspect.case.op)
         params = op.parse_params(case.params)
         outcome = capture(
             case,
             suspect.kernel,
             roots=self._collection.roots,
-            kernel_roots=side.roots,
+            kernel_roots=revision.roots,
             settings=settings,
             report=report,
         )
@@ -163,7 +163,7 @@ class CountersEvidence:
             kernel=suspect.kernel,
             role=self._collection.kernel(suspect.kernel).role,
             shape=op.shape(params),
-            side=side.name,
+            revision=revision.name,
             status=outcome.status,
             reason=outcome.reason,
             minimum_bytes=op.minimum_bytes(params),
@@ -175,15 +175,15 @@ class CountersEvidence:
         complete = all(one.status is CaptureStatus.CAPTURED for one in captures)
         rows = tuple(self._rows(before, after)) if complete else ()
         notes = [
-            f"{one.side}: {one.status.value.replace('_', ' ')}: {one.reason}"
+            f"{one.revision}: {one.status.value.replace('_', ' ')}: {one.reason}"
             for one in captures
             if one.status is not CaptureStatus.CAPTURED
         ]
         if complete and len(before.launches) != len(after.launches):
-            notes.append(f"launches per call: {before.side} {len(before.launches)}, {after.side} {len(after.launches)}")
+            notes.append(f"launches per call: {before.revision} {len(before.launches)}, {after.revision} {len(after.launches)}")
         if complete and not rows:
             notes.append(UNCHANGED)
-        notes += [f"{one.side}: {sentence}" for one in captures for sentence in self._sentences(one)]
+        notes += [f"{one.revision}: {sentence}" for one in captures for sentence in self._sentences(one)]
         caches = "caches flushed" if self._cache is CacheState.COLD else "caches as they were"
         return Attachment(
             kind=self.kind,

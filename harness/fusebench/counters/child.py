@@ -71,9 +71,11 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
 
     same, wanted = task.kernel_roots == task.roots, KernelId.parse(task.kernel)
     own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted, operators=False)
-    side = own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted, operators=False)
+    collection = (
+        own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted, operators=False)
+    )
     op = own.op(task.case.op)
-    kernel = side.prepared(task.kernel)
+    kernel = collection.prepared(task.kernel)
     params = op.parse_params(task.case.params)
     values = op.buffers(params, device=device, generator=torch.Generator(device).manual_seed(task.seed))
     return Placement(op, params, values, device, random.Random(task.seed)).arm(ArmSpec(task.kernel, kernel))

@@ -67,7 +67,7 @@ def version_pairs(captures: Sequence[Capture]) -> list[Pair]:
     """Versions of one kernel on one case in one revision, each beside the next higher captured version."""
     groups: dict[tuple[str, str, str], list[Capture]] = {}
     for capture in _captured(captures):
-        groups.setdefault((capture.case_key, _unversioned(capture), capture.side), []).append(capture)
+        groups.setdefault((capture.case_key, _unversioned(capture), capture.revision), []).append(capture)
     return [
         Pair(before=before, after=after)
         for group in groups.values()

@@ -48,7 +48,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     """`op/name@version`."""
     role: Role
     shape: str
-    side: str = ""
+    revision: str = msgspec.field(name="side", default="")
     """Empty, or the revision of the kernels folder where two are captured (`base`)."""
     status: CaptureStatus
     reason: str = ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class _Side(msgspec.Struct, frozen=True):
+class _Figures(msgspec.Struct, frozen=True):
     time_us: float | None
     speedup: float | None
     sol: float | None
@@ -37,7 +37,7 @@ def comparison_document(old: Run, new: Run, judgements: Sequence[Judgement]) -> 
     rows = []
     for judgement in judgements:
         key = _key(judgement)
-        left, right = _side(before.get(key)), _side(after.get(key))
+        left, right = _figures(before.get(key)), _figures(after.get(key))
         rows.append(
             judgement_row(judgement)
             | {f"old_{name}": getattr(left, name) for name in ("time_us", "speedup", "sol", "status")}
@@ -92,7 +92,7 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
     rows = []
     before, after = _index(old), _index(new)
     for judgement in judgements:
-        left, right = _side(before.get(_key(judgement))), _side(after.get(_key(judgement)))
+        left, right = _figures(before.get(_key(judgement))), _figures(after.get(_key(judgement)))
         rows.append(
             [
                 judgement.case,
@@ -155,11 +155,11 @@ def _times(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}x"
 
 
-def _side(result: Result | None) -> _Side:
+def _figures(result: Result | None) -> _Figures:
     if result is None:
-        return _Side(None, None, None, DASH, "absent")
+        return _Figures(None, None, None, DASH, "absent")
     timing, accuracy = result.measurement, result.accuracy
-    return _Side(
+    return _Figures(
         time_us=finite(timing.time_us.value) if timing else None,
         speedup=finite(timing.speedup.value) if timing and timing.speedup else None,
         sol=finite(timing.sol) if timing else None,

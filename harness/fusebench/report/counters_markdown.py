@@ -129,7 +129,7 @@ def counters_document(run: CounterRun, folder: Path | None, exit_code: int) -> d
         ],
         "readings": [
             {
-                "case": capture.case_key, "kernel": capture.kernel, "side": capture.side,
+                "case": capture.case_key, "kernel": capture.kernel, "side": capture.revision,
                 "sentences": readings(capture), "traffic": traffic_line(capture, run.cache_control),
             }
             for capture in run.captures

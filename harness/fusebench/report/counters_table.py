@@ -80,10 +80,10 @@ def captures_in_full(run: CounterRun) -> list[Capture]:
 
 
 def diff_columns(before: Capture, after: Capture) -> tuple[str, ...]:
-    """Headings of `diff_rows`: the kernels, or the sides where the kernel is the same."""
+    """Headings of `diff_rows`: the kernels, or the revisions of one kernel."""
     if before.kernel != after.kernel:
         return (FIGURE_COLUMN, short_kernel(before.kernel), short_kernel(after.kernel), "change")
-    return (FIGURE_COLUMN, before.side or "before", after.side or "this", "change")
+    return (FIGURE_COLUMN, before.revision or "before", after.revision or "this", "change")
 
 
 def diff_rows(before: Capture, after: Capture) -> list[tuple[str, ...]]:
@@ -113,8 +113,8 @@ def diff_title(before: Capture, after: Capture) -> str:
 
 def diff_pairs(run: CounterRun) -> list[Pair]:
     """The captures of one run to compare: versions of a kernel, and the base and head of one kernel."""
-    base = [capture for capture in run.captures if capture.side]
-    this = [capture for capture in run.captures if not capture.side]
+    base = [capture for capture in run.captures if capture.revision]
+    this = [capture for capture in run.captures if not capture.revision]
     return [*version_pairs(run.captures), *revision_pairs(base, this)]
 
 
@@ -133,13 +133,13 @@ def traffic_line(capture: Capture, cache_control: str = "all") -> str:
 
 
 def kernel_label(capture: Capture) -> str:
-    """`op/name@version`, with its side where there are two."""
-    return f"{capture.kernel} ({capture.side})" if capture.side else capture.kernel
+    """`op/name@version`, with its revision if there are two."""
+    return f"{capture.kernel} ({capture.revision})" if capture.revision else capture.kernel
 
 
 def short_label(capture: Capture) -> str:
-    """`name@version`, with its side where there are two: for tables whose case names the op."""
-    return f"{short_kernel(capture.kernel)} ({capture.side})" if capture.side else short_kernel(capture.kernel)
+    """`name@version`, with its revision if there are two: for tables whose case names the op."""
+    return f"{short_kernel(capture.kernel)} ({capture.revision})" if capture.revision else short_kernel(capture.kernel)
 
 
 def remark(capture: Capture) -> str:

@@ -158,7 +158,7 @@ def test_names_of_reports_hold_nothing_that_a_file_system_minds(collection: Coll
 def test_a_capture_is_one_line() -> None:
     launch = Launch(name="f", grid=(1, 1, 1), block=(32, 1, 1), metrics={"gpu__time_duration.sum": 1500.0})
     one = Capture(
-        case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, shape="8", side="base", status=CaptureStatus.CAPTURED,
+        case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, shape="8", revision="base", status=CaptureStatus.CAPTURED,
         minimum_bytes=64, launches=(launch, launch), seconds=3.4,
     )  # fmt: skip
     assert describe_capture(one) == "scale/a@1 (base)  captured  2 launches  3.00 us  in 3 s"

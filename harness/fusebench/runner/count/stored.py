@@ -18,8 +18,8 @@ from ...store.counter_folder import COUNTERS_FILE, read_counters
 from ...store.finding import find_run
 from ...verdict.comparability import fingerprint_differences
 
-BASE_SIDE = "base"
-"""`Capture.side` of the captures that a run is compared with."""
+BASE = "base"
+"""`Capture.revision` of the captures that a run is compared with."""
 
 
 def reread(run: CounterRun, folder: Path, ncu: str, *, metric_set: str, metrics: Sequence[str], only: str = "") -> CounterRun:
@@ -51,7 +51,7 @@ def reread(run: CounterRun, folder: Path, ncu: str, *, metric_set: str, metrics:
 
 
 def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
-    """`run` with the matching captures of `earlier`, as its side `base`.
+    """`run` with the matching captures of `earlier`, as its revision `base`.
 
     Other differences between the two (driver, versions, metrics, cache control) are put among the warnings.
     """
@@ -68,12 +68,12 @@ def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
     warnings = [f"{name} differs in {difference}" for difference in differences]
     taken: list[Capture] = []
     for capture in earlier.captures:
-        if capture.side or (capture.case_key, capture.kernel) not in wanted:
+        if capture.revision or (capture.case_key, capture.kernel) not in wanted:
             continue
         if earlier_params.get(capture.case_key) != params.get(capture.case_key):
             warnings.append(f"{name} captured {capture.case_key} with other parameters, and is not compared there")
             continue
-        taken.append(msgspec.structs.replace(capture, side=BASE_SIDE, report=""))
+        taken.append(msgspec.structs.replace(capture, revision=BASE, report=""))
     if not taken:
         warnings.append(f"{name} has no kernel and case in common with this one")
     commit = f", commit {earlier.environment.git_commit[:12]}" if earlier.environment.git_commit else ""

@@ -19,7 +19,7 @@ from ..ab.revisions import Revisions
 from ..case_kernels import CaseKernels, case_kernels
 from ..context import Context
 from ..engine import Strategy
-from .stored import BASE_SIDE
+from .stored import BASE
 
 FAILURES = frozenset({CaptureStatus.FAILED, CaptureStatus.NO_LAUNCH})
 """What makes exit code 5.  A call that launches nothing is among them: every case of a suite has elements to compute."""
@@ -43,7 +43,7 @@ class Job(msgspec.Struct, frozen=True):
 
     unit: CaseKernels
     kernel: Kernel
-    side: str = ""
+    revision: str = ""
 
 
 def captured_by_default(kernel: Kernel) -> bool:
@@ -160,7 +160,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             elif pair.reason or pair.base is None:
                 self.context.warn(f"{pair.kernel} on {case.key} has nothing to be compared with: {pair.reason}")
             else:
-                yield Job(job.unit, pair.base, BASE_SIDE)
+                yield Job(job.unit, pair.base, BASE)
         for pair in pairs:
             if pair.presence is RevisionPresence.REMOVED and self._chosen(pair.any_kernel):
                 self.context.warn(f"{pair.kernel} is only in the base revision, and is not captured")
@@ -170,16 +170,16 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
 
     def capture(self, job: Job) -> None:
         """Run one capture and keep it."""
-        side = self._base if job.side == BASE_SIDE else self._collection
-        assert side is not None
-        label = f"{job.kernel.id}{f' ({job.side})' if job.side else ''}"
-        report = self._reports / report_name(len(self._captures) + 1, job.unit.case, job.kernel, job.side)
+        collection = self._base if job.revision == BASE else self._collection
+        assert collection is not None
+        label = f"{job.kernel.id}{f' ({job.revision})' if job.revision else ''}"
+        report = self._reports / report_name(len(self._captures) + 1, job.unit.case, job.kernel, job.revision)
         began = time.monotonic()
         outcome = capture(
             job.unit.case,
             str(job.kernel.id),
             roots=self._collection.roots,
-            kernel_roots=side.roots,
+            kernel_roots=collection.roots,
             settings=self.options.settings,
             report=report,
             on_step=lambda what: self.context.reporter.step(f"{label}: {what}"),
@@ -192,15 +192,15 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         self.context.reporter.line(describe_capture(one), failed=one.status in FAILURES)
 
 
-def report_name(number: int, case: Case, kernel: Kernel, side: str) -> str:
+def report_name(number: int, case: Case, kernel: Kernel, revision: str) -> str:
     """`03_flux_1024_fused_triton_v2.ncu-rep`: sorts in the order of the captures."""
-    name = f"{number:02d}_{case.name}_{kernel.id.name}_v{kernel.id.version}{f'_{side}' if side else ''}"
+    name = f"{number:02d}_{case.name}_{kernel.id.name}_v{kernel.id.version}{f'_{revision}' if revision else ''}"
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.ncu-rep"
 
 
 def describe_capture(one: Capture) -> str:
     """One line: kernel, status, what was seen of it or why not."""
-    words = [f"{one.kernel}{f' ({one.side})' if one.side else ''}", one.status.value]
+    words = [f"{one.kernel}{f' ({one.revision})' if one.revision else ''}", one.status.value]
     if one.launches:
         times = [launch.metrics.get("gpu__time_duration.sum") for launch in one.launches]
         known = [time for time in times if time is not None]
@@ -222,7 +222,7 @@ def _captured(job: Job, outcome: CaptureOutcome, *, report: Path | None = None, 
         kernel=str(job.kernel.id),
         role=job.kernel.role,
         shape=unit.shape,
-        side=job.side,
+        revision=job.revision,
         status=outcome.status,
         reason=outcome.reason,
         minimum_bytes=unit.op.minimum_bytes(unit.params),

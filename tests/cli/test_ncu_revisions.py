@@ -44,7 +44,7 @@ def test_a_folder_of_kernels_is_the_base(fusebench: Fusebench, project: Path, fa
     outcome = fusebench(*SELECTION, "--base-kernels", str(old))
     assert outcome.exit_code == ExitCode.PASS, outcome.stderr
     run = record(project)
-    assert [(capture.kernel, capture.side) for capture in run.captures] == [
+    assert [(capture.kernel, capture.revision) for capture in run.captures] == [
         ("scale/fast@2", ""),
         ("scale/fresh@1", ""),
         ("scale/twin@1", ""),
@@ -69,5 +69,5 @@ def test_a_commit_is_the_base(fusebench: Fusebench, project: Path) -> None:
     outcome = fusebench(*SELECTION, "--kernel", "twin@2", "--base", "HEAD")
     assert outcome.exit_code == ExitCode.PASS, outcome.stderr
     run = record(project)
-    assert [capture.side for capture in run.captures] == ["", "base"]
+    assert [capture.revision for capture in run.captures] == ["", "base"]
     assert run.base.startswith("commit ")
