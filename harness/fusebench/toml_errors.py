@@ -156,7 +156,7 @@ def _choices(found: Any, kind: Any) -> str:
 
 
 def _type_at(to: Any, steps: Keys) -> Any:
-    """msgspec's description of the type that `to` gives to the value at `steps`; None where the type does not say."""
+    """msgspec's description of the type that `to` gives to the value at `steps`; None if the type does not say."""
     import msgspec.inspect
 
     kind: Any = msgspec.inspect.type_info(to)

@@ -56,7 +56,7 @@ def special_draws(buffers: Mapping[str, torch.Tensor]) -> list[tuple[Special, ..
 def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: random.Random) -> None:
     """Overwrite random rows of every activation per kind: a whole row with zeros, or a sixteenth of it with NaN or Inf.
 
-    Several rows are planted where there are several, because a row of a packed buffer may lie outside every argument's view.
+    Every kind gets several rows, if the input has several, because a row of a packed buffer may lie outside every argument's view.
     """
     for buffer in _activations(buffers).values() if kinds else ():
         width = buffer.shape[-1]

@@ -24,7 +24,7 @@ _MOST_LEAD = 64
 
 @dataclass
 class Execution:
-    """The result of one call.  `outputs` is empty where `faults` says why they cannot be compared."""
+    """The result of one call.  `outputs` is empty if `faults` says why they cannot be compared."""
 
     outputs: tuple[torch.Tensor, ...] = ()
     faults: list[str] = field(default_factory=list)

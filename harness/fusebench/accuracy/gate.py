@@ -74,7 +74,7 @@ def check_kernel(
 
 
 def _shrink(op: Op, params: Any, rows: int) -> tuple[Any, int | None]:
-    """The case shrunk to `rows` tokens or more, and their number; None where that leaves the case as it is."""
+    """The case shrunk to `rows` tokens or more, and their number; None if that leaves the case as it is."""
     cpu = torch.device("cpu")
     buffers = op.buffers(op.shrink(params, rows), device=cpu, generator=torch.Generator().manual_seed(0))
     elements = max((buffer.numel() for buffer in buffers.values()), default=0)

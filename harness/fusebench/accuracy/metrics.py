@@ -245,7 +245,7 @@ def _compare_rows(
 
 
 def _relative(error: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """`error` in units of its reference value or the median of its row, whichever is larger; 0 where both are 0."""
+    """`error` in units of its reference value or the median of its row, whichever is larger; 0 if both are 0."""
     size = reference.abs().nan_to_num_(0.0, 0.0, 0.0)
     scale = torch.maximum(size, size.median(dim=1, keepdim=True).values)
     return torch.where(scale > 0, error / scale, 0.0)

@@ -37,7 +37,7 @@ class OutputErrors:
 
 @dataclass
 class Drawn:
-    """The result of a draw.  `outputs` is empty where `reason` says why they cannot be compared."""
+    """The result of a draw.  `outputs` is empty if `reason` says why they cannot be compared."""
 
     reason: str
     """A failure that no pooling of draws can excuse, or an empty string."""

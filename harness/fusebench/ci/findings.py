@@ -25,7 +25,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it counts in the exit code."""
     reason: str
     change: float | None = None
-    """New time over old; None where no times were compared."""
+    """New time over old; None if no times were compared."""
     by: str
     """The step that judged: `gate`, `ab` or `static`."""
     reproduce: str

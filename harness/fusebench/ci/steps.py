@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """The last line in which it said why; empty for a pass without remarks."""
     document: Any = None
-    """The JSON that it printed; None where it printed none."""
+    """The JSON that it printed; None if it printed none."""
 
 
 class Steps:

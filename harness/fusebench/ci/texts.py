@@ -44,11 +44,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Device model, or the label of the runner where nothing was measured."""
     exit_code: int
     lines: list[str]
-    """What ended otherwise than well, one sentence each; never empty where the exit code is not 0."""
+    """What ended otherwise than well, one sentence each; never empty if the exit code is not 0."""
     steps: list[Step]
     judged: list[Judged]
     run: str = ""
-    """Folder of the run or comparison; empty where there is none."""
+    """Folder of the run or comparison; empty if there is none."""
     commits: str = ""
     """`base..head`, as far as known."""
     dry: bool = False

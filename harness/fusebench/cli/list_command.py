@@ -155,7 +155,7 @@ def _overview(request: _Request) -> Answer:
 
 
 def _hint(project: Project, collection: Collection, request: _Request) -> None:
-    """What to do next, where no project says where kernels are, or where there is no op."""
+    """What to do next, where no project says where kernels are, or if there is no op."""
     if request.json or (project.configured and collection.ops):
         return
     if not project.configured:

@@ -191,7 +191,7 @@ def _read(report: Path, settings: Settings, kernel: str, case: Case) -> CaptureO
 
 
 def _failure(ended: Ended, messages: Sequence[Message], settings: Settings) -> str:
-    """The reason why the profiled process or Nsight Compute failed; empty where both ended well."""
+    """The reason why the profiled process or Nsight Compute failed; empty if both ended well."""
     if ended.code is None:
         started = "Nsight Compute gave no result" if messages else "Nsight Compute did not start the process"
         lock = "" if messages else " (another Nsight Compute may hold the lock file in TMPDIR)"

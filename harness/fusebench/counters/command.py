@@ -61,7 +61,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a program ended."""
 
     code: int | None
-    """Exit code, negative for a signal; None where the program was killed because it was silent."""
+    """Exit code, negative for a signal; None if the program was killed because it was silent."""
     said: str
     """Standard output and standard error, in order of arrival."""
 

@@ -20,7 +20,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Index of the launch among several, from 0; None for the whole call."""
     before: float | None
     after: float | None
-    """None where it was not collected."""
+    """None if it was not collected."""
     better: Better
     scatter: float
     """Percent below which a change counts as none."""

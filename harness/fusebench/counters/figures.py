@@ -241,7 +241,7 @@ def call_figures(capture: Capture) -> tuple[LaunchFigures, ...]:
 def total(figure: Figure, launches: tuple[LaunchFigures, ...]) -> float | None:
     """`figure` of the whole call: the sum over the launches, or the one launch's own.
 
-    None where a launch lacks it, where there is no launch, and for a chain's figure that is not additive.
+    None if a launch lacks it, if there is no launch, and for a chain's figure that is not additive.
     """
     if len(launches) == 1:
         return figure.value(launches[0])
@@ -254,7 +254,7 @@ def worth_showing(figure: Figure, values: Iterable[float | None]) -> bool:
 
 
 def total_of(value: Callable[[LaunchFigures], float | None], launches: tuple[LaunchFigures, ...]) -> float | None:
-    """The sum of `value` over `launches`; None where one lacks it, or there is none."""
+    """The sum of `value` over `launches`; None if one lacks it, or there is none."""
     return _sum(*map(value, launches)) if launches else None
 
 

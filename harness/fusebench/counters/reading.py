@@ -1,6 +1,6 @@
 """The meaning of counters in words: small rules, each with its threshold and the threshold's source.
 
-A rule takes the figures of one launch and returns a sentence with its numbers.  It returns None where it does not apply, or where a metric
+A rule takes the figures of one launch and returns a sentence with its numbers.  It returns None if it does not apply, or where a metric
 was not collected.  `fusebench ncu` prints the sentences; docs/ncu.md explains them.
 """
 

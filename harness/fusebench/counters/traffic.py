@@ -28,7 +28,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     written: float
     """Bytes that DRAM had received when each launch ended."""
     stored: float | None
-    """Bytes that multiprocessors stored into the L2; None where the metric was not collected."""
+    """Bytes that multiprocessors stored into the L2; None if the metric was not collected."""
     l2_read: float | None
     """Bytes that multiprocessors read from the L2, hits and misses."""
 
@@ -49,7 +49,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic(capture: Capture) -> Traffic | None:
-    """The call's traffic; None where DRAM bytes were not collected, the call launched nothing, or the op has no minimum."""
+    """The call's traffic; None if DRAM bytes were not collected, the call launched nothing, or the op has no minimum."""
     launches = call_figures(capture)
     read = total_of(lambda launch: launch.get("dram_read"), launches)
     written = total_of(lambda launch: launch.get("dram_written"), launches)

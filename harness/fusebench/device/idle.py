@@ -178,7 +178,7 @@ def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[Fi
 
 
 def unexplained_memory(reading: GpuReading) -> int:
-    """Bytes in use beyond the listed processes' memory; 0 where a process hides its share or the values are unreadable."""
+    """Bytes in use beyond the listed processes' memory; 0 if a process hides its share or the values are unreadable."""
     if reading.memory_used_bytes is None or reading.processes is None:
         return 0
     shares = [process.used_bytes for process in reading.processes]

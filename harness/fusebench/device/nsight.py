@@ -35,13 +35,13 @@ class NsightProbe(msgspec.Struct, frozen=True, kw_only=True):
     """A machine's means to read counters."""
 
     path: str
-    """Path of `ncu`; empty where none was found."""
+    """Path of `ncu`; empty if none was found."""
     version: str
-    """`2025.3.1.0`; empty where unknown."""
+    """`2025.3.1.0`; empty if unknown."""
     named: str = ""
-    """Value of FUSEBENCH_NCU; empty where unset."""
+    """Value of FUSEBENCH_NCU; empty if unset."""
     restricted: bool | None
-    """Whether the driver lets only administrators read counters; None where unknown."""
+    """Whether the driver lets only administrators read counters; None if unknown."""
     administrator: bool
     """Whether the driver takes this process for an administrator: CAP_SYS_ADMIN or CAP_PERFMON, which root has outside of containers."""
     container: bool
@@ -81,7 +81,7 @@ def require_counters() -> NsightProbe:
 
 
 def tool_problem(probe: NsightProbe) -> tuple[str, str] | None:
-    """Why Nsight Compute cannot be used, and the remedy; None where it can."""
+    """Why Nsight Compute cannot be used, and the remedy; None if it can."""
     oldest = ".".join(map(str, OLDEST_NCU))
     if not probe.path and probe.named:
         return f"{NCU_VARIABLE}={probe.named!r} is no program that can be run", "name the file `ncu` itself, or unset the variable"
@@ -97,7 +97,7 @@ def tool_problem(probe: NsightProbe) -> tuple[str, str] | None:
 
 
 def permission_problem(probe: NsightProbe) -> tuple[str, str] | None:
-    """Why this process may not read counters, and the remedy; None where no restriction is known without a capture."""
+    """Why this process may not read counters, and the remedy; None if no restriction is known without a capture."""
     if not probe.restricted or probe.administrator:
         return None
     return "the driver lets only administrators read performance counters", permission_remedy(probe)
@@ -137,7 +137,7 @@ def find_ncu(environ: Mapping[str, str], *, root: Path = _ROOT) -> str | None:
 
 
 def ncu_version(path: str) -> str:
-    """The version of the `ncu` at `path`; empty where unknown."""
+    """The version of the `ncu` at `path`; empty if unknown."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -152,7 +152,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def counters_restricted(params: Path) -> bool | None:
-    """Whether the driver lets only administrators read performance counters; None where unknown."""
+    """Whether the driver lets only administrators read performance counters; None if unknown."""
     try:
         match = re.search(r"^RmProfilingAdminOnly:\s*(\d)", params.read_text(), re.MULTILINE)
     except OSError:

@@ -52,7 +52,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     name: str
     used_bytes: int | None
-    """None where the driver does not report it (unprivileged containers)."""
+    """None if the driver does not report it (unprivileged containers)."""
     kind: Literal["compute", "graphics"]
 
     def __str__(self) -> str:

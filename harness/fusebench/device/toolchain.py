@@ -18,7 +18,7 @@ DISTRIBUTION = "fusebench"
 
 
 def distribution_version(name: str) -> str:
-    """The installed version from package metadata; empty where the distribution is not installed."""
+    """The installed version from package metadata; empty if the distribution is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -29,7 +29,7 @@ class TorchBuild(msgspec.Struct, frozen=True):
     """The version and the CUDA version of the installed torch."""
 
     version: str
-    """Includes the local part where there is one: `2.11.0+cu130`."""
+    """Includes the local part if there is one: `2.11.0+cu130`."""
     cuda: str
     """CUDA version of the build; empty for a CPU build."""
 

@@ -1,6 +1,6 @@
 """The programs in Triton's package, found without importing it, and the assemblers of all kernels of a run.
 
-As soon as torch's Inductor compiles something, it sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, where there is one.  From
+As soon as torch's Inductor compiles something, it sets `TRITON_PTXAS_PATH` to the ptxas in torch's own package, if there is one.  From
 then on another ptxas assembles every Triton kernel of the process.  The machine code differs, and its times on an H200 differed by up to
 2 % (torch 2.11, Triton 3.6), depending on whether a torch.compile kernel had been called before.  A process that starts with the variable
 set keeps it, and its folder of compiled kernels holds only code of processes like it.

@@ -25,7 +25,7 @@ class EvidenceTarget(msgspec.Struct, frozen=True):
     """`op/name@version`."""
     case: Case
     slower: bool = True
-    """False where the regression is known not to be one of speed."""
+    """False if the regression is known not to be one of speed."""
 
     @property
     def key(self) -> Key:

@@ -16,7 +16,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     """How a launch fills a multiprocessor when it has enough blocks."""
 
     blocks: int
-    """Resident blocks per multiprocessor; 0 where no block fits."""
+    """Resident blocks per multiprocessor; 0 if no block fits."""
     warps: int
     """Resident warps per multiprocessor."""
     share: float

@@ -44,7 +44,7 @@ class RecordedLaunch:
     specialisation: Specialisation
     grid: tuple[int, int, int]
     threads: int | None
-    """Threads per block; None where only the compiled kernel knows them (Triton)."""
+    """Threads per block; None if only the compiled kernel knows them (Triton)."""
     dynamic_shared_bytes: int | None
 
 

@@ -39,7 +39,7 @@ class EvidenceReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EvidenceSource = Callable[[EvidenceRequest], EvidenceReply]
-"""The kernels of one revision, asked for evidence.  Raises FusebenchError where there is none."""
+"""The kernels of one revision, asked for evidence.  Raises FusebenchError if there is none."""
 
 
 def compiled_source(

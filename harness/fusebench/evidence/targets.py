@@ -47,7 +47,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     register_unit: int = 256
     """A warp gets registers in multiples of this."""
     barriers: int | None = None
-    """Block barriers, shared by the resident blocks; None where the occupancy calculator knows no limit (before 9.0)."""
+    """Block barriers, shared by the resident blocks; None if the occupancy calculator knows no limit (before 9.0)."""
     shared_unit: int = 128
     shared_reserved: int = KIB
     """Shared memory that the system takes from every block, from compute capability 8.0 on."""
@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def disassembly(self) -> str:
-        """The dialect for nvdisasm: with the architecture-specific instructions (`a`), where there are any."""
+        """The dialect for nvdisasm: with the architecture-specific instructions (`a`), if there are any."""
         return f"SM{self.capability}a" if self.capability >= 90 else f"SM{self.capability}"
 
 

@@ -102,7 +102,7 @@ _KEY: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def known_measuring(config: pytest.Config) -> Measuring | None:
-    """What this session has measured with; None where nothing asked for it."""
+    """What this session has measured with; None if nothing asked for it."""
     return config.stash.get(_KEY, None)
 
 

@@ -23,16 +23,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     spans: Spans
     trim: float
     minimum_bytes: int
-    """Bytes that any implementation must move; 0 where that is not known."""
+    """Bytes that any implementation must move; 0 if that is not known."""
     over: str = ""
-    """The arm that the speedup is relative to; empty where there is none."""
+    """The arm that the speedup is relative to; empty if there is none."""
     whole: bool = True
     """False for a kernel that covers a part of its op: it has no speedup and no share of the speed of light."""
     device: str
     timer: str
     cache: str
     not_cold: str = ""
-    """What contradicts that the samples are cold; empty where nothing does."""
+    """What contradicts that the samples are cold; empty if nothing does."""
     facts: dict[str, Any] = {}
     """Further entries of `extra_info`."""
 

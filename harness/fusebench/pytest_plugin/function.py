@@ -266,7 +266,7 @@ def _device_of(devices: Sequence[torch.device]) -> torch.device:
         raise UsageError(f"gpu_benchmark: the arguments lie on {', '.join(sorted(map(str, gpus)))}; put all of them on one GPU")
     if gpus:
         return gpus.pop()
-    # A function that makes or closes over its tensors works on the current GPU, where there is one.
+    # A function that makes or closes over its tensors works on the current GPU, if there is one.
     if not devices and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -37,7 +37,7 @@ class Comparison:
         self._values = self._call.snapshot()
 
     def first_call(self) -> tuple[Any, str]:
-        """The result on the person's own arguments, and why the function cannot be timed; the latter empty where it can."""
+        """The result on the person's own arguments, and why the function cannot be timed; the latter empty if it can."""
         with interpreted_launches() as seen:
             result = self._function(*self._args, **self._kwargs)
         return result, "it ran in Triton's interpreter, and a Triton kernel needs a GPU to be timed" if seen else ""

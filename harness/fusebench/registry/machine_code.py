@@ -138,7 +138,7 @@ class Section(msgspec.Struct, frozen=True):
     name: str
     size: int
     content: bytes
-    """Empty where the file holds none."""
+    """Empty if the file holds none."""
 
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

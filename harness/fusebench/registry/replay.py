@@ -72,7 +72,7 @@ class Recorder:
 
 
 class Watched:
-    """A Triton function that reports its launches to a recorder and to a machine-code listener, where there is one."""
+    """A Triton function that reports its launches to a recorder and to a machine-code listener, if there is one."""
 
     def __init__(self, jit_function: Any, recorder: Recorder | None) -> None:
         self._jit_function = jit_function
@@ -190,7 +190,7 @@ class Replay:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._layouts: dict[tuple[Any, ...], _Layout | None] = {}
-        """None where a layout cannot be replayed."""
+        """None if a layout cannot be replayed."""
 
     def __call__(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the kernel's function with these arguments, which `call` describes, or repeat the launches of an earlier call."""

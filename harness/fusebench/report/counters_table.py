@@ -70,7 +70,7 @@ def figure_rows(captures: Sequence[Capture]) -> list[tuple[str, ...]]:
 def captures_in_full(run: CounterRun) -> list[Capture]:
     """Captures to show in full on a terminal: those of a one-case run that no table of differences shows.
 
-    Empty where metrics were named, because these have their own table.
+    Empty if metrics were named, because these have their own table.
     """
     captured = [capture for capture in run.captures if capture.status is CaptureStatus.CAPTURED]
     if run.metric_set == NAMED or len({capture.case_key for capture in captured}) != 1:
@@ -127,7 +127,7 @@ def readings(capture: Capture) -> list[str]:
 
 
 def traffic_line(capture: Capture, cache_control: str = "all") -> str:
-    """Bytes moved per byte that the op must move; empty where DRAM bytes were not collected."""
+    """Bytes moved per byte that the op must move; empty if DRAM bytes were not collected."""
     found = traffic(capture)
     return "" if found is None else describe(found, flushed=cache_control == "all")
 

@@ -44,7 +44,7 @@ def savings(run: Run) -> list[Saving]:
 
 
 def saving_of(run: Run, suite: SuiteSummary) -> Saving | None:
-    """The saving of one suite of the run; None where it states no launches per denoise step, or no fused kernel has a time."""
+    """The saving of one suite of the run; None if it states no launches per denoise step, or no fused kernel has a time."""
     weighted = any(one.case.suite == suite.name and one.case.weight != 1 and not one.case.variant for one in run.cases)
     return _saving(suite) if weighted and BEST_FUSED in suite.saved_us_per_step else None
 

@@ -142,7 +142,7 @@ def needing_attention(run: Run) -> list[tuple[VerdictKind, Result]]:
 
 
 def absent_line(run: Run) -> str:
-    """One line that names the kernels which cannot run here, with the reasons; empty where all can."""
+    """One line that names the kernels which cannot run here, with the reasons; empty if all can."""
     absent = [result for result in run.results if result.status is Status.NOT_RUNNABLE]
     reasons: dict[str, dict[str, None]] = {}
     for result in absent:

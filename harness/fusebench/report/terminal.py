@@ -41,7 +41,7 @@ class FittedTable:
         yield from self._blocks(options.max_width) if widths is None else self._table(widths)
 
     def _widths(self, limit: int) -> list[int] | None:
-        """Width of every column; None where the table is better shown as blocks."""
+        """Width of every column; None if the table is better shown as blocks."""
         cells = [[str(row[place]) for row in self._rows] for place in range(len(self._columns))]
         natural = [max(len(title), *map(len, column)) for title, column in zip(self._columns, cells, strict=True)]
         spare = limit - len(GAP) * (len(natural) - 1)
@@ -105,7 +105,7 @@ def _styled(part: str, cell: str | Text, *, no_wrap: bool = False) -> Text:
 
 
 def _wrapped(text: str, width: int, head: str = "") -> list[str]:
-    """`text` in lines of whole words, the first after `head`, the others indented where there is one."""
+    """`text` in lines of whole words, the first after `head`, the others indented if there is one."""
     if len(head) + len(text) <= width:
         return [head + text]
     indent = "    " if head else ""

@@ -37,7 +37,7 @@ def microseconds(value: float | None) -> str:
 
 
 def with_spread(estimate: Estimate) -> str:
-    """`31.04 ± 0.12`: the further end of the interval, with the value's decimals; `?` where there is no interval."""
+    """`31.04 ± 0.12`: the further end of the interval, with the value's decimals; `?` if there is no interval."""
     value = microseconds(estimate.value)
     spread = max(estimate.high - estimate.value, estimate.value - estimate.low)
     return f"{value} ± {spread:.{len(value.partition('.')[2])}f}" if math.isfinite(spread) else f"{value} ± ?"
@@ -56,7 +56,7 @@ def speedup(estimate: Estimate | None) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """`[1.72, 1.76]`; `[?]` where there is no interval."""
+    """`[1.72, 1.76]`; `[?]` if there is no interval."""
     return f"[{estimate.low:.2f}, {estimate.high:.2f}]" if bounded(estimate) else "[?]"
 
 

@@ -25,7 +25,7 @@ class CaseKernels(msgspec.Struct, frozen=True):
 
     @property
     def baseline_id(self) -> str:
-        """The baseline's `op/name@version`; empty where there is none."""
+        """The baseline's `op/name@version`; empty if there is none."""
         return str(self.baseline.id) if self.baseline is not None else ""
 
     @property
@@ -86,7 +86,7 @@ def split_reference(collection: Collection, op: Op) -> Kernel:
 
 
 def timeable(kernel: Kernel, device: str) -> str | None:
-    """Why the kernel is only checked on the device; None where it can be timed."""
+    """Why the kernel is only checked on the device; None if it can be timed."""
     return reason_not_runnable(kernel, device)
 
 

@@ -115,7 +115,7 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
         return False
 
     def same_work(self, unit: U) -> Hashable | None:
-        """A key that units of identical work share; None where every unit is measured."""
+        """A key that units of identical work share; None if every unit is measured."""
         return None
 
     def repeat(self, unit: U, earlier: U) -> None:

@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, Generic[Record], frozen=True, kw_only=True):
 
     record: Record
     folder: Path | None = None
-    """Where the record was written; None where there was nothing to keep."""
+    """Where the record was written; None if there was nothing to keep."""
     interruption: Interruption | None = None
     """What ended the session early; the caller raises it again when the views of the record are made."""
     kept: str = ""

@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     replicates: int
     """Number of replicates behind the finding, up to the deciding look or the last look taken."""
     next_look: int | None
-    """Number of replicates at which to look again; None where the decision is taken or the plan is at its end."""
+    """Number of replicates at which to look again; None if the decision is taken or the plan is at its end."""
     reason: str
 
     @property

@@ -35,7 +35,7 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     control_ratio: Estimate | None = None
     """Time of the baseline over the time of its second copy: 1.0 within noise, or the rounds are biased."""
     same_as: str = ""
-    """Key of the equal case (same op and parameters) that was measured instead; empty where this case was measured."""
+    """Key of the equal case (same op and parameters) that was measured instead; empty if this case was measured."""
     not_cold: str = ""
     """Evidence that this case's samples were not cold as labelled, or empty. Such times are never compared."""
     repeated_rounds: int = 0

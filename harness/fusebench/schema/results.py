@@ -144,7 +144,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     change: Estimate | None = None
     p_value: float | None = None
-    """P-value of "no slower than the margin"; None where no times were compared."""
+    """P-value of "no slower than the margin"; None if no times were compared."""
     adjusted_p: float | None = None
     """The p-value after FDR control over all gating comparisons of the run: the smallest false-discovery rate at which it is significant.
     None for an advisory verdict."""
@@ -236,5 +236,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gating(self) -> bool:
-        """Whether its verdict, or its status where there is no verdict, can change the exit status."""
+        """Whether its verdict, or its status if there is no verdict, can change the exit status."""
         return self.role_gates and (self.verdict is None or self.verdict.gating)

@@ -33,7 +33,7 @@ def calibration_file(results: Path, device_name: str) -> Path:
 
 
 def load_note(results: Path, device_name: str) -> CalibrationNote | None:
-    """The note of the device model's calibration, or None where there is none.
+    """The note of the device model's calibration, or None if there is none.
 
     Raises:
         RunRecordError: there is one, and it cannot be read.
@@ -54,7 +54,7 @@ def with_calibration(run: Run, results: Path) -> Run:
 
 
 def decoded(file: Path, kind: type[T], *, instead: str = RESTORE) -> T | None:
-    """The calibration file as `kind`, or None where there is no file.
+    """The calibration file as `kind`, or None if there is no file.
 
     `instead` says what to do about a garbled file.
 

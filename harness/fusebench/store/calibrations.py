@@ -109,7 +109,7 @@ def write_calibration(results: Path, record: CalibrationRecord) -> Path:
 
 
 def load_calibration(results: Path, device_name: str) -> CalibrationRecord | None:
-    """The whole record, or None where the device model was not calibrated.
+    """The whole record, or None if the device model was not calibrated.
 
     Raises:
         RunRecordError: there is one, and it cannot be read.
@@ -118,7 +118,7 @@ def load_calibration(results: Path, device_name: str) -> CalibrationRecord | Non
 
 
 def read_calibration(file: Path, *, instead: str = RESTORE) -> CalibrationRecord | None:
-    """The record in the JSON file `file`, with the trials that lie beside it; None where there is no file.
+    """The record in the JSON file `file`, with the trials that lie beside it; None if there is no file.
 
     `instead` says what to do about a file that is garbled.  The record of an older version is read as one of this version.
 

@@ -27,9 +27,9 @@ class CallTiming(NamedTuple):
     busy_ns: int
     """Union of the activities' intervals."""
     kernels: int
-    """Device activities (kernels, copies, fills) of the call; 0 where the timer cannot see them."""
+    """Device activities (kernels, copies, fills) of the call; 0 if the timer cannot see them."""
     late: bool = False
-    """Whether the device waited inside the call for the host to begin the next launch.  Such a gap is not the device's.  False where the
+    """Whether the device waited inside the call for the host to begin the next launch.  Such a gap is not the device's.  False if the
     timer cannot see that."""
 
     @classmethod

@@ -65,7 +65,7 @@ class _Records:
         self._starts = [number for number, _ in self.ranges]
 
     def call_of(self, tag: int) -> int | None:
-        """The number of the call with this tag: -1 between calls, None where the tag belongs to no range."""
+        """The number of the call with this tag: -1 between calls, None if the tag belongs to no range."""
         place = bisect.bisect_right(self._starts, tag) - 1
         return self.ranges[place][1] if place >= 0 else None
 

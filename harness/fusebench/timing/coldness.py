@@ -115,7 +115,7 @@ def require_emptied(seen: Coldness | None) -> None:
 
 
 def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None) -> str:
-    """Why the samples cannot have been cold; empty where no proof contradicts the label, and on a CPU (`seen` is None).
+    """Why the samples cannot have been cold; empty if no proof contradicts the label, and on a CPU (`seen` is None).
 
     Args:
         moved: by arm, the minimum bytes of any implementation and the call's time in microseconds.

@@ -53,7 +53,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Geometric mean over these replicates of the arm's trimmed means, in microseconds."""
     old_us: float
     launches: int
-    """Device activities of one call of the old arm, equal in every call; 0 where the timer cannot see them."""
+    """Device activities of one call of the old arm, equal in every call; 0 if the timer cannot see them."""
     finding: Finding
     """`undecided` where the deadline or the last look ended the pair."""
 

@@ -17,7 +17,7 @@ def require_timer(name: str, device_kind: str | None = None) -> None:
     """Check a timer's name, before any heavy import.
 
     Args:
-        device_kind: `cpu`, `cuda`, or None where it is not known yet.
+        device_kind: `cpu`, `cuda`, or None if it is not known yet.
 
     Raises:
         UnknownNameError: no timer has this name.

@@ -38,7 +38,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     1 % slower."""
     kind: VerdictKind
     launches: int = 1
-    """Device activities per call; 0 where the timer saw none."""
+    """Device activities per call; 0 if the timer saw none."""
     replicates: int = 0
     gpu_seconds: float = 0.0
 
@@ -65,7 +65,7 @@ class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
     largest_tried: float | None
     """The largest injected slowdown; a missing `smallest_found` is larger. None if no slowdown was injected often enough."""
     visible: float | None
-    """Slowdown at which the found share crosses 95 %, interpolated between injected slowdowns; None where it does not."""
+    """Slowdown at which the found share crosses 95 %, interpolated between injected slowdowns; None if it does not."""
     median_replicates: float
     """Replicates that A/A comparisons took; NaN without any."""
     slowest_gpu_seconds: float
@@ -86,7 +86,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Over all classes; every report states its upper end."""
 
     def of(self, time_us: float, launches: int = 1) -> ClassSummary | None:
-        """The class of calls of `time_us` microseconds and `launches` launches; None where it was not calibrated."""
+        """The class of calls of `time_us` microseconds and `launches` launches; None if it was not calibrated."""
         several = makes_several(launches)
         return next((one for one in self.classes if one.several_launches == several and one.low_us <= time_us < one.high_us), None)
 

@@ -72,7 +72,7 @@ def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
 
     Args:
         run: measured, with an exit code for what happened while measuring.
-        baseline: valid (`load_valid_baseline`); None where none is stored.
+        baseline: valid (`load_valid_baseline`); None if none is stored.
         rule: the margins.
 
     Raises:

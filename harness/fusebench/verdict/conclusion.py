@@ -39,7 +39,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     adjusted_p: float | None
-    """The finding's p-value in its own direction, corrected for all comparisons; None where it claims no change."""
+    """The finding's p-value in its own direction, corrected for all comparisons; None if it claims no change."""
 
 
 def placements_for(finding: Finding) -> int:

@@ -29,7 +29,7 @@ def require_valid(run: Run, what: str = "run") -> None:
 
 
 def load_valid_baseline(results: Path, device_name: str) -> Run | None:
-    """The stored baseline of a device model, validated; None where there is none.  Load it once, before anything is measured.
+    """The stored baseline of a device model, validated; None if there is none.  Load it once, before anything is measured.
 
     Raises:
         RunRecordError: it cannot be read, or holds impossible figures.

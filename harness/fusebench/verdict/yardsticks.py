@@ -54,7 +54,7 @@ class SpeedFinding(NamedTuple):
     kind: VerdictKind
     reason: str
     change: Estimate | None
-    """New over old; None where no times were compared."""
+    """New over old; None if no times were compared."""
     basis: Basis
     yardstick_slower_too: bool = False
     """Whether the kernel became slower, and so did the yardstick that it is compared with."""
@@ -86,7 +86,7 @@ def yardstick_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
 
 
 def drift_of(summary: CaseSummary, drifts: Mapping[int, Drift]) -> Drift | None:
-    """The drift of the class of the case's yardstick; None where the case has no yardstick, or its class too few cases."""
+    """The drift of the class of the case's yardstick; None if the case has no yardstick, or its class too few cases."""
     return drifts.get(duration_class(summary.stream_us.value)) if summary.stream_us is not None else None
 
 

@@ -28,7 +28,7 @@ class Exported(msgspec.Struct, frozen=True):
 
     @property
     def low_us(self) -> float | None:
-        """Lower end of the interval of the time in microseconds; None where there is no interval."""
+        """Lower end of the interval of the time in microseconds; None if there is no interval."""
         return self.timing.time_us.low if bounded(self.timing.time_us) else None
 
     @property
@@ -75,7 +75,7 @@ def exported(run: Run) -> list[Exported]:
 
 
 def number(value: float | None, form: str) -> str:
-    """`value` in the format `form`; empty where it is no finite number."""
+    """`value` in the format `form`; empty if it is no finite number."""
     return format(value, form) if value is not None and math.isfinite(value) else ""
 
 

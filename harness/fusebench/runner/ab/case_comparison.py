@@ -36,7 +36,7 @@ class CaseFindings(msgspec.Struct, kw_only=True):
     figures: ComparedCase | None = None
     """The case itself; None until its kernels are timed, or known not to be."""
     measured: Measured | None = None
-    """The first process's answer; None where nothing was timed."""
+    """The first process's answer; None if nothing was timed."""
     samples: list[Sample] = []
     """Those of the first process, then those of the fresh ones."""
     aa_pairs: list[AAPair] = []

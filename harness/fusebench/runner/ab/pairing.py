@@ -105,7 +105,7 @@ def measure_in_fresh(
 
 
 def aa_pair_of(case_key: str, compared: Compared | None) -> AAPair | None:
-    """A comparison of identical code; None where it was not timed."""
+    """A comparison of identical code; None if it was not timed."""
     if compared is None:
         return None
     return AAPair(
@@ -119,7 +119,7 @@ def aa_pair_of(case_key: str, compared: Compared | None) -> AAPair | None:
 
 
 def control_aa_pair(case_key: str, kernel: str, samples: Sequence[Sample], plan: SamplingPlan, looks: Plan) -> AAPair | None:
-    """The control arm against the kernel that it copies, judged like any pair; None where nothing was timed."""
+    """The control arm against the kernel that it copies, judged like any pair; None if nothing was timed."""
     logs = pair_logs(samples, Pair(CONTROL, new=CONTROL, old=kernel), plan.trim)
     if not logs:
         return None

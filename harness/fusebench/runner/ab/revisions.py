@@ -158,7 +158,7 @@ def with_checks(one: ComparedKernel, head: Result, base: Result | None) -> Compa
 
 
 def op_difference(head: Op, base: Op) -> str:
-    """Why kernels of these two definitions of an op cannot take the same arguments; empty where they can."""
+    """Why kernels of these two definitions of an op cannot take the same arguments; empty if they can."""
     for what in ("schema", "outputs", "in_place"):
         one, other = getattr(head, what), getattr(base, what)
         if one != other:

@@ -41,7 +41,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
 
     time_us: float
     launches: int
-    """Device activities of one call; 0 where the timer cannot see them."""
+    """Device activities of one call; 0 if the timer cannot see them."""
     values: dict[float, int]
     """By slowdown (a share of the time), the value of the target's parameter that injects it; absent where no value does."""
 
@@ -49,7 +49,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
 def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: MeasuringContext) -> Pilot | None:
     """The target's time and the values that slow it down, with a warning for each slowdown that none injects.
 
-    None where the target cannot be measured.
+    None if the target cannot be measured.
     """
     wished = slowdowns if target.key else ()
     tried = tried_values(target, wished, context.device.memory_bytes)
@@ -75,7 +75,7 @@ def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: M
 
 
 def _try(target: CalibrationTarget, tried: Mapping[float, int], context: MeasuringContext) -> tuple[Comparing, list[Sample] | None]:
-    """One pair of equal arms and one of each value that is tried: the comparison, and its samples, or None where any failed."""
+    """One pair of equal arms and one of each value that is tried: the comparison, and its samples, or None if any failed."""
     wanted = comparing(target, 1, dict.fromkeys(tried, 1), tried)
     samples: list[Sample] = []
     for part in wanted.batches(pairs_at_once(target, tried.values(), context.device.memory_bytes)):

@@ -52,7 +52,7 @@ class CalibrationTarget(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     injection: Injection
     key: str
-    """The case's parameter that is raised; empty where no slowdown can be injected."""
+    """The case's parameter that is raised; empty if no slowdown can be injected."""
     bytes: int = 0
     """Bytes that the op reads and writes: about the size of an arm's buffers."""
 
@@ -130,7 +130,7 @@ def targets_of(collection: Collection, cases: Iterable[Case], device_kind: str, 
 
 
 def fits(target: CalibrationTarget, value: int, memory_bytes: int | None) -> bool:
-    """Whether a pair whose new arm has this value of the target's parameter fits in the memory; True where that is not known."""
+    """Whether a pair whose new arm has this value of the target's parameter fits in the memory; True if that is not known."""
     return memory_bytes is None or _pair_bytes(target, value) <= MEMORY_SHARE * memory_bytes
 
 

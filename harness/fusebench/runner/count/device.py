@@ -30,7 +30,7 @@ class FitDevice:
 def look_for_device(spec: str) -> Future[FitDevice]:
     """Start looking, in a thread: `ncu --version` and the second in which the device is watched take as long as torch's import does.
 
-    `result()` raises DeviceUnfitError where there is no GPU, torch cannot use it, Nsight Compute is missing or too old, or counters may not
+    `result()` raises DeviceUnfitError if there is no GPU, torch cannot use it, Nsight Compute is missing or too old, or counters may not
     be read.  It is asked after the kernels are loaded, so that a mistake on the command line is told first.
     """
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fusebench-ncu-device")

@@ -134,7 +134,7 @@ def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) 
 
 
 def why_absent(project: Path, commit: str) -> str:
-    """Why the repository around `project` cannot give the sources of `commit`; empty where it can."""
+    """Why the repository around `project` cannot give the sources of `commit`; empty if it can."""
     try:
         top_level(project)
     except UsageError:
@@ -166,7 +166,7 @@ def _unpack(archive: bytes, into: Path) -> None:
 
 
 def _try(folder: Path, *arguments: str) -> bytes | None:
-    """The command's output; None where it fails."""
+    """The command's output; None if it fails."""
     try:
         return _git(folder, *arguments)
     except UsageError:

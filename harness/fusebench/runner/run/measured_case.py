@@ -33,7 +33,7 @@ class _CaseWork:
         self.summary: CaseSummary | None = None
         """The case itself; None until its kernels are timed, or known not to be."""
         self.replies: list[Measured] = []
-        """The answer of each process; empty where nothing was timed."""
+        """The answer of each process; empty if nothing was timed."""
         self._unit, self._context = unit, context
 
     def _culprit(self, failure: Failure) -> str:
@@ -155,7 +155,7 @@ class Remeasurement(_CaseWork):
     """Times a suspect again, in fresh processes.
 
     Its figures are then theirs alone: those of the first process were chosen for what they say.  A kernel that fails now has failed, and
-    the others keep their figures; the summary then stays None.  It also stays None where the fresh samples are not cold: times without
+    the others keep their figures; the summary then stays None.  It also stays None if the fresh samples are not cold: times without
     that label are compared with none, so that a regression would become incomparable.
     """
 

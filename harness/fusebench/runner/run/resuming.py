@@ -53,7 +53,7 @@ class Resumed:
             )
 
     def finished(self, case: Case, kernels: Sequence[str]) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
-        """The summary, results and samples of `case`; None where it is missing, was not measured, or had other kernels or parameters."""
+        """The summary, results and samples of `case`; None if it is missing, was not measured, or had other kernels or parameters."""
         summary = self._summaries.get(case.key)
         if summary is None or _content(summary.case) != _content(case) or summary.copy_us is None:
             return None

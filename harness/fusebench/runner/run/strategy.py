@@ -82,7 +82,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
     ) -> None:
         """
         Args:
-            baseline: the stored baseline, which is valid; None where there is none.
+            baseline: the stored baseline, which is valid; None if there is none.
             confirm: whether suspects are remeasured.
         """
         self.context: MeasuringContext = context

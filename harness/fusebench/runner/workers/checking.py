@@ -1,6 +1,6 @@
 """Runs the accuracy gate in worker processes: on the device, and in Triton's interpreter where that is needed.
 
-`check_all` checks one case before it is measured; `check_cases` checks many, several at a time where there is no GPU.
+`check_all` checks one case before it is measured; `check_cases` checks many, several at a time if there is no GPU.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class WorkerPool:
             threads: threads of torch in each process; None leaves it to torch.
             base_roots: kernels folders of the base revision.
             ops: ops whose kernels are loaded; None for all.
-            timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty where nothing is timed.
+            timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty if nothing is timed.
         """
         self.device = device
         self.timer = timer

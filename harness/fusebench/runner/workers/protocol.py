@@ -32,7 +32,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of torch on the CPU; None leaves it to torch."""
     timer: str = ""
-    """The timer that tasks will ask for, made ready while the worker starts; empty where it may only check."""
+    """The timer that tasks will ask for, made ready while the worker starts; empty if it may only check."""
 
 
 class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     code: dict[str, str] = {}
     """By name of a digested arm, the digest of the machine code that it launches; without arms whose code is not known."""
     same_code: dict[str, bool | None] = {}
-    """By name of a compared pair, whether both arms launch the same machine code; None where that is not known."""
+    """By name of a compared pair, whether both arms launch the same machine code; None if that is not known."""
 
     def numbered(self, process: int) -> Measured:
         """The same, its samples naming that process."""
@@ -165,7 +165,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task gave no result.  `kernel` is empty where no kernel is to blame."""
+    """Why a task gave no result.  `kernel` is empty if no kernel is to blame."""
 
     status: Status
     reason: str

@@ -19,7 +19,7 @@ LATE_SHARE = 0.05
 
 
 def remark_on_timer(reply: Measured) -> str:
-    """Why the times are not those of the device's default timer; empty where they are, or where the timer was asked for."""
+    """Why the times are not those of the device's default timer; empty if they are, or where the timer was asked for."""
     return f"timer {reply.timer} instead of the device's default: {reply.timer_fallback}" if reply.timer_fallback else ""
 
 
@@ -54,7 +54,7 @@ def common_failure(failure: Failure) -> str:
 
 
 def label_refused(measured: Measured, trim: float) -> str:
-    """What contradicts the label `cold` of these samples, in words; empty where nothing does, and for samples without that label.
+    """What contradicts the label `cold` of these samples, in words; empty if nothing does, and for samples without that label.
 
     Args:
         trim: share of a replicate's samples cut from each end, as in the plan.

@@ -318,7 +318,7 @@ def _digests(wanted: frozenset[str], specs: Sequence[ArmSpec], arms: Sequence[Ar
 
 
 def _same_code(task: CompareTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
-    """By pair, whether both arms launch the same machine code; None where that is not known."""
+    """By pair, whether both arms launch the same machine code; None if that is not known."""
     from ...verdict.identical_code import same_code
 
     return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in task.pairs}

@@ -38,7 +38,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     gating: bool
 
     def value(self, figure: Figure) -> float | None:
-        """The figure; None where the run has none: a baseline has no speedup, and a run without a yardstick has no share."""
+        """The figure; None if the run has none: a baseline has no speedup, and a run without a yardstick has no share."""
         if figure is Figure.RAW:
             return self.time_us
         quotient = self.sol if figure is Figure.SOL else self.speedup
