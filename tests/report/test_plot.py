@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from fusebench.report.pages import write_views
-from fusebench.report.plots.speedup import _kernels, _palette, speedup_png
+from fusebench.report.plots.palette import colour_of, marker_of
+from fusebench.report.plots.speedup import _by_effect, _kernels, run_pictures, speedup_png
 from fusebench.schema import Estimate, Run, Status
 
 
@@ -84,4 +86,47 @@ def test_kernels_of_one_name_share_a_colour_over_the_ops_of_a_suite(synthetic: M
     ]
     measured = [*run.results, *other]
     assert _kernels(measured) == _kernels(run.results)
-    assert _palette(measured) == _palette(run.results)
+
+
+def test_a_kernel_has_one_colour_everywhere_and_no_two_of_an_op_share_colour_and_marker(synthetic: ModuleType) -> None:
+    roles = _kernels(synthetic.make_run(cases=("flux_1024",)).results)
+    marks = {(colour_of(kernel, role), marker_of(role)) for kernel, role in roles.items()}
+    assert len(marks) == len(roles)
+    for kernel, role in roles.items():
+        assert colour_of(kernel, role) == colour_of(f"another_op/{kernel}", role), "it depends on the name alone, not on what is beside it"
+
+
+def test_cases_are_sorted_by_effect(synthetic: ModuleType) -> None:
+    slow = {("flux_1024", kernel): 2.0 for kernel in synthetic.KERNELS if "fused" in kernel}
+    order = _by_effect(synthetic.make_run(cases=("flux_1024", "zimage_1024"), slow=slow).results)
+    assert order == ["qknorm_rope:zimage_1024", "qknorm_rope:flux_1024"]
+
+
+@pytest.mark.parametrize("count", [5, 150])
+def test_labels_are_legible_from_5_to_150_cases(synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """No label of a case overlaps its neighbour, and none leaves the picture."""
+    found: list[tuple[float, float, float]] = []
+    save = Figure.savefig
+
+    def kept(figure: Any, *to: Any, **options: Any) -> None:
+        save(figure, *to, **options)
+        found.extend((box.x0, box.y0, box.y1) for label in figure.axes[0].get_yticklabels() if (box := label.get_window_extent()))
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    kernels = [synthetic.BASELINE, synthetic.FUSED]
+    speedup_png(synthetic.make_run(cases=[f"a_case_of_some_length_{index}" for index in range(count)], kernels=kernels))
+    assert len(found) == count
+    assert min(left for left, _, _ in found) >= 0
+    edges = sorted((low, high) for _, low, high in found)
+    assert all(above[0] > below[1] for below, above in pairwise(edges))
+
+
+def test_every_picture_is_written_as_png_and_as_svg_with_a_title(synthetic: ModuleType) -> None:
+    hostile = synthetic.make_run(cases=("flux_1024",), environment={"device_name": "H200 $\\frac{ <b>\x1b[2J"})
+    pictures = run_pictures(hostile)
+    assert sorted(pictures) == ["roofline.png", "roofline.svg", "speedup.png", "speedup.svg"]
+    for name, content in pictures.items():
+        assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert b"\x1b[2J" not in content
+        assert name.endswith("png") or b"<b>" not in content
+    assert run_pictures(hostile) == pictures, "the same run gives the same bytes"

@@ -26,6 +26,7 @@ class Format(StrEnum):
     JUNIT = "junit"
     GITHUB = "github"
     PAGES = "pages"
+    PLOTS = "plots"
     RECORD = "record"
     GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
     PYTORCH_OSS = "pytorch-oss"
@@ -36,7 +37,7 @@ class Format(StrEnum):
     @property
     def of_another_tool(self) -> bool:
         """Whether `report.exports` writes it."""
-        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES, Format.RECORD)
+        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES, Format.PLOTS, Format.RECORD)
 
 
 def report(
@@ -46,12 +47,13 @@ def report(
         typer.Option(
             "--format",
             help="md: one page for a pull request; html: one self-contained file with everything; junit, github: for CI; pages: a folder "
-            "with a page and a picture per suite; record: the record in the newest schema; the others are files for the tools of these "
-            "names (docs/exports.md).",
+            "with a page and a picture per suite; plots: a folder with pictures as PNG and SVG; record: the record in the newest schema; "
+            "the others are files for the tools of these names (docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE|DIR", help="Write here instead of to stdout; pages and record need a folder.")
+        Path | None,
+        typer.Option("--out", metavar="FILE|DIR", help="Write here, not to stdout; pages, plots and record need a folder."),
     ] = None,
     site: Annotated[
         Path | None,
@@ -78,7 +80,7 @@ def report(
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
-    if form in (Format.PAGES, Format.RECORD) and out is None:
+    if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
         raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
     if past and form is not Format.HTML and site is None:
         raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
@@ -96,6 +98,8 @@ def report(
         typer.echo(f"wrote {_converted(folder, out)}", err=True)
     elif site is not None:
         _write(_site(_record(folder, project), folder, site, past, project), site, "--site")
+    elif form is Format.PLOTS and out is not None:
+        _write(_plots(_record(folder, project), out), out, "--out")
     elif form is Format.PAGES and out is not None:
         _write(_pages(_record(folder, project), out), out, "--out")
     elif form.of_another_tool:
@@ -158,6 +162,12 @@ def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
     from ..report.pages import suite_pages
 
     return {folder / name: content for name, content in suite_pages(run).items()}
+
+
+def _plots(run: Run, folder: Path) -> dict[Path, bytes]:
+    from ..report.plots.speedup import run_pictures
+
+    return {folder / name: content for name, content in run_pictures(run).items()}
 
 
 def _exported(run: Run, form: Format, folder: Path, project: Project, out: Path | None) -> dict[Path, bytes]:

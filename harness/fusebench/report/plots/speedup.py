@@ -1,6 +1,6 @@
-"""speedup.png: speedup over the baseline above, share of the speed of light below, per case and kernel.
+"""Pictures of a run: speedup with intervals beside share of the speed of light, case by case, and that share against bytes (roofline).
 
-Up to `MOST_BARS_CASES` cases are drawn as grouped bars; more become rows of markers, which stay readable at forty cases.
+Cases are rows, the largest speedup of a fused kernel first, so that labels stay legible from one case to 150.
 """
 
 from __future__ import annotations
@@ -14,160 +14,168 @@ from ...schema import Estimate, Result, Role, Run, Status
 from .. import escape
 from ..summary import headline, sampling
 from ..wording import bounded, short_kernel
+from .palette import ROLE_ORDER, colour_of, marker_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_BARS_CASES = 8
+MOST_LABELLED_CASES = 8
+"""Cases up to which every figure is written beside its mark."""
 
-_COLOURS = {
-    # Okabe and Ito's palette, told apart by colour-blind readers; greys for what models run today.
-    Role.SPLIT: ("#9a9a9a", "#c8c8c8", "#6e6e6e"),
-    Role.COMPILED: ("#e69f00", "#f0e442"),
-    Role.FUSED: ("#56b4e9", "#0072b2", "#009e73", "#00415f", "#7fd1ae"),
-    Role.PEER: ("#cc79a7", "#d55e00"),
-}
-_ROLE_ORDER = (Role.SPLIT, Role.COMPILED, Role.PEER, Role.FUSED)
+_DPI = 140
 _TITLE_LETTERS = 13
-"""Letters of the title per inch; the letters of `sampling` average 14.6."""
-_ERROR_BAR = {"elinewidth": 1.0, "ecolor": "#222222", "capsize": 2}
+"""Letters of the title in an inch: it takes 14.6 of those that `sampling` is made of."""
+_HEIGHTS = ((MOST_LABELLED_CASES, 0.95), (40, 0.36), (math.inf, 0.19))
+"""Inches of a row, by the number of cases up to which they hold."""
 
 
 def speedup_png(run: Run) -> bytes:
-    """The picture as PNG bytes.  A run without measurements gives a picture that says so."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Speedups and shares of the speed of light as PNG bytes.  A run without measurements gives a picture that says so."""
+    return _written(_speedups(escape.cleaned(run)), "png")
 
-    # Both axes compare whole ops: a kernel that covers a part of one has no place on either.
-    measured = [
-        result for result in run.results if result.status is Status.MEASURED and result.measurement is not None and not result.covers
-    ]
-    if not measured:
-        figure = Figure(figsize=(8, 2), layout="constrained")
-        figure.text(0.5, 0.5, f"{headline(run)}\nnothing was measured", ha="center", va="center")
-    elif len(_cases(measured)) <= MOST_BARS_CASES:
-        figure = _bars(run, measured)
-    else:
-        figure = _rows(run, measured)
+
+def run_pictures(run: Run) -> dict[str, bytes]:
+    """File names and contents: `speedup` and `roofline`, each as PNG and as SVG."""
+    run = escape.cleaned(run)
+    figures = {"speedup": _speedups(run), "roofline": _roofline(run)}
+    return {f"{name}.{form}": _written(figure, form) for name, figure in figures.items() for form in ("png", "svg")}
+
+
+def _written(figure: Figure, form: str) -> bytes:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     FigureCanvasAgg(figure)
     buffer = io.BytesIO()
-    # Without the software's version in the file, the same run gives the same bytes.
-    figure.savefig(buffer, format="png", dpi=140, metadata={"Software": None})
+    # Without the software's version, the date and random ids in the file, the same run gives the same bytes.
+    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    with matplotlib.rc_context({"svg.hashsalt": "fusebench"}):
+        figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
     return buffer.getvalue()
 
 
-def _bars(run: Run, measured: list[Result]) -> Figure:
+def _measured(run: Run) -> list[Result]:
+    """Results with a place on the axes, which compare whole ops: a kernel that covers a part of one has none."""
+    return [result for result in run.results if result.status is Status.MEASURED and result.measurement is not None and not result.covers]
+
+
+def _speedups(run: Run) -> Figure:
     from matplotlib.figure import Figure
 
-    cases, kernels, colours = _cases(measured), _kernels(measured), _palette(measured)
-    each = min(max(1.1, 0.24 * len(kernels) + 0.35), 12.0 / len(cases))
-    figure = Figure(figsize=(max(7.5, 1.6 + len(cases) * each), 7.0), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True)
-    for axes, figures in ((top, _speedups(measured)), (bottom, _shares(measured))):
-        shown = [kernel for kernel in kernels if any((case, kernel) in figures for case in cases)]
-        width = 0.84 / max(1, len(shown))
-        for index, kernel in enumerate(shown):
+    measured = _measured(run)
+    if not measured:
+        return _nothing(run)
+    figures = (_speedup_estimates(measured), _share_estimates(measured))
+    cases, kernels = _by_effect(measured), _kernels(measured)
+    each = next(inches for most, inches in _HEIGHTS if len(cases) <= most)
+    figure = Figure(figsize=(11.0, max(4.6, 2.2 + each * len(cases))), layout="constrained", dpi=_DPI)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, estimates in ((left, figures[0]), (right, figures[1])):
+        for index, (kernel, role) in enumerate(kernels.items()):
+            offset = (index - (len(kernels) - 1) / 2) * 0.8 / max(1, len(kernels))
             for place, case in enumerate(cases):
-                estimate = figures.get((case, kernel))
+                estimate = estimates.get((case, kernel))
                 if estimate is None:
                     continue
-                at = place - 0.42 + width * (index + 0.5)
-                axes.bar(at, estimate.value, width * 0.92, color=colours[kernel], yerr=_spread(estimate), error_kw=_ERROR_BAR, zorder=2)
-                if len(cases) * len(shown) <= 36:
-                    text = f"{estimate.value:.2f}" if axes is top else f"{estimate.value:.0%}"
+                axes.errorbar(
+                    estimate.value, place + offset, xerr=_spread(estimate), fmt=marker_of(role), markersize=4.5 if each > 0.2 else 3,
+                    color=colour_of(kernel, role), elinewidth=1.2, zorder=3,
+                )  # fmt: skip
+                if len(cases) <= MOST_LABELLED_CASES:
+                    text = f"{estimate.value:.2f}" if axes is left else f"{estimate.value:.0%}"
                     high = estimate.high if bounded(estimate) else estimate.value
-                    axes.annotate(text, (at, high), (0, 2), textcoords="offset points", ha="center", fontsize=7, zorder=4)
-        axes.axhline(1.0, color="#222222", linewidth=1, linestyle="--", zorder=3)
-        axes.grid(axis="y", color="#e4e4e4", zorder=0)
-        axes.margins(y=0.1)
-    top.set_ylabel(_speedup_label(run))
-    bottom.set_ylabel("share of the speed of light")
-    bottom.yaxis.set_major_formatter(_percent())
-    bottom.set_xticks(range(len(cases)), [_case_label(run, case) for case in cases], fontsize=8)
-    bottom.set_xlim(-0.6, len(cases) - 0.4)
-    if each < 1.5:
-        bottom.tick_params(axis="x", labelrotation=20)
-    _finish(run, figure, (top, bottom), kernels, colours)
-    return figure
-
-
-def _rows(run: Run, measured: list[Result]) -> Figure:
-    from matplotlib.figure import Figure
-
-    cases, kernels, colours = _cases(measured), _kernels(measured), _palette(measured)
-    figure = Figure(figsize=(11.0, 2.2 + 0.36 * len(cases)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, figures in ((left, _speedups(measured)), (right, _shares(measured))):
-        for index, kernel in enumerate(kernels):
-            offset = (index - (len(kernels) - 1) / 2) * 0.7 / max(1, len(kernels))
-            for place, case in enumerate(cases):
-                estimate = figures.get((case, kernel))
-                if estimate is not None:
-                    axes.errorbar(
-                        estimate.value,
-                        place + offset,
-                        xerr=_spread(estimate),
-                        fmt="o",
-                        markersize=4,
-                        color=colours[kernel],
-                        elinewidth=1.2,
-                        zorder=3,
-                    )
+                    at = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 6.5, "zorder": 4}
+                    axes.annotate(text, (high, place + offset), bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"}, **at)
         for place in range(0, len(cases), 2):
             axes.axhspan(place - 0.5, place + 0.5, color="#f4f4f4", zorder=0)
         axes.axvline(1.0, color="#222222", linewidth=1, linestyle="--", zorder=2)
         axes.grid(axis="x", color="#e0e0e0", zorder=1)
         axes.set_ylim(len(cases) - 0.5, -0.5)
         axes.set_xlim(left=0.0)
-    left.set_yticks(range(len(cases)), [_case_label(run, case, sep="  ") for case in cases], fontsize=8)
+        axes.margins(x=0.08)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    names = [_case_label(run, case, sep="\n" if len(cases) <= MOST_LABELLED_CASES else "  ") for case in cases]
+    left.set_yticks(range(len(cases)), names, fontsize=8 if each > 0.2 else 6)
     left.set_xlabel(_speedup_label(run))
     right.set_xlabel("share of the speed of light")
-    right.xaxis.set_major_formatter(_percent())
-    _finish(run, figure, (left, right), kernels, colours)
+    right.xaxis.set_major_formatter("{x:.0%}")
+    _finish(run, figure, kernels, "speedup and share of the speed of light, by case")
     return figure
 
 
-def _finish(run: Run, figure: Figure, axes: tuple[Axes, Axes], kernels: list[str], colours: dict[str, str]) -> None:
-    from matplotlib.patches import Patch
+def _roofline(run: Run) -> Figure:
+    """Share of the speed of light against the case's minimum bytes: how near to the limit kernels come at which size."""
+    from matplotlib.figure import Figure
 
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=8)
-    # Pictures of one or two cases are narrower than what is to be said of cases that were measured in several processes.
+    measured, sizes = _measured(run), {summary.case.key: summary.minimum_bytes for summary in run.cases}
+    kernels = _kernels(measured)
+    points = {
+        kernel: [
+            (sizes[one.case_key], one.measurement.sol)
+            for one in measured
+            if short_kernel(one.kernel) == kernel and one.measurement is not None and one.measurement.sol and sizes.get(one.case_key)
+        ]
+        for kernel in kernels
+    }
+    if not any(points.values()):
+        return _nothing(run)
+    figure = Figure(figsize=(11.0, 6.0), layout="constrained")
+    axes = figure.subplots()
+    for kernel, role in kernels.items():
+        if points[kernel]:
+            across, up = zip(*sorted(points[kernel]), strict=True)
+            axes.plot(across, up, marker_of(role), color=colour_of(kernel, role), markersize=5, alpha=0.8, zorder=3)
+    axes.axhline(1.0, color="#222222", linewidth=1, linestyle="--", zorder=2)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0.0)
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.set_xlabel("minimum bytes of the case")
+    axes.set_ylabel("share of the speed of light")
+    axes.grid(color="#e4e4e4", zorder=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    _finish(run, figure, {kernel: role for kernel, role in kernels.items() if points[kernel]}, "share of the speed of light against bytes")
+    return figure
+
+
+def _nothing(run: Run) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2), layout="constrained")
+    figure.text(0.5, 0.5, escape.picture(f"{headline(run)}\nnothing was measured"), ha="center", va="center")
+    return figure
+
+
+def _finish(run: Run, figure: Figure, kernels: dict[str, Role], what: str) -> None:
+    from matplotlib.lines import Line2D
+
     said = textwrap.fill(sampling(run), int(_TITLE_LETTERS * figure.get_figwidth()))
-    figure.suptitle(escape.picture(f"{headline(run)}\n{said}"), fontsize=10)
-    figure.legend(
-        handles=[Patch(color=colours[kernel], label=escape.picture(kernel)) for kernel in kernels],
-        loc="outside lower center",
-        ncols=max(1, min(len(kernels), int(figure.get_figwidth() / 1.7))),
-        fontsize=8,
-        frameon=False,
-    )
+    figure.suptitle(escape.picture(f"{headline(run)}: {what}\n{said}"), fontsize=10)
+    marks = [
+        Line2D([], [], linestyle="", marker=marker_of(role), color=colour_of(kernel, role), label=escape.picture(kernel))
+        for kernel, role in kernels.items()
+    ]
+    columns = max(1, min(len(kernels), int(figure.get_figwidth() / 1.7)))
+    figure.legend(handles=marks, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
-def _cases(measured: list[Result]) -> list[str]:
-    return list(dict.fromkeys(result.case_key for result in measured))
+def _by_effect(measured: list[Result]) -> list[str]:
+    """Case keys, the one with the largest speedup of a fused kernel first; cases without one last, in the run's order."""
+    best = dict.fromkeys((result.case_key for result in measured), 0.0)
+    for result in measured:
+        if result.role is Role.FUSED and result.measurement is not None and result.measurement.speedup is not None:
+            best[result.case_key] = max(best[result.case_key], result.measurement.speedup.value)
+    return sorted(best, key=lambda case: -best[case])
 
 
-def _kernels(measured: list[Result]) -> list[str]:
-    """Names without the op, which a case has one of: kernels of one name and version share a colour over a suite's ops."""
+def _kernels(measured: list[Result]) -> dict[str, Role]:
+    """Names without the op, which a case has one of, and their roles: kernels of one name and version share a mark over a suite's ops."""
     roles = {short_kernel(result.kernel): result.role for result in measured}
-    return sorted(roles, key=lambda kernel: _ROLE_ORDER.index(roles[kernel]))
+    return dict(sorted(roles.items(), key=lambda item: ROLE_ORDER.index(item[1])))
 
 
-def _palette(measured: list[Result]) -> dict[str, str]:
-    roles = {short_kernel(result.kernel): result.role for result in measured}
-    taken = dict.fromkeys(Role, 0)
-    colours = {}
-    for kernel in _kernels(measured):
-        choices = _COLOURS[roles[kernel]]
-        colours[kernel] = choices[taken[roles[kernel]] % len(choices)]
-        taken[roles[kernel]] += 1
-    return colours
-
-
-def _speedups(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
+def _speedup_estimates(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
     return {
         (result.case_key, short_kernel(result.kernel)): result.measurement.speedup
         for result in measured
@@ -175,7 +183,7 @@ def _speedups(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
     }
 
 
-def _shares(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
+def _share_estimates(measured: list[Result]) -> dict[tuple[str, str], Estimate]:
     """Shares of SOL, with the relative spread of the kernel's own time: the record holds no interval for the share itself."""
     found = {}
     for result in measured:
@@ -202,7 +210,3 @@ def _case_label(run: Run, key: str, sep: str = "\n") -> str:
         return key
     same_name = sum(other.case.name == summary.case.name for other in run.cases) > 1
     return escape.picture(f"{key if same_name else summary.case.name}{sep}{summary.shape}")
-
-
-def _percent() -> str:
-    return "{x:.0%}"
