@@ -13,7 +13,7 @@ from ..schema import Case, Language, Result, Status
 
 
 class CaseKernels(msgspec.Struct, frozen=True):
-    """The kernels of one case.  Every kernel that was asked for is in `runnable` or has a result in `declined`."""
+    """The kernels of one case. Every selected kernel is in `runnable` or has a result in `declined`."""
 
     case: Case
     op: Op
@@ -39,7 +39,7 @@ def case_kernels(collection: Collection, case: Case, device: str, pattern: str |
     Args:
         device: `cpu` or `cuda`.  On a CPU, Triton kernels can be checked (in the interpreter) but not timed.
         pattern: glob that kernels must match.
-        with_baseline: let the baseline take part even where `pattern` does not ask for it, since times are relative to it.
+        with_baseline: add the baseline even if `pattern` does not match it, because times are relative to it.
     """
     op = collection.op(case.op, where=f"case {case.key}")
     params = op.parse_params(case.params)
@@ -112,6 +112,6 @@ def result_for(case: Case, shape: str, kernel: Kernel, status: Status, reason: s
 
 
 def work_of(unit: CaseKernels) -> tuple[str, bytes]:
-    """The op and its parameters: cases that agree in them are the same work, often a shape in the suites of an op and of a model."""
-    # The parsed parameters and not the case's own: a default that one suite writes out is no difference.
+    """The op and its parameters. Cases with equal ones are the same work, often one shape in the suites of an op and of a model."""
+    # The parsed parameters, so that a default that one suite writes out makes no difference.
     return unit.op.name, msgspec.json.encode(unit.params, order="deterministic")

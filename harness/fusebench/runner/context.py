@@ -1,4 +1,4 @@
-"""What the engine and its strategies share while they measure: device, workers, monitor, plan, timer, phases, reporter and warnings."""
+"""The state that the engine and its strategies share: device, workers, monitor, plan, timer, phases, reporter and warnings."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Context:
         self.reporter.note(text)
 
     def note_unloaded(self, collection: Collection, ops: AbstractCollection[str]) -> bool:
-        """Put the kernel files of `ops` that do not load among the warnings; whether there are any."""
+        """Add a warning for each kernel file of `ops` that does not load; returns whether there are any."""
         problems = [f"not loaded: {problem}" for problem in collection.problems if problem.op in ops]
         self.warnings += problems
         return bool(problems)
@@ -122,7 +122,7 @@ class Context:
 
     @property
     def created_text(self) -> str:
-        """When the measurement was set up, in ISO 8601, to the second."""
+        """Time at which the measurement was set up: ISO 8601, to the second."""
         return self.created.isoformat(timespec="seconds")
 
     def environment(self) -> Environment:
@@ -150,9 +150,9 @@ class MeasuringContext(Context):
         self.phases = PhaseTimer(spent)
         self.monitor = EnvironmentMonitor(device)
         self.timer, self.timer_fallback = pool.timer, ""
-        """The timer in use: as asked for, until the first measurement says which one that is; and why it is not the default."""
+        """The timer in use (the requested one until the first measurement names it), and why it is not the default."""
         self.warm_up: dict[str, Any] = {}
-        """By case and process, how the device's clocks settled."""
+        """Warm-up of the device's clocks, by case and process."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -171,13 +171,13 @@ class MeasuringContext(Context):
             return self.pool.fresh(count)
 
     def ask(self, task: MeasureTask, worker: Worker, doing: str = "measure") -> Measured | Failure:
-        """The worker's answer to `task`, retried while something touched the device.
+        """The worker's reply to `task`, with a retry on interference.
 
         Args:
-            doing: what the reporter shows meanwhile.
+            doing: text that the reporter shows meanwhile.
 
         Raises:
-            DeviceUnfitError: the device was touched again and again, or its timer lost records.
+            DeviceUnfitError: interference on every retry, or the timer lost records.
         """
 
         def show(progress: Progress) -> None:

@@ -1,7 +1,7 @@
 """The one measurement engine: it takes cases through a strategy, and keeps final results however it ends.
 
-The engine owns order, budget, identical cases, interruption and completion.  A strategy (`run`, `ab`, `calibrate`, `count`) says what to
-do with one case, how a record is made, and what follows the last case.
+The engine owns order, budget, identical cases, interruption and completion. A strategy (`run`, `ab`, `calibrate`, `count`) defines the work
+on one case, the record, and the work after the last case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Unit(Protocol):
 
 
 class Work(Protocol):
-    """The work on one unit; what it found so far may be taken at any time."""
+    """The work on one unit; its findings so far may be read at any time."""
 
     def measure(self, seconds: float | None) -> None:
         """Do the work within `seconds`; None for no limit."""
@@ -71,7 +71,7 @@ class Budget:
 
 
 class Strategy(ABC, Generic[Item, U, W, Record]):
-    """What to do with each case, and how a record is made.
+    """The work on each case, and the record.
 
     `Item` is what the caller selects (a case, a calibration target), `U` the prepared unit, `W` the work on it.
     """
@@ -82,7 +82,7 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
 
     @abstractmethod
     def prepare(self, items: Sequence[Item]) -> int:
-        """Refuse what cannot be measured, before anything starts; the number of units to come."""
+        """Refuse a selection that cannot be measured, before anything starts; returns the number of units."""
 
     @abstractmethod
     def plan(self, items: Sequence[Item]) -> Sequence[U]:
@@ -94,7 +94,7 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
 
     @abstractmethod
     def keep(self, unit: U, work: W, *, finished: bool) -> None:
-        """Take over what the work found; without `finished` it was interrupted."""
+        """Take over the findings of the work; without `finished` it was interrupted."""
 
     @abstractmethod
     def record(self, *, complete: bool) -> Record:
@@ -119,19 +119,19 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
         return None
 
     def repeat(self, unit: U, earlier: U) -> None:
-        """Give `unit` the results of `earlier`, which was the same work."""
+        """Give `unit` the results of `earlier`, a unit of identical work."""
         raise NotImplementedError
 
     def skip(self, unit: U, reason: str) -> None:
-        """Put on record that a unit is not measured."""
+        """Record that a unit is not measured, with the reason."""
         raise NotImplementedError
 
     def stopped(self, done: int, units: int, budget: Budget) -> None:
-        """Say that the budget ended after `done` of `units` (of a strategy with `whole_units`)."""
+        """Report that the budget ended after `done` of `units` (for a strategy with `whole_units`)."""
         raise NotImplementedError
 
     def settles_for(self, error: KeyboardInterrupt | DeviceUnfitError, done: int, units: int) -> bool:
-        """Whether what `done` of `units` found is a result of its own, so that `error` only ends the measurement early."""
+        """Whether the findings of `done` of `units` are a valid result, so that `error` only ends the measurement early."""
         return False
 
     def finish(self, budget: Budget) -> None:

@@ -1,4 +1,4 @@
-"""One session on a device, from its lock to a stored record: what `run`, `ab`, `calibrate` and `ncu` do alike around the engine."""
+"""One session on a device, from its lock to a stored record: the frame around the engine that `run`, `ab`, `calibrate` and `ncu` share."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class MeasuringRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, Generic[Record], frozen=True, kw_only=True):
-    """What a session leaves, whole or interrupted."""
+    """The result of a session, whole or interrupted."""
 
     record: Record
     folder: Path | None = None
     """Where the record was written; None if there was nothing to keep."""
     interruption: Interruption | None = None
-    """What ended the session early; the caller raises it again when the views of the record are made."""
+    """The exception that ended the session early; the caller raises it again after it has made the views of the record."""
     kept: str = ""
-    """Of an interrupted session: what of it is kept, in words."""
+    """The part of an interrupted session that is kept, in words."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def hold(device: Device, reporter: Reporter, *, wait_s: float) -> Iterator[list[
 
 
 def attempt(engine: Engine[Any, Any, Any, Any], items: Sequence[Any], warnings: Sequence[str] = ()) -> Interruption | None:
-    """Run the engine; what ended it early, if anything.  `warnings`: about the device, for the record."""
+    """Run the engine; returns the exception that ended it early, or None. `warnings`: warnings about the device, for the record."""
     for warning in warnings:
         engine.strategy.context.warn(warning)
     try:
@@ -68,7 +68,8 @@ def attempt(engine: Engine[Any, Any, Any, Any], items: Sequence[Any], warnings: 
 
 
 def ended_by(record: R, interruption: Interruption) -> R:
-    """The record with the exit code and the warning of what ended it; as it is for Ctrl-C, which says nothing of the kernels."""
+    """The record with the exit code and warning of the exception that ended it; unchanged for Ctrl-C, which says nothing about the
+    kernels."""
     ended = what_ended(interruption)
     if ended is None:
         return record

@@ -28,7 +28,7 @@ from .strategy import CountingOptions, CountingStrategy
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to capture, and how."""
+    """The selection and the settings of a capture."""
 
     project: Project
     collection: Collection
@@ -97,7 +97,7 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
 
 
 def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Collection | None, str]:
-    """The base's kernels and what it is; None without one."""
+    """The base's kernels and its description; None without a base."""
     if request.base is None:
         return None, ""
     base, roots = request.base.resolve(request.project, request.collection.roots, scratch)

@@ -1,4 +1,4 @@
-"""The GPU whose counters `fusebench ncu` reads: found and seen idle while the kernels load, then held."""
+"""The GPU whose counters `fusebench ncu` reads: find it and check that it is idle while the kernels load, then hold it."""
 
 from __future__ import annotations
 

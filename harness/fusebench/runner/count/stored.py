@@ -19,7 +19,7 @@ from ...store.finding import find_run
 from ...verdict.comparability import fingerprint_differences
 
 BASE = "base"
-"""`Capture.revision` of the captures that a run is compared with."""
+"""`Capture.revision` of the base's captures."""
 
 
 def reread(run: CounterRun, folder: Path, ncu: str, *, metric_set: str, metrics: Sequence[str], only: str = "") -> CounterRun:

@@ -22,12 +22,12 @@ from ..engine import Strategy
 from .stored import BASE
 
 FAILURES = frozenset({CaptureStatus.FAILED, CaptureStatus.NO_LAUNCH})
-"""What makes exit code 5.  A call that launches nothing is among them: every case of a suite has elements to compute."""
+"""Statuses that mean exit code 5. A call without a launch is one of them, because every case of a suite has elements to compute."""
 _DECLINED = {Status.UNSUPPORTED: CaptureStatus.UNSUPPORTED, Status.NOT_RUNNABLE: CaptureStatus.NOT_RUNNABLE}
 
 
 class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to capture, and how."""
+    """The selection and the settings of a capture."""
 
     settings: Settings
     ncu_version: str
@@ -35,7 +35,7 @@ class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Glob of kernels; without one, `captured_by_default` selects."""
     command: str = ""
     base: str = ""
-    """What the base is, in words; empty without one."""
+    """The base in words; empty without a base."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True):
 def captured_by_default(kernel: Kernel) -> bool:
     """Whether a kernel is captured without being named: the project's own device code, fused or as a chain of launches.
 
-    torch's own operators, what torch.compile makes, and other libraries' kernels are captured on request: nobody here can change them.
+    torch's own operators, kernels made by torch.compile, and other libraries' kernels are captured on request: a user cannot change them.
     """
     return kernel.role in {Role.FUSED, Role.SPLIT} and kernel.language is not Language.TORCH
 
@@ -199,7 +199,7 @@ def report_name(number: int, case: Case, kernel: Kernel, revision: str) -> str:
 
 
 def describe_capture(one: Capture) -> str:
-    """One line: kernel, status, what was seen of it or why not."""
+    """One line: kernel, status, and the captured figures or the reason for their absence."""
     words = [f"{one.kernel}{f' ({one.revision})' if one.revision else ''}", one.status.value]
     if one.launches:
         times = [launch.metrics.get("gpu__time_duration.sum") for launch in one.launches]

@@ -1,1 +1,1 @@
-"""Evidence about regressions: the sources that a run was made of, and what is attached to a finding."""
+"""Evidence about regressions: the sources of a run, and the attachments of a finding."""

@@ -42,7 +42,7 @@ class BaseFolders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What head is compared with: a commit by its name, or a folder of kernels."""
+    """The request for a base revision: a commit by its name, or a folder of kernels."""
 
     ref: str | None = None
     """Commit, branch or tag."""
@@ -71,12 +71,12 @@ class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(base: BaseRevision, other: str = "") -> str:
-    """The base revision in words: its commit, or what was asked for after `other`."""
+    """The base revision in words: its commit, or the requested name after `other`."""
     return f"commit {base.commit[:12]}" if base.commit else f"{other}{base.asked}"
 
 
 def find_base(project: Path, ref: str, *, exact: bool = False) -> BaseCommit:
-    """The merge base of HEAD and `ref`, which is what this branch grew out of; with `exact`, the commit `ref` itself.
+    """The merge base of HEAD and `ref`, where this branch started; with `exact`, the commit `ref` itself.
 
     Raises:
         UsageError: no git, no repository around `project`, or histories without a common commit.

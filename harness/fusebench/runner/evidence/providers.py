@@ -25,12 +25,12 @@ from .recorded_sources import Compile, baseline_kernels, baseline_source, run_so
 
 
 class EvidenceTools(NamedTuple):
-    """How evidence is put into words, and shown while it is made: reports and the command line own both."""
+    """The wording of evidence, and its progress display; reports and the command line provide both."""
 
     rows: Rows
     """Rows of a table of counters that changed."""
     sentences: Sentences
-    """What counters say, in words."""
+    """The reading of counters, in words."""
     progress: Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
     """A line of progress under a label."""
 
@@ -71,7 +71,7 @@ def providers_of_run(project: Project, measured: Measured, baseline: Run, tools:
 
 
 def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baseline: Run, tools: EvidenceTools) -> list[Provider]:
-    """For a stored run that is judged by `baseline`, perhaps on a machine without its device: nothing that needs one."""
+    """For a stored run judged against `baseline`, perhaps on a machine without its device: only evidence that needs no device."""
     compile_in = _compiler(ops, tools)
     return [
         StaticEvidence(

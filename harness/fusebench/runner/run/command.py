@@ -1,4 +1,4 @@
-"""`fusebench run` from its request to a stored record: the baseline is loaded once, before anything is measured, and judged by once."""
+"""`fusebench run` from its request to a stored record. The baseline is loaded once, before any measurement, and the run is judged once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .strategy import RunOptions, RunStrategy
 
 
 class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
-    """What to run, and how."""
+    """The selection and the settings of a run."""
 
     project: Project
     collection: Collection
@@ -39,7 +39,7 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     out: Path | None = None
     """Folder for the run's folder; results/runs of the project where None."""
     resume: str | None = None
-    """A stopped run to go on with: a folder, a run id or `latest`."""
+    """A stopped run to resume: a folder, a run id or `latest`."""
     confirm: bool = True
     """Whether suspects are remeasured in fresh processes."""
     evidence: EvidenceTools | None = None
@@ -47,11 +47,11 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
 
 
 def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
-    """Check and measure every case, remeasure suspects, judge, and write the run; an interrupted one as far as it came.
+    """Check and measure every case, remeasure suspects, judge, and write the run. An interrupted run is written with its finished cases.
 
     Raises:
         UsageError: the run to resume is complete or unknown, or the folder takes no run.
-        RunRecordError: the stored baseline or calibration cannot be read, or holds what no measurement gives.
+        RunRecordError: the stored baseline or calibration cannot be read, or holds impossible figures.
         DeviceUnfitError: the device is locked or busy.
     """
     project, device = request.project, request.device
@@ -61,7 +61,7 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
         options = msgspec.structs.replace(options, resumed=Resumed(read_run(stopped), sample_values(stopped)))
     parent = request.out if request.out is not None else runs_folder(project)
     require_writable(parent, instead="name another with --out DIR")
-    # What cannot be read is found before anything is measured: what was measured could not be judged, and so not kept.
+    # Unreadable records are found before any measurement, which could otherwise not be judged and kept.
     note, baseline = load_note(project.results, device.name), load_valid_baseline(project.results, device.name)
     roots = request.collection.roots
     with (

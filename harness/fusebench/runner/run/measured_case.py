@@ -25,7 +25,7 @@ from .summarise import CaseFigures, untimed_summary
 
 
 class _CaseWork:
-    """What a first measurement and a remeasurement share; what they found so far may be taken at any time."""
+    """Base of a first measurement and a remeasurement; the findings so far may be read at any time."""
 
     def __init__(self, unit: CaseKernels, context: MeasuringContext) -> None:
         self.results: list[Result] = []
@@ -55,7 +55,7 @@ class _CaseWork:
         )
 
     def _note_timing(self, task: TimeTask, replies: list[Measured]) -> None:
-        """Keep what the processes measured, and what it took."""
+        """Keep the measurements of the processes, and their time."""
         context = self._context
         self.replies = replies
         if remark := remark_on_timer(replies[0]):
@@ -152,11 +152,12 @@ class CaseMeasurement(_CaseWork):
 
 
 class Remeasurement(_CaseWork):
-    """Times a suspect again, in fresh processes.
+    """Remeasures a suspect in fresh processes.
 
-    Its figures are then theirs alone: those of the first process were chosen for what they say.  A kernel that fails now has failed, and
-    the others keep their figures; the summary then stays None.  It also stays None if the fresh samples are not cold: times without
-    that label are compared with none, so that a regression would become incomparable.
+    Its figures then come from the fresh processes alone, because the first process's figures were selected for being suspect. A kernel that
+    fails now has failed; the others keep their figures, and the summary stays None. The summary also stays None if the fresh samples are
+    not
+    cold: they could not be compared, and a regression would become incomparable.
     """
 
     def __init__(self, unit: CaseKernels, context: MeasuringContext, known: Sequence[Result], suspicion: str) -> None:
@@ -201,10 +202,10 @@ class Remeasurement(_CaseWork):
 
 
 def _failed(result: Result, failure: Failure) -> Result:
-    """What becomes of the result of a kernel that failed while it was timed, whatever an earlier process had measured."""
+    """The result of a kernel that failed while it was timed; it replaces earlier measurements."""
     return msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
 
 
 def _left(seconds: float | None, began: float) -> float | None:
-    """What is left of a case's share of the budget, `began` being when it started to be used."""
+    """The rest of a case's share of the budget, which the case has used since `began`."""
     return None if seconds is None else seconds - (time.monotonic() - began)

@@ -1,8 +1,8 @@
 """Measures a case in enough worker processes to know the speedups of its fused kernels to the requested precision.
 
-A process can change a kernel's time for its whole life: on an H200 the times of the copy and of a split chain differ by 0.4 % from one
-process to the next, and no number of replicates in one of them shows that.  So replicates are not added to a process, but processes to
-a case; `stats.paired` takes each as one number.
+A process can change a kernel's time for its whole life: on an H200 the times of the copy yardstick and of a split chain differ by 0.4 %
+between processes, and no number of replicates in one process shows that. So more precision needs more processes per case, not more
+replicates per process; `stats.paired` takes each process as one number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ one fused kernel, and in 95 % of those with three, all of which must reach the p
 
 
 def begin_ahead(context: MeasuringContext, seconds: float | None) -> None:
-    """Begin to start the processes that every case needs, beside its checks."""
+    """Start the processes that every case needs in the background, during its checks."""
     context.pool.begin(_ahead(context.plan, seconds))
 
 

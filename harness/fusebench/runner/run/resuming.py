@@ -32,7 +32,7 @@ class Resumed:
         self._summaries = {summary.case.key: summary for summary in run.cases}
 
     def require_same(self, environment: Environment, plan: SamplingPlan, timer: str) -> None:
-        """Refuse to go on elsewhere, with other sources, or in another way.
+        """Refuse to resume on another machine, with other sources, or with other settings.
 
         Raises:
             UsageError: naming every difference.

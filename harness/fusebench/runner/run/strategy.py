@@ -49,11 +49,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     selected: tuple[str, ...] | None = None
     """Names of the suites."""
     op: str | None = None
-    """The op, for the record: the cases that are run have been chosen by it."""
+    """The op, for the record; the cases to run are already selected."""
     case: str | None = None
-    """Glob of the cases, likewise."""
+    """Glob of the cases, for the record; the cases to run are already selected."""
     resumed: Resumed | None = None
-    """A stopped run to go on with."""
+    """A stopped run to resume."""
 
 
 def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
@@ -107,7 +107,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         """A kernel file that cannot be loaded is a kernel that failed, where its op is being run.
 
         Raises:
-            UsageError: the run to go on with was made elsewhere, of other sources, or in another way.
+            UsageError: the run to resume was made on another machine, of other sources, or with other settings.
         """
         if self.context.note_unloaded(self.collection, {case.op for case in items}):
             self._exit_code = ExitCode.KERNEL_FAILED
@@ -154,7 +154,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         return CaseMeasurement(unit, self.context)
 
     def keep(self, unit: CaseKernels, work: CaseMeasurement, *, finished: bool) -> None:
-        """Take over what is final, also before an interruption; the reporter has heard of it."""
+        """Take over final results, also before an interruption; the reporter has shown them."""
         if work.replies:
             self.context.note_timer(work.replies[0])
         self._keep_samples(unit.case.key, work.replies)
@@ -246,7 +246,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         return summary, [result for result in self._results if result.case_key == key]
 
     def _keep_samples(self, key: str, replies: Sequence[Measured], first: int = 0) -> None:
-        """Keep what processes, numbered from `first` on, measured of a case."""
+        """Keep the measurements of a case by processes numbered from `first` on."""
         for number, reply in enumerate(replies, start=first):
             self.context.warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
             self._samples += reply.samples

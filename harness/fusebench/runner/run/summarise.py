@@ -85,7 +85,7 @@ class CaseFigures:
 
 
 def untimed_summary(unit: CaseKernels) -> CaseSummary:
-    """The case without figures: nothing of it was timed."""
+    """The case without figures, because none of its kernels was timed."""
     return CaseSummary(
         case=unit.case,
         shape=unit.shape,
