@@ -192,3 +192,41 @@ def test_a_selection_of_nothing_is_refused_with_the_nearest_name() -> None:
         select_cases(suites, "toi", None)
     with pytest.raises(UnknownNameError, match=r"suite a: unknown case 'flux_1042'; did you mean 'flux_1024'\?"):
         select_cases(suites, None, "flux_1042")
+
+
+SWEEP = '[suite]\nname = "sweep"\n\n[[case]]\nname = "c"\nop = "toy"\nparams = { tokens = [1, 2, 4] }\n'
+
+
+def test_a_list_of_values_is_a_case_for_each(project: Project) -> None:
+    write(project, SWEEP, "sweep")
+    cases = load_suite("sweep", project, OPS).cases
+    assert [(case.name, case.params["tokens"]) for case in cases] == [("c_1", 1), ("c_2", 2), ("c_4", 4)]
+    assert {listing.name: listing.cases for listing in list_suites(project)}["sweep"] == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "[1, 2, 4]",
+            "[]",
+            r"suites/sweep.toml:7: case\[c\]\.params\.tokens: found \[\], expected one value, or a list",
+        ),
+        ("[1, 2, 4]", "[1, 1]", r"case\[c\]\.params\.tokens: found \[1, 1\], expected one value, or a list of numbers or words"),
+        ("[1, 2, 4]", "[1, [2]]", r"params\.tokens: found \[1, \[2\]\], expected one value"),
+        ("[1, 2, 4]", "[1, 0]", r"suites/sweep.toml:7: case\[c\]\.params\.tokens: "),
+        ("[1, 2, 4] }", "[1, 2], layout = [1, 2] }", r"params\.layout: found a second list beside 'tokens'"),
+        ("params", "weight = 2\nparams", r"suites/sweep.toml:7: case\[c\]\.weight: found a weight beside the sweep over 'tokens'"),
+    ],
+)
+def test_a_sweep_that_cannot_work_is_refused_where_it_stands(project: Project, old: str, new: str, expected: str) -> None:
+    write(project, SWEEP.replace(old, new, 1), "sweep")
+    with pytest.raises(SuiteError, match=expected):
+        load_suite("sweep", project, OPS)
+
+
+def test_a_sweeps_case_may_not_take_anothers_name(project: Project) -> None:
+    second = '\n[[case]]\nname = "c_2"\nop = "toy"\nparams = { tokens = 8 }\n'
+    write(project, SWEEP + second, "sweep")
+    with pytest.raises(SuiteError, match="found a second case 'c_2', expected unique names; rename it or the one on line 5"):
+        load_suite("sweep", project, OPS)

@@ -18,6 +18,9 @@ EXAMPLE = re.findall(r"^```toml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[0]
 COMMANDS = re.findall(r"^\$ fusebench (.*)$", GUIDE, re.MULTILINE)
 ERRORS = re.findall(r"^error: .*$", GUIDE, re.MULTILINE)
 
+SWEEP = next(block for block in re.findall(r"^```toml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL) if "my_sweep" in block)
+PYTHON = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
 # What was mistyped in the example to get each of the guide's messages, in their order.
 MISTAKES = [("layout =", "rope_dim = 256, layout ="), ("weight =", "wieght ="), ('"qknorm_rope"', '"qknorm_rop"')]
 
@@ -55,3 +58,17 @@ def test_the_guides_messages_are_the_real_ones(project: Path, number: int) -> No
     (project / "suites" / "my_model.toml").write_text(EXAMPLE.replace(*MISTAKES[number], 1))
     result = CliRunner().invoke(app, ["list", "cases", "--suite", "my_model"])
     assert (result.exit_code, result.stderr) == (2, ERRORS[number] + "\n")
+
+
+def test_the_guides_sweep_is_four_cases(project: Path) -> None:
+    (project / "suites" / "my_sweep.toml").write_text(SWEEP)
+    result = CliRunner().invoke(app, ["list", "cases", "--suite", "my_sweep", "--case", "qk_*"])
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"\bqk_\d+\b", result.stdout) == ["qk_512", "qk_1024", "qk_2048", "qk_4096"]
+
+
+def test_the_guides_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    assert len(PYTHON) == 1
+    exec(PYTHON[0], {})
+    assert "fused_triton@2" in capsys.readouterr().out

@@ -3,10 +3,28 @@
 The package root offers what kernel authors and model code need; importing it imports neither torch nor triton.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from .registry import Arguments, Op, Part, axis, benchmark, define_op, dispatch, kernel, launchable, option, tensor
 from .schema import Bitwise, Close
 
 __version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+
+def load_run(folder: str | Path) -> pd.DataFrame:
+    """The run in `folder` as a pandas table, a row per kernel and case; see `report.frame.load_run`."""
+    # By name: an import statement here would make every module that imports the package depend on the reports.
+    frame: pd.DataFrame = importlib.import_module(".report.frame", __name__).load_run(folder)
+    return frame
+
 
 __all__ = [
     "Arguments",
@@ -21,6 +39,7 @@ __all__ = [
     "dispatch",
     "kernel",
     "launchable",
+    "load_run",
     "option",
     "tensor",
 ]

@@ -209,17 +209,51 @@ class _Reader:
 
 def _parse_cases(file: TomlFile, document: _Document, ops: Mapping[str, Op] | None) -> list[Case]:
     cases: dict[str, Case] = {}
+    places: dict[str, int] = {}
     for index, raw in enumerate(document.case):
         keys: Keys = ("case", index)
-        case = _parse_case(file, keys, raw, document.suite.name, ops)
-        if case.name in cases:
-            first = next(i for i, other in enumerate(document.case) if other["name"] == case.name)
-            line = file.line_of(("case", first, "name"))
-            raise file.error(
-                (*keys, "name"), f"found a second case {case.name!r}, expected unique names; rename it or the one on line {line}"
-            )
-        cases[case.name] = case
+        for one in _swept(file, keys, raw, ops):
+            case = _parse_case(file, keys, one, document.suite.name, ops)
+            if case.name in cases:
+                line = file.line_of(("case", places[case.name], "name"))
+                raise file.error(
+                    (*keys, "name"), f"found a second case {case.name!r}, expected unique names; rename it or the one on line {line}"
+                )
+            cases[case.name], places[case.name] = case, index
     return list(cases.values())
+
+
+def _swept(file: TomlFile, keys: Keys, raw: dict[str, Any], ops: Mapping[str, Op] | None) -> list[dict[str, Any]]:
+    """The case table, or one for each value of the parameter that is a list of values.
+
+    A parameter that the op itself declares as a list is none to sweep over; without `ops`, a list is taken for a sweep.
+    """
+    params, op = raw.get("params"), (ops or {}).get(str(raw.get("op")))
+    if not isinstance(params, dict):
+        return [raw]
+    lists = [name for name, value in params.items() if isinstance(value, list) and not (op is not None and _takes_lists(op, name))]
+    if not lists:
+        return [raw]
+    (name, *more), values = lists, params[lists[0]]
+    if more:
+        message = f"found a second list beside {name!r}, expected a sweep over one parameter; give one value"
+        raise file.error((*keys, "params", more[0]), message)
+    plain = [value for value in values if isinstance(value, int | float | str)]
+    if not values or len(plain) != len(values) or len(set(map(str, plain))) != len(plain):
+        message = f"found {values}, expected one value, or a list of numbers or words, each once; correct the list"
+        raise file.error((*keys, "params", name), message)
+    if "weight" in raw and ops is not None:
+        message = f"found a weight beside the sweep over {name!r}: no model launches every value of a sweep; leave it out"
+        raise file.error((*keys, "weight"), message)
+    return [{**raw, "name": f"{raw.get('name', '')}_{value}", "params": {**params, name: value}} for value in values]
+
+
+def _takes_lists(op: Op, name: str) -> bool:
+    """Whether the op declares its parameter as a sequence of values."""
+    declared = next((field.type for field in msgspec.structs.fields(op.Params) if field.encode_name == name), None)
+    kinds = msgspec.inspect.type_info(declared) if declared is not None else None
+    lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
+    return any(isinstance(kind, lists) for kind in (kinds.types if isinstance(kinds, msgspec.inspect.UnionType) else (kinds,)))
 
 
 def _check_suite_name(file: TomlFile, name: str, path: Path, project: Project) -> None:

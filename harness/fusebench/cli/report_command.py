@@ -33,11 +33,21 @@ class Format(StrEnum):
     BENCHER = "bencher"
     PYTEST_BENCHMARK = "pytest-benchmark"
     OTAVA = "otava"
+    CSV = "csv"
 
     @property
     def of_another_tool(self) -> bool:
         """Whether `report.exports` writes it."""
-        return self not in (Format.MARKDOWN, Format.HTML, Format.JUNIT, Format.GITHUB, Format.PAGES, Format.PLOTS, Format.RECORD)
+        return self not in (
+            Format.MARKDOWN,
+            Format.HTML,
+            Format.JUNIT,
+            Format.GITHUB,
+            Format.PAGES,
+            Format.PLOTS,
+            Format.RECORD,
+            Format.CSV,
+        )
 
 
 def report(
@@ -48,7 +58,7 @@ def report(
             "--format",
             help="md: one page for a pull request; html: one self-contained file with everything; junit, github: for CI; pages: a folder "
             "with a page and a picture per suite; plots: a folder with pictures as PNG and SVG; record: the record in the newest schema; "
-            "the others are files for the tools of these names (docs/exports.md).",
+            "csv: a row per kernel and case; the others are files for the tools of these names (docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
     out: Annotated[
@@ -80,7 +90,7 @@ def report(
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
-    if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
+    if form in (Format.PAGES, Format.PLOTS, Format.RECORD, Format.CSV) and out is None:
         raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
     if past and form is not Format.HTML and site is None:
         raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
@@ -243,6 +253,10 @@ def _render(run: Run, form: Format, folder: Path, out: Path | None, history: His
         from ..report.ci import github_annotations
 
         return github_annotations(run)
+    if form is Format.CSV:
+        from ..report.frame import run_frame
+
+        return run_frame(run).to_csv(index=False)
     from ..report.pull_request import pull_request_page
 
     return pull_request_page(run)
