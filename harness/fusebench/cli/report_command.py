@@ -90,7 +90,7 @@ def report(
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
     from ..store.run_folder import RUN_FILE
 
-    if form in (Format.PAGES, Format.PLOTS, Format.RECORD, Format.CSV) and out is None:
+    if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
         raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
     if past and form is not Format.HTML and site is None:
         raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
