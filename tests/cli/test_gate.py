@@ -250,7 +250,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
 
 
 @pytest.mark.usefixtures("baseline")
-def test_the_speed_of_compiled_code_is_told_and_has_no_say(keep: Keep, fusebench: Fusebench) -> None:
+def test_the_speed_of_compiled_code_is_shown_and_advisory(keep: Keep, fusebench: Fusebench) -> None:
     """Two nightlies between which torch.compile chose otherwise, for better and for worse, and nothing else changed."""
     compiled, why = "qknorm_rope/compiled@1", "advisory: torch.compile chooses its code anew in every process"
     keep(run_id="tuned", slow={("flux_1024", compiled): 1.17, ("zimage_1024", compiled): 0.8, ("batch2_medium", compiled): 1.04})

@@ -136,11 +136,11 @@ class FakePool(WorkerPool):
         return made
 
 
-def subject(planting: Injection = Injection.ROWS) -> CalibrationTarget:
-    params = {"elements": ELEMENTS, "delay_ns": 0 if planting is Injection.ROWS else 2000}
-    case = Case(suite="calibration", name=f"{planting}_{ELEMENTS}", op="planted", params=params)
-    key = "elements" if planting is Injection.ROWS else "delay_ns"
-    return CalibrationTarget(case=case, kernel="planted/negate_and_wait@1", injection=planting, key=key)
+def target(injection: Injection = Injection.ROWS) -> CalibrationTarget:
+    params = {"elements": ELEMENTS, "delay_ns": 0 if injection is Injection.ROWS else 2000}
+    case = Case(suite="calibration", name=f"{injection}_{ELEMENTS}", op="planted", params=params)
+    key = "elements" if injection is Injection.ROWS else "delay_ns"
+    return CalibrationTarget(case=case, kernel="planted/negate_and_wait@1", injection=injection, key=key)
 
 
 def options(**changes: Any) -> CalibrationOptions:
@@ -161,9 +161,9 @@ def engine_of(
     return Engine(CalibrationStrategy(context, options), budget_s)
 
 
-def found_on(device: Device, options: CalibrationOptions, reporter: Any, subjects: Sequence[CalibrationTarget], pool: WorkerPool) -> Found:
+def found_on(device: Device, options: CalibrationOptions, reporter: Any, targets: Sequence[CalibrationTarget], pool: WorkerPool) -> Found:
     engine = engine_of(device, options, reporter, pool)
-    engine.run(subjects)
+    engine.run(targets)
     return engine.record()
 
 
@@ -178,7 +178,7 @@ def calibrate(
 ) -> Found:
     pool = FakePool(native or FakeWorker(), **(fresh or {}))
     engine = engine_of(cpu, options(**changes), reporter, pool, budget_s)
-    engine.run([subject(Injection.ROWS), subject(Injection.DELAY)])
+    engine.run([target(Injection.ROWS), target(Injection.DELAY)])
     found = engine.record()
     assert len(pool.started) == 5, "five fresh processes serve all findings"
     return found

@@ -153,7 +153,7 @@ class FakePool(WorkerPool):
 
 
 class Bench:
-    """Two folders of kernels, this side's kernels a and b changed unless a test says otherwise."""
+    """Two folders of kernels; head's kernels a and b are changed unless a test says otherwise."""
 
     def __init__(self, folder: Path, toy: Path, source: Callable[..., str], device: Device, reporter: Any) -> None:
         self.folder, self.source, self.device, self.reporter = folder, source, device, reporter

@@ -53,7 +53,7 @@ def comparison() -> Comparison:
             slow,
             kernel("same@1", VerdictKind.PASS, "identical source files", changed_files=()),
             kernel("code@1", VerdictKind.PASS, "identical machine code", same_code=True),
-            kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the other side has no such kernel", presence=RevisionPresence.NEW),
+            kernel("extra@1", VerdictKind.INCOMPARABLE, "new: the base revision has no such kernel", presence=RevisionPresence.NEW),
         ],
         aa_pairs=[
             AAPair(case="qk:flux", kernel="qk/same@1", time_us=20.0, change=Estimate(0.995, 0.99, 1.0), kind=VerdictKind.PASS),
@@ -89,7 +89,7 @@ def test_below_it_stand_findings_with_their_files_the_noise_and_how_far_to_trust
     lines = [line for line, _ in ab_lines(comparison)]
     assert lines[0] == "1 incomparable, 2 pass, 1 regression"
     assert "regression: qk/slow@1 on qk:flux: because (changed: qk/k.py)" in lines
-    assert "qk/extra@1: new: the other side has no such kernel" in lines
+    assert "qk/extra@1: new: the base revision has no such kernel" in lines
     assert "2 comparisons of identical code differed by up to 0.50%; their times alone call 1 of them slower" in lines
     assert any(line.startswith("not calibrated on this GPU") for line in lines)
     assert "warning: planted" in lines

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[InjectedTrial]:
-    """Of 5 us, so many times: one of equal kernels that passes, and one slowed down by 2 % that gets `verdict`."""
+    """Of 5 us, so many times: one of an A/A pair that passes, and one slowed down by 2 % that gets `verdict`."""
     kinds = ((InjectionPlace(0, f"calls_{launches}", "op/k@1", Injection.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
     return [
         InjectedTrial(

@@ -42,7 +42,7 @@ def test_a_gate_is_quiet_when_all_is_well_and_precise_when_not(synthetic: Module
     assert lines[-1] == "30 kernel-case pairs: 23 pass, 1 regression, 6 incomparable; 6 of the baseline's are missing from the run"
 
 
-def test_what_has_no_say_is_counted_apart(synthetic: ModuleType) -> None:
+def test_advisory_verdicts_are_counted_apart(synthetic: ModuleType) -> None:
     places = {("flux_1024", f"{synthetic.OP}/compiled@1"): 1.1, ("zimage_1024", f"{synthetic.OP}/compiled@1"): 0.9}
     old, new = synthetic.make_run(), synthetic.make_run(slow={**places, ("flux_1024", synthetic.FUSED): 1.1})
     judgements = judge_each(new, old, MarginRule())

@@ -84,7 +84,7 @@ def test_what_else_changed_between_two_runs_is_named(synthetic: ModuleType) -> N
     ]
 
 
-def test_a_newest_level_that_is_slower_is_named_and_a_peers_has_no_say(make: Make) -> None:
+def test_a_newest_level_that_is_slower_is_named_and_a_peers_is_advisory(make: Make) -> None:
     assert "qknorm_rope/fused_triton@2 on flux_1024" in verdict_line(make(40, [(20, 1.04)]))
     peer = make(40, [(20, 1.04)], role=Role.PEER)
     assert verdict_line(peer).startswith("no newest level is slower")

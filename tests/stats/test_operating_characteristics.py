@@ -1,4 +1,4 @@
-"""Verdicts under the noise of real machines, simulated: how often equal kernels are accused, and what is found.
+"""Verdicts under the noise of real machines, simulated: the false-alarm rate of A/A comparisons, and the detection rate.
 
 Every count is held against a binomial bound that a verdict of the stated rate exceeds once in a thousand seeds; the seeds are fixed.  The
 slowest of these tests takes about 2 s: 2 000 comparisons of raw samples, each with its confirmation.

@@ -1,4 +1,4 @@
-"""Plantings under what they truly amount to."""
+"""Injected slowdowns count under their ground truth."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fusebench.schema import Estimate, GroundTruth, InjectedTrial, Injection, In
 from fusebench.verdict.calibration import as_trials, summarise, uncounted
 
 
-def place(nominal: float, case: str = "c", planting: Injection = Injection.ROWS) -> InjectionPlace:
-    return InjectionPlace(0, case, "op/k@1", planting if nominal else Injection.IDENTICAL, nominal)
+def place(nominal: float, case: str = "c", injection: Injection = Injection.ROWS) -> InjectionPlace:
+    return InjectionPlace(0, case, "op/k@1", injection if nominal else Injection.IDENTICAL, nominal)
 
 
 def trial(nominal: float, kind: VerdictKind, time_us: float = 12.0, case: str = "c", launches: int = 1) -> InjectedTrial:
@@ -53,28 +53,28 @@ def test_calls_of_several_launches_have_truths_of_their_own() -> None:
     assert [one.name for one in summarise(found).classes] == ["10 to 50 us", "10 to 50 us, several launches"]
 
 
-def test_a_planting_on_a_limit_between_classes_stays_one() -> None:
+def test_an_injection_on_a_limit_between_classes_stays_one() -> None:
     kinds = [trial(0.02, VerdictKind.PASS, time_us) for time_us in (9.9, 10.1)]
     assert len({one.injected for one in as_trials(kinds, [truth(0.02, 0.019)])}) == 1
 
 
 @pytest.mark.parametrize(
-    ("truths", "said"),
+    ("ground_truths", "said"),
     [
         ([], "was not measured"),
         ([truth(0.02, 0.001)], "+0.10% [-0.10%, +0.30%], which is not told"),
         ([truth(0.02, 0.02, half=0.011)], "which is not told from half or twice as much"),
     ],
 )
-def test_what_slows_nothing_down_is_not_counted_and_is_named(truths: list[GroundTruth], said: str) -> None:
+def test_what_slows_nothing_down_is_not_counted_and_is_named(ground_truths: list[GroundTruth], said: str) -> None:
     trials = [trial(0.0, VerdictKind.PASS), trial(0.02, VerdictKind.PASS)]
-    assert [one.injected for one in as_trials(trials, truths)] == [0.0]
-    (text,) = uncounted(trials, truths)
+    assert [one.injected for one in as_trials(trials, ground_truths)] == [0.0]
+    (text,) = uncounted(trials, ground_truths)
     assert text.startswith("op/k@1 on c, rows for 2.0%: ")
     assert said in text
 
 
-def test_a_planting_that_is_told_from_half_and_from_twice_as_much_counts() -> None:
+def test_an_injection_that_is_told_from_half_and_from_twice_as_much_counts() -> None:
     assert uncounted([trial(0.02, VerdictKind.PASS)], [truth(0.02, 0.02, half=0.009)]) == []
 
 

@@ -101,7 +101,7 @@ def test_a_verdict_carries_what_it_was_decided_by(synthetic: ModuleType) -> None
 
 
 @pytest.mark.parametrize("role", [Role.COMPILED, Role.PEER])
-def test_what_has_no_say_makes_no_room_for_others(synthetic: ModuleType, role: Role) -> None:
+def test_an_advisory_verdict_makes_no_room_for_others(synthetic: ModuleType, role: Role) -> None:
     """Clear findings beside it let the borderline one stand; those of kernels without a say do not, and keep their own verdicts."""
     place, other = ("flux_1024", synthetic.FUSED), f"{synthetic.OP}/fused_cuda@1"
 

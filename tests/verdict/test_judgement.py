@@ -336,7 +336,7 @@ COMPILED = ("flux_1024", "qknorm_rope/compiled@1")
 @pytest.mark.parametrize(
     ("factor", "kind"), [(1.2, VerdictKind.REGRESSION), (1 / 1.2, VerdictKind.IMPROVEMENT), (1.04, VerdictKind.UNDECIDED)]
 )
-def test_the_speed_of_compiled_code_is_judged_and_has_no_say(synthetic: ModuleType, factor: float, kind: VerdictKind) -> None:
+def test_the_speed_of_compiled_code_is_judged_and_advisory(synthetic: ModuleType, factor: float, kind: VerdictKind) -> None:
     judgements = judge_each(synthetic.make_run(slow={COMPILED: factor}), synthetic.make_run(), RULE)
     found = by_place(judgements)
     assert (found[COMPILED].verdict.kind, found[COMPILED].verdict.gating) == (kind, False)

@@ -69,7 +69,7 @@ def test_the_exit_code_is_the_worst_that_applies_and_nothing_compared_is_no_pass
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED])
-def test_a_peer_has_no_say_in_the_exit_code(kind: VerdictKind) -> None:
+def test_a_peer_does_not_change_the_exit_code(kind: VerdictKind) -> None:
     peer = compared(kernel="scale/peer@1", role=Role.PEER, verdict=Verdict(kind=kind, reason=""))
     ours = compared(verdict=Verdict(kind=VerdictKind.PASS, reason=""))
     assert ab_exit_code([ours, peer]) == ExitCode.PASS

@@ -172,7 +172,7 @@ COMPILED = ("flux_1024", "qknorm_rope/compiled@1")
         ({"slow": {COMPILED: 1.2, WHERE: 1.2}}, VerdictKind.REGRESSION, ExitCode.REGRESSION),
     ],
 )
-def test_the_speed_of_compiled_code_is_recorded_and_has_no_say(
+def test_the_speed_of_compiled_code_is_recorded_and_advisory(
     results: Path, synthetic: ModuleType, change: dict[str, Any], kind: VerdictKind, code: ExitCode
 ) -> None:
     run = judged(synthetic.make_run(run_id="new", **change), results, MarginRule())
@@ -199,7 +199,7 @@ def test_what_is_no_matter_of_its_speed_keeps_its_say(
     assert "no say" not in found.verdict.reason
 
 
-def test_a_peer_that_fails_says_that_it_has_no_say(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_peer_that_fails_says_that_it_is_advisory(tmp_path: Path, synthetic: ModuleType) -> None:
     run = synthetic.make_run(status={WHERE: (Status.CRASHED, "boom")})
     theirs = msgspec.structs.replace(
         run, results=[msgspec.structs.replace(one, role=Role.PEER) if (one.case, one.kernel) == WHERE else one for one in run.results]

@@ -29,7 +29,7 @@ def found(synthetic: ModuleType, *, code: bool = False, **changes: Any) -> list[
     return [(one.case.partition(":")[2], one.reason) for one in judge_run(new, old, MarginRule()).suspects]
 
 
-def test_a_run_that_passes_leaves_no_doubt(synthetic: ModuleType) -> None:
+def test_a_run_that_passes_has_no_suspects(synthetic: ModuleType) -> None:
     assert found(synthetic) == []
 
 
@@ -44,7 +44,7 @@ def test_regressions_come_first_then_what_is_undecided_then_improvements_without
     assert "(undecided)" in cases[1][1]
 
 
-def test_a_case_of_the_same_name_in_another_suite_is_in_no_doubt(synthetic: ModuleType) -> None:
+def test_a_case_of_the_same_name_in_another_suite_is_no_suspect(synthetic: ModuleType) -> None:
     def both(run_id: str, slow: dict[tuple[str, str], float]) -> Run:
         """A run over two suites that hold a case of one name, of which the first one's kernels take `slow` times as long."""
         one = synthetic.make_run(run_id=run_id, slow=slow)
@@ -56,13 +56,13 @@ def test_a_case_of_the_same_name_in_another_suite_is_in_no_doubt(synthetic: Modu
     assert one.case == "qknorm_rope:flux_1024"
 
 
-def test_an_improvement_that_changed_code_accounts_for_is_in_no_doubt(synthetic: ModuleType) -> None:
+def test_an_improvement_that_changed_code_accounts_for_is_no_suspect(synthetic: ModuleType) -> None:
     old = synthetic.with_code(synthetic.make_run(run_id="old"))
     new = synthetic.with_code(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 0.95}), changed=[FUSED])
     assert judge_run(new, old, MarginRule()).suspects == ()
 
 
-def test_identical_code_that_reads_slower_is_in_doubt(synthetic: ModuleType) -> None:
+def test_identical_code_that_reads_slower_is_a_suspect(synthetic: ModuleType) -> None:
     ((case, reason),) = found(synthetic, code=True, slow={("flux_1024", FUSED): 1.04})
     assert (case, "(undecided)" in reason) == ("flux_1024", True)
 
@@ -71,7 +71,7 @@ def test_a_loss_of_accuracy_is_no_matter_of_the_process(synthetic: ModuleType) -
     assert found(synthetic, errors={("flux_1024", FUSED): 1.4}) == []
 
 
-def test_what_has_no_say_is_in_no_doubt(synthetic: ModuleType) -> None:
+def test_an_advisory_result_is_no_suspect(synthetic: ModuleType) -> None:
     assert found(synthetic, slow={("flux_1024", COMPILED): 1.3}) == []
     old = synthetic.change_results(synthetic.make_run(run_id="old"), role=Role.PEER)
     new = synthetic.change_results(synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.3}), role=Role.PEER)
@@ -122,7 +122,7 @@ def test_a_case_whose_baseline_kernel_has_failed_cannot_be_measured_again(synthe
     assert one.case == "qknorm_rope:zimage_1024"
 
 
-def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_without_a_stored_baseline_there_are_no_suspects(synthetic: ModuleType, tmp_path: Path) -> None:
     run: Run = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
     device = run.environment.device_name
     assert judge_run(run, load_valid_baseline(tmp_path, device), MarginRule()).suspects == ()
@@ -131,7 +131,7 @@ def test_without_a_stored_baseline_nothing_is_in_doubt(synthetic: ModuleType, tm
     assert [one.case for one in judge_run(run, load_valid_baseline(tmp_path, device), MarginRule()).suspects] == ["qknorm_rope:flux_1024"]
 
 
-def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_in_doubt() -> None:
+def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_a_suspect() -> None:
     """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline."""
     (nightly,) = [run for run in read_history_file(RECORDS / "history" / "nvidia_h200.parquet") if run.id == "1e35dc64"]
     (one,) = judge_run(nightly, read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule()).suspects
@@ -140,5 +140,5 @@ def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_
 
 
 @pytest.mark.parametrize("factor", [1.01, 0.99])
-def test_changes_inside_the_margin_leave_no_doubt(synthetic: ModuleType, factor: float) -> None:
+def test_changes_inside_the_margin_leave_no_suspects(synthetic: ModuleType, factor: float) -> None:
     assert found(synthetic, slow={("flux_1024", FUSED): factor}) == []

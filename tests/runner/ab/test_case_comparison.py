@@ -138,7 +138,7 @@ def test_a_kernel_that_became_less_accurate_is_a_regression_also_where_it_became
     assert "rms error relative to the split chain's is 1.30 x" in only(comparison).verdict.reason
     assert ("faster by being less accurate" in only(comparison).verdict.reason) == (factor < 1)
     seeds = {task.kernel: task.seed for task in bench.worker.checks}
-    assert seeds[A] == seeds[f"{BASE}{A}"] is not None, "both sides are checked on the same inputs"
+    assert seeds[A] == seeds[f"{BASE}{A}"] is not None, "both revisions are checked on the same inputs"
 
 
 def test_a_kernel_of_this_side_that_is_wrong_is_an_error_and_is_never_timed(bench: Bench, case: Case) -> None:

@@ -14,7 +14,7 @@ from fusebench.runner.calibrate.pilots import FIT
 from fusebench.runner.calibrate.strategy import Found
 from fusebench.runner.calibrate.summary import record_of
 from fusebench.schema import Injection
-from helpers.calibration_bench import ELEMENTS, FakePool, FakeWorker, calibrate, found_on, in_waves, of, options, subject
+from helpers.calibration_bench import ELEMENTS, FakePool, FakeWorker, calibrate, found_on, in_waves, of, options, target
 
 
 def test_planting_slows_time_by_what_was_meant_although_rows_cost_half(cpu: Device, reporter: Any) -> None:
@@ -76,7 +76,7 @@ def test_the_slowdowns_of_a_cpu_are_reached(cpu: Device, reporter: Any) -> None:
 
 def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Device, reporter: Any) -> None:
     native = FakeWorker(growth=lambda elements: 1.0)
-    found = found_on(cpu, options(), reporter, [subject()], FakePool(native))
+    found = found_on(cpu, options(), reporter, [target()], FakePool(native))
     assert {one.place.nominal for one in found.trials} == {0.0}
     assert (len(found.trials), found.ground_truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
     assert [warning.partition(": ")[2].partition(" is not injected")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
@@ -88,7 +88,7 @@ def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Dev
 def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_injected(cpu: Device, reporter: Any) -> None:
     small = msgspec.structs.replace(cpu, memory_bytes=1000)
     native = FakeWorker()
-    large = msgspec.structs.replace(subject(), bytes=198)
+    large = msgspec.structs.replace(target(), bytes=198)
     found = found_on(small, options(passes=1), reporter, [large], FakePool(native))
     most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.arms)
     assert 1001 < most <= 1001 * (400 - 198) / 198

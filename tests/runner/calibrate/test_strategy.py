@@ -23,7 +23,7 @@ from fusebench.schema import CacheState, Injection, SamplingPlan, VerdictKind
 from fusebench.store.calibration_note import load_note
 from fusebench.store.calibrations import join_calibration, load_calibration
 from fusebench.verdict.calibration import FEWEST_TRIALS
-from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, subject
+from helpers.calibration_bench import FakePool, FakeWorker, calibrate, found_on, of, options, target
 
 
 def test_equal_arms_pass_and_injected_slowdowns_are_found(cpu: Device, reporter: Any) -> None:
@@ -52,7 +52,7 @@ def test_a_timer_that_sees_no_launches_tells_no_calls_apart(cpu: Device, reporte
 
 def test_a_fresh_process_is_asked_once_for_a_subjects_claims_and_truths_each_of_its_own_length(cpu: Device, reporter: Any) -> None:
     pool = FakePool(FakeWorker())
-    found = found_on(cpu, options(identical=1, passes=1), reporter, [subject()], pool)
+    found = found_on(cpu, options(identical=1, passes=1), reporter, [target()], pool)
     claimed = [one for one in found.trials if one.first is VerdictKind.REGRESSION]
     assert claimed
     for worker in pool.started:
@@ -107,7 +107,7 @@ def test_a_finding_that_a_fresh_process_could_not_repeat_is_undecided(cpu: Devic
 
 def test_where_nothing_can_be_measured_it_says_so(cpu: Device, reporter: Any) -> None:
     with pytest.raises(DeviceUnfitError, match=r"no target was measured .* planted"):
-        found_on(cpu, options(), reporter, [subject()], FakePool(FakeWorker(failing="_")))
+        found_on(cpu, options(), reporter, [target()], FakePool(FakeWorker(failing="_")))
 
 
 def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_budget_keeps_the_visits_that_were_over(cpu: Device, reporter: Any, mo
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     found = calibrate(cpu, reporter, FakeWorker(before_asked=second), fresh={"before_asked": second}, passes=50, budget_s=10.0)
     assert not found.complete
-    assert {one.place.injection for one in found.trials} == {Injection.IDENTICAL, Injection.ROWS}, "the second subject was not reached"
+    assert {one.place.injection for one in found.trials} == {Injection.IDENTICAL, Injection.ROWS}, "the second target was not reached"
     assert len(of(found, 0.0)) == 4
     assert [one.verdict for one in of(found, 0.02)] == [VerdictKind.REGRESSION]
     assert any("ended after 1 of 100 visits" in warning for warning in found.warnings)
@@ -135,7 +135,7 @@ def test_an_interruption_keeps_the_visits_that_were_over(cpu: Device, reporter: 
     found = calibrate(cpu, reporter, fresh={"before_asked": interrupted})
     assert not found.complete
     assert {truth.place.injection for truth in found.ground_truths} == {Injection.ROWS}
-    assert len(of(found, 0.0)) == 4, "equal kernels of a visit that was not confirmed count for nothing"
+    assert len(of(found, 0.0)) == 4, "A/A pairs of an unconfirmed visit are not kept"
 
 
 def test_a_device_that_proves_unfit_later_keeps_the_visits_that_were_over(cpu: Device, reporter: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_budget_that_confirms_nothing_is_no_calibration(cpu: Device, reporter:
 def test_a_measurement_holds_no_more_arms_than_the_memory(cpu: Device, reporter: Any) -> None:
     small = msgspec.structs.replace(cpu, memory_bytes=1000)
     native = FakeWorker()
-    large = msgspec.structs.replace(subject(), bytes=60)
+    large = msgspec.structs.replace(target(), bytes=60)
     found = found_on(small, options(passes=1, injected=2), reporter, [large], FakePool(native))
     sizes = [len(task.pairs) for task in native.tasks if task.looks is not None]
     assert sizes == [3, 3, 2], "40 % of 1000 bytes hold three pairs of two arms with 60 bytes each"

@@ -39,10 +39,10 @@ def test_the_built_in_subjects_load_and_compute_what_they_say() -> None:
     collection = load_collection([CALIBRATION_KERNELS], entry_points=False)
     assert collection.problems == []
     for kind in ("cpu", "cuda"):
-        subjects = built_in_targets(kind)
-        assert len({one.case.key for one in subjects}) == len(subjects) == {"cpu": 4, "cuda": 12}[kind]
+        targets = built_in_targets(kind)
+        assert len({one.case.key for one in targets}) == len(targets) == {"cpu": 4, "cuda": 12}[kind]
         assert built_in_targets(kind, ()) == []
-        for one in subjects:
+        for one in targets:
             assert one.kernel in collection.kernels
             op = collection.op(one.case.op)
             assert op.parse_params(one.case.params).elements > 0

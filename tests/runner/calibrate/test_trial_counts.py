@@ -1,4 +1,4 @@
-"""Pairs of each slowdown per visit: a class of calls has the trials that a claim needs, and no subject fewer than asked for."""
+"""Pairs of each slowdown per visit: a class of calls has the trials that a claim needs, and no target fewer than asked for."""
 
 from __future__ import annotations
 

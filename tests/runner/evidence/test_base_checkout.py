@@ -1,4 +1,4 @@
-"""The other side from git: which commit, what of it is unpacked, and what is said where that is impossible."""
+"""The base revision from git: its commit, the unpacked folders, and the errors."""
 
 from __future__ import annotations
 

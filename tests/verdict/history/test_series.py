@@ -90,7 +90,7 @@ def test_speedups_over_another_baseline_are_another_figure(synthetic: ModuleType
     assert series(runs)[CASE, synthetic.FUSED].places == (0, 1, 2)
 
 
-def test_a_night_without_the_kernel_is_a_gap_and_a_kernel_that_is_gone_has_no_say(synthetic: ModuleType, few: dict[str, Any]) -> None:
+def test_a_night_without_the_kernel_is_a_gap_and_a_kernel_that_is_gone_is_advisory(synthetic: ModuleType, few: dict[str, Any]) -> None:
     away = {"status": {(CASE, synthetic.FUSED): (Status.CRASHED, "boom")}}
     gap = series(synthetic.make_history(4, each={1: away}, **few))[CASE, synthetic.FUSED]
     assert (gap.places, gap.gating) == ((0, 2, 3), True)
@@ -104,14 +104,14 @@ def test_a_suite_that_the_newest_run_does_not_hold_keeps_its_say(synthetic: Modu
     assert found[CASE, synthetic.FUSED].gating
 
 
-def test_peers_have_no_say_and_parts_no_series(synthetic: ModuleType, few: dict[str, Any]) -> None:
+def test_peers_are_advisory_and_parts_have_no_series(synthetic: ModuleType, few: dict[str, Any]) -> None:
     runs = synthetic.make_history(2, **few)
     peers = series([synthetic.change_results(run, role=Role.PEER) for run in runs])
     assert [one.gating for one in peers.values()] == [False, False]
     assert series([synthetic.change_results(run, covers="norm only") for run in runs], Figure.RAW) == {}
 
 
-def test_the_speed_of_compiled_code_has_a_series_and_no_say(synthetic: ModuleType, few: dict[str, Any]) -> None:
+def test_the_speed_of_compiled_code_has_a_series_and_is_advisory(synthetic: ModuleType, few: dict[str, Any]) -> None:
     few["kernels"] = (*few["kernels"], f"{synthetic.OP}/compiled@1")
     found = series(synthetic.make_history(2, **few))
     assert [found[CASE, kernel].gating for kernel in (f"{synthetic.OP}/compiled@1", synthetic.FUSED)] == [False, True]

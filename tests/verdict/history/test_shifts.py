@@ -185,7 +185,7 @@ def test_a_gate_that_could_see_nothing_is_undecided() -> None:
     assert (runs_needed(1), runs_needed(7), runs_needed(866)) == (10, 12, 18)
 
 
-def test_what_has_no_say_fails_no_gate() -> None:
+def test_an_advisory_series_fails_no_gate() -> None:
     track = one_track(60, [(30, 1.04)], gating=False)
     assert track.newest_slower
     assert history_exit_code([track]) is ExitCode.PASS
