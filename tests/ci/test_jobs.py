@@ -15,7 +15,7 @@ import pytest
 from fusebench.ci.findings import Declarations
 from fusebench.ci.jobs import Nightly, PullRequestJob, changed_ops, nightly, pull_request, recorded_run, static_gate
 from fusebench.ci.settings import PullRequest
-from fusebench.ci.texts import Outcome
+from fusebench.ci.texts import JobOutcome
 from fusebench.config import Project
 from fusebench.errors import UsageError
 from fusebench.store.history_file import keep_run, write_history
@@ -33,7 +33,7 @@ def gated(rows: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     return {"run": "r1", "baseline": "b1", "reason": "", "judgements": rows} | fields
 
 
-def night(script: Any, project: Project, **wanted: Any) -> Outcome:
+def night(script: Any, project: Project, **wanted: Any) -> JobOutcome:
     return nightly(Nightly(wait_s=5, **wanted), project, project.root / "out", script.steps())
 
 
@@ -168,7 +168,7 @@ def repository(project: Project) -> Project:
     return project
 
 
-def job(script: Any, project: Project, clock: Callable[[], float] = lambda: 0.0, **wanted: Any) -> Outcome:
+def job(script: Any, project: Project, clock: Callable[[], float] = lambda: 0.0, **wanted: Any) -> JobOutcome:
     given = PullRequestJob(**({"settings": SETTINGS, "base": "HEAD"} | wanted))
     return pull_request(given, project, Declarations(project.root, project.kernels), script.steps(), clock)
 
@@ -250,7 +250,7 @@ def test_a_dry_run_reads_recorded_comparisons(script: Any, repository: Project, 
     (tmp_path / "recorded" / "scale.json").write_text(json.dumps(document))
     found = job(script, repository, recorded=tmp_path / "recorded")
     assert (found.exit_code, found.dry, found.lines) == (0, True, [])
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Outcome) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=JobOutcome) == found
 
 
 def test_a_shared_helper_times_every_op(project: Project) -> None:

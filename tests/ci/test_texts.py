@@ -10,14 +10,14 @@ import pytest
 
 from fusebench.ci.findings import Declarations, from_ab, from_gate, from_static, worst_first
 from fusebench.ci.steps import Step
-from fusebench.ci.texts import COMMENT_LIMIT, Outcome, annotate, comment, issue, junit, summary
+from fusebench.ci.texts import COMMENT_LIMIT, JobOutcome, annotate, comment, issue, junit, summary
 from fusebench.config import Project
 from fusebench.report.escape import one_line
 
 Row = Callable[..., dict[str, Any]]
 
 
-def outcome(rows: list[dict[str, Any]], **fields: Any) -> Outcome:
+def outcome(rows: list[dict[str, Any]], **fields: Any) -> JobOutcome:
     known: dict[str, Any] = {
         "job": "nightly",
         "device": "NVIDIA H200",
@@ -26,7 +26,7 @@ def outcome(rows: list[dict[str, Any]], **fields: Any) -> Outcome:
         "steps": [],
         "judged": from_gate({"judgements": rows}),
     }
-    return Outcome(**(known | fields))
+    return JobOutcome(**(known | fields))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ..schema import ExitCode, worst_exit_code
 from .findings import Declarations, Judged, from_ab, from_gate, from_static
 from .settings import PullRequest
 from .steps import Step, Steps
-from .texts import MEANINGS, Outcome
+from .texts import MEANINGS, JobOutcome
 
 _LEAST_S = 30.0
 """Seconds without which a comparison is not begun: loading and checking alone take that long."""
@@ -45,7 +45,7 @@ class Nightly(msgspec.Struct, frozen=True, kw_only=True):
     """Folder or URL that the run's folder is copied into."""
 
 
-def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> Outcome:
+def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> JobOutcome:
     """Wait for an idle GPU, run, gate by the stored baseline, render, copy."""
     lines: list[str] = []
     if wanted.recorded is None:
@@ -79,7 +79,7 @@ def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> Outco
                 code = worst_exit_code([_known(int(code)), ExitCode.FAULT])
         if wanted.upload:
             code = worst_exit_code([_known(int(code)), _upload(steps, folder, wanted.upload, lines)])
-    return Outcome(
+    return JobOutcome(
         job="nightly",
         device=device or wanted.device,
         exit_code=int(code),
@@ -92,13 +92,13 @@ def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> Outco
     )
 
 
-def static_gate(suite: str, targets: Sequence[str], steps: Steps) -> Outcome:
+def static_gate(suite: str, targets: Sequence[str], steps: Steps) -> JobOutcome:
     """The nightly's part for a runner without a GPU: what every kernel is compiled to, by the stored baselines."""
     arch = [word for target in targets for word in ("--arch", target)]
     step = steps.run("static", ["static", "--suite", suite, *arch, "--gate", "--json"])
     judged = from_static(step.document)
     lines = [f"static: {_said(step)}"] if _unexplained(step, judged) else []
-    return Outcome(
+    return JobOutcome(
         job="static gate",
         device=", ".join(targets) or "every target with a baseline",
         exit_code=_known(step.exit_code),
@@ -124,7 +124,7 @@ class PullRequestJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def pull_request(
     wanted: PullRequestJob, project: Project, declarations: Declarations, steps: Steps, clock: Callable[[], float] = time.monotonic
-) -> Outcome:
+) -> JobOutcome:
     """Compare what the kernels are compiled to with the merge base, then time the ops in which something changed."""
     settings, lines = wanted.settings, list[str]()
     selection = [word for suite in settings.suites for word in ("--suite", suite)]
@@ -163,7 +163,7 @@ def pull_request(
             if _unexplained(step, found):
                 lines.append(f"{op}: {_said(step)}")
     code = int(worst_exit_code(codes))
-    return Outcome(
+    return JobOutcome(
         job="static comparison" if wanted.static_only else "pull request",
         device=device or wanted.device,
         exit_code=code,

@@ -35,7 +35,7 @@ MEANINGS = {
 """By exit code."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A finished job: `outcome.json`."""
 
     job: str
@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.job} on {one_line(self.device)}{dry}: {MEANINGS.get(self.exit_code, 'failure')} (exit code {self.exit_code})"
 
 
-def annotate(outcome: Outcome, declarations: Declarations, used: int = 0) -> list[str]:
+def annotate(outcome: JobOutcome, declarations: Declarations, used: int = 0) -> list[str]:
     """Workflow commands of one step, at the kernels' file and line: the worst ten; the last one counts the rest.
 
     Args:
@@ -88,12 +88,12 @@ def _annotation(one: Judged, declarations: Declarations) -> str:
     return f"::{one.level} {where}title={title}::{annotation(f'{one.reason}  ({one.reproduce})')}"
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: JobOutcome) -> str:
     """Markdown for the job summary."""
     return _cut("\n".join([f"## fusebench {cell(outcome.title)}", "", *_body(outcome)]), COMMENT_LIMIT)
 
 
-def comment(outcomes: Sequence[Outcome]) -> str:
+def comment(outcomes: Sequence[JobOutcome]) -> str:
     """The one comment of a pull request, over the jobs of all its GPUs."""
     lines = [marker("pull-request"), ""]
     for outcome in outcomes:
@@ -103,7 +103,7 @@ def comment(outcomes: Sequence[Outcome]) -> str:
     return _cut("\n".join(lines), COMMENT_LIMIT)
 
 
-def issue(outcome: Outcome) -> str:
+def issue(outcome: JobOutcome) -> str:
     """Title (first line, a heading), marker and body of the issue for a nightly that found a regression or a failure."""
     found = [one for one in worst_first(outcome.judged) if one.level == "error"]
     kernels = sorted({one.kernel for one in found})
@@ -122,7 +122,7 @@ def marker(name: str) -> str:
     return f"<!-- fusebench:{name} -->"
 
 
-def junit(outcome: Outcome) -> str:
+def junit(outcome: JobOutcome) -> str:
     """One test case per verdict and per step; advisory findings and undecided ones are skipped with their reason."""
     root = ElementTree.Element("testsuites", name=one_line(f"fusebench {outcome.title}"))
     steps = ElementTree.SubElement(root, "testsuite", name="steps", tests=str(len(outcome.steps)))
@@ -149,7 +149,7 @@ def junit(outcome: Outcome) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _body(outcome: Outcome) -> list[str]:
+def _body(outcome: JobOutcome) -> list[str]:
     counts = Counter(one.verdict for one in outcome.judged)
     told = ", ".join(
         f"{counts[kind]} {kind}" for kind in ("error", "regression", "undecided", "incomparable", "improvement", "pass") if counts[kind]

@@ -12,7 +12,7 @@ from ..errors import UsageError
 
 if TYPE_CHECKING:
     from ..ci.steps import Steps
-    from ..ci.texts import Outcome
+    from ..ci.texts import JobOutcome
     from ..config import Project
 
 ci = typer.Typer(help="Jobs for a CI system: the nightly, and the gate of a pull request.", no_args_is_help=True)
@@ -122,13 +122,13 @@ def comment(
     """Print the pull request's comment over all its jobs: the text that replaces the one with the same hidden marker."""
     import msgspec
 
-    from ..ci.texts import Outcome
+    from ..ci.texts import JobOutcome
     from ..ci.texts import comment as text_of
 
     found = []
     for file in sorted(folder / "outcome.json" for folder in folders or ()):
         try:
-            found.append(msgspec.json.decode(file.read_bytes(), type=Outcome))
+            found.append(msgspec.json.decode(file.read_bytes(), type=JobOutcome))
         except (OSError, msgspec.DecodeError) as error:
             raise UsageError(f"{file}: cannot be read: {error}; expected the outcome of a `fusebench ci` job") from error
     typer.echo(text_of(found), nl=False)
@@ -159,7 +159,7 @@ def _steps(project: Project, out: Path) -> Steps:
     return Steps(project.root, lambda line: typer.echo(line, err=True))
 
 
-def _leave(outcome: Outcome, project: Project, out: Path) -> None:
+def _leave(outcome: JobOutcome, project: Project, out: Path) -> None:
     """Write the job's files, show its annotations on GitHub, and end with its exit code."""
     import msgspec
 
