@@ -15,6 +15,7 @@ from .. import escape
 from ..summary import headline, sampling
 from ..wording import bounded, short_kernel
 from .palette import ROLE_ORDER, colour_of, marker_of
+from .sweep import sweep_figure, sweeps_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,9 +36,12 @@ def speedup_png(run: Run) -> bytes:
 
 
 def run_pictures(run: Run) -> dict[str, bytes]:
-    """File names and contents: `speedup` and `roofline`, each as PNG and as SVG."""
+    """File names and contents: `speedup`, `roofline` and a `sweep_…` per sweep, each as PNG and as SVG."""
+    from ..pages import file_name  # which imports this module
+
     run = escape.cleaned(run)
     figures = {"speedup": _speedups(run), "roofline": _roofline(run)}
+    figures |= {file_name(f"sweep_{one.suite}_{one.name}_{one.parameter}"): sweep_figure(run, one) for one in sweeps_of(run)}
     return {f"{name}.{form}": _written(figure, form) for name, figure in figures.items() for form in ("png", "svg")}
 
 
