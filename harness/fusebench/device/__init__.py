@@ -6,7 +6,7 @@ readers of a GPU take a `GpuMonitor`, so the whole layer runs against a fake on 
 
 from .clocks import SteadyClock, wait_for_steady_clock
 from .environment import environment_of
-from .idle import Finding, idle_findings, require_idle
+from .idle import IdleFinding, idle_findings, require_idle
 from .lock import device_lock
 from .monitor import EnvironmentMonitor
 from .readings import GpuIdentity, GpuMonitor, GpuProcess, GpuReading
@@ -15,11 +15,11 @@ from .select import Device, resolve_device
 __all__ = [
     "Device",
     "EnvironmentMonitor",
-    "Finding",
     "GpuIdentity",
     "GpuMonitor",
     "GpuProcess",
     "GpuReading",
+    "IdleFinding",
     "SteadyClock",
     "device_lock",
     "environment_of",

@@ -51,7 +51,7 @@ JUDGED_FIELDS = ("processes", "memory_used_bytes", "utilisation_percent")
 """The fields that an idleness check needs; without one of them the answer is unknown."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class IdleFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One sign that another process uses the device, or that its state forbids a measurement."""
 
     kind: Literal["process", "memory", "utilisation", "slowdown", "compute_mode", "unreadable"]
@@ -74,7 +74,7 @@ def idle_findings(
     samples: int = SAMPLES,
     interval_s: float = INTERVAL_S,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Finding]:
+) -> list[IdleFinding]:
     """The findings against measuring on `device` (a GPU) now, from `samples` readings; empty when it is idle.
 
     `own_pids` are this run's processes; their memory is not foreign.  A CPU device has no findings.
@@ -134,7 +134,7 @@ def require_idle(
         sleep(min(POLL_S, left))
 
 
-def _refusal(device: Device, findings: list[Finding], waited_s: float) -> str:
+def _refusal(device: Device, findings: list[IdleFinding], waited_s: float) -> str:
     waited = f" after waiting {waited_s:g} s" if waited_s > 0 else ""
     lines = [f"{device} is not fit to measure on{waited}:", *(f"  - {finding}" for finding in findings)]
     if any(finding.may_pass for finding in findings):
@@ -142,7 +142,7 @@ def _refusal(device: Device, findings: list[Finding], waited_s: float) -> str:
     return "\n".join(lines)
 
 
-def _unreadable(readings: list[GpuReading]) -> list[Finding]:
+def _unreadable(readings: list[GpuReading]) -> list[IdleFinding]:
     """A finding for each field that failed in any reading: other readings do not show that moment."""
     reasons: dict[str, str] = {}
     for reading in readings:
@@ -150,7 +150,7 @@ def _unreadable(readings: list[GpuReading]) -> list[Finding]:
             if getattr(reading, field) is None:
                 reasons.setdefault(field, reading.unreadable.get(field, "no reason given"))
     return [
-        Finding(
+        IdleFinding(
             kind="unreadable",
             what=f"cannot tell whether the GPU is idle: {field} cannot be read ({reason})",
             remedy="run where NVML may read it (not inside a restricted container or a MIG instance), or choose another device",
@@ -160,14 +160,14 @@ def _unreadable(readings: list[GpuReading]) -> list[Finding]:
     ]
 
 
-def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[Finding]:
+def _processes(readings: list[GpuReading], own_pids: Collection[int]) -> list[IdleFinding]:
     """Findings on listed processes.  A display server with less memory than the floor draws a still picture: named, not refused."""
     seen = {process.pid: process for reading in readings for process in reading.processes or () if process.pid not in own_pids}
     findings = []
     for process in seen.values():
         harmless = process.kind == "graphics" and process.used_bytes is not None and process.used_bytes <= MEMORY_FLOOR_BYTES
         findings.append(
-            Finding(
+            IdleFinding(
                 kind="process",
                 what=f"{process} is on the GPU",
                 remedy=f"wait for it, or end it (kill {process.pid}) if it is yours",
@@ -192,7 +192,7 @@ def memory_allowance(reading: GpuReading) -> int:
     return MEMORY_FLOOR_BYTES + MEMORY_PER_PROCESS_BYTES * len(reading.processes or ())
 
 
-def _unexplained_memory(readings: list[GpuReading]) -> list[Finding]:
+def _unexplained_memory(readings: list[GpuReading]) -> list[IdleFinding]:
     seen = [(unexplained_memory(reading), memory_allowance(reading)) for reading in readings]
     above = [(excess, allowance) for excess, allowance in seen if excess > allowance]
     if len(above) < min(BUSY_SAMPLES, len(readings)):
@@ -200,7 +200,7 @@ def _unexplained_memory(readings: list[GpuReading]) -> list[Finding]:
     excess, allowance = max(above)
     beyond = f"beyond what listed processes hold (more than {format_bytes(allowance)})"
     return [
-        Finding(
+        IdleFinding(
             kind="memory",
             what=f"{format_bytes(excess)} are in use on the GPU {beyond}",
             remedy="someone outside this container or user is likely there: look with nvidia-smi on the host",
@@ -208,13 +208,13 @@ def _unexplained_memory(readings: list[GpuReading]) -> list[Finding]:
     ]
 
 
-def _utilisation(readings: list[GpuReading]) -> list[Finding]:
+def _utilisation(readings: list[GpuReading]) -> list[IdleFinding]:
     values = [reading.utilisation_percent for reading in readings if reading.utilisation_percent is not None]
     above = [value for value in values if value > UTILISATION_FLOOR_PERCENT]
     if len(above) < min(BUSY_SAMPLES, len(readings)):
         return []
     return [
-        Finding(
+        IdleFinding(
             kind="utilisation",
             what=f"the GPU is {max(above)} % busy (above {UTILISATION_FLOOR_PERCENT} % in {len(above)} of {len(readings)} readings)",
             remedy="wait until the work that runs on it ends",
@@ -222,13 +222,13 @@ def _utilisation(readings: list[GpuReading]) -> list[Finding]:
     ]
 
 
-def _slowdown(readings: list[GpuReading]) -> list[Finding]:
+def _slowdown(readings: list[GpuReading]) -> list[IdleFinding]:
     seen = sorted({reason for reading in readings for reason in reading.clock_reasons or () if reason in SLOWDOWN_REASONS})
     if not seen:
         return []
     temperature = next((f" at {reading.temperature_c} C" for reading in readings if reading.temperature_c is not None), "")
     return [
-        Finding(
+        IdleFinding(
             kind="slowdown",
             what=f"the GPU holds its clocks down ({', '.join(seen)}){temperature}",
             remedy="let it cool, and check its cooling and power supply",
@@ -236,12 +236,12 @@ def _slowdown(readings: list[GpuReading]) -> list[Finding]:
     ]
 
 
-def _compute_mode(reading: GpuReading) -> list[Finding]:
+def _compute_mode(reading: GpuReading) -> list[IdleFinding]:
     """A finding where no CUDA context can be made.  Exclusive-process is fine: this run becomes the one process."""
     if reading.compute_mode != "prohibited":
         return []
     return [
-        Finding(
+        IdleFinding(
             kind="compute_mode",
             what="the GPU's compute mode is prohibited: no CUDA context can be made",
             remedy="an administrator can allow it with `nvidia-smi -c DEFAULT`, or choose another device",

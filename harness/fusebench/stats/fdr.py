@@ -31,7 +31,7 @@ class Dependence(StrEnum):
     """Nothing: Benjamini-Yekutieli."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class FdrSelection(msgspec.Struct, frozen=True, kw_only=True):
     """The significant comparisons after FDR control."""
 
     adjusted: tuple[float, ...]
@@ -50,7 +50,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return self.rate * (self.count / len(self.stands) if self.count else 1.0)
 
 
-def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: Dependence = Dependence.POSITIVE) -> Selection:
+def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: Dependence = Dependence.POSITIVE) -> FdrSelection:
     """Apply FDR control to the p-values of all comparisons made, including comparisons without any sign of a change.
 
     Raises:
@@ -62,7 +62,7 @@ def select(p_values: Sequence[float], rate: float = DEFAULT_RATE, dependence: De
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"p-value {place} of {len(p_values)} is {value!r}; expected one between 0 and 1")
     adjusted = _adjusted(p_values, dependence)
-    return Selection(adjusted=adjusted, stands=tuple(value <= rate for value in adjusted), rate=rate)
+    return FdrSelection(adjusted=adjusted, stands=tuple(value <= rate for value in adjusted), rate=rate)
 
 
 def first_level(comparisons: int, processes: int, rate: float = DEFAULT_RATE, most: float = 0.005) -> float:

@@ -24,7 +24,7 @@ FEWEST_PLACEMENTS = 12
 0.17 %: a true 1 % lies 3.6 of these beyond a margin of 0.4 %, so all five agree 99.9 % of the time."""
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One paired comparison of changed code, as measured."""
 
     finding: Finding
@@ -47,7 +47,7 @@ def placements_for(finding: Finding) -> int:
     return max(FEWEST_PLACEMENTS, finding.replicates)
 
 
-def conclude_all(compared: Sequence[Compared], rate: float = DEFAULT_RATE) -> list[Conclusion]:
+def conclude_all(compared: Sequence[PairedComparison], rate: float = DEFAULT_RATE) -> list[Conclusion]:
     """The verdicts on all comparisons of one run, in their order.
 
     Regressions and improvements are two families of tests, each controlled at `rate` over all comparisons.

@@ -10,7 +10,7 @@ from ..schema import FAILED_STATUSES, AAPair, ExitCode, Role, Verdict, VerdictKi
 from ..stats.fdr import DEFAULT_RATE
 from ..store.comparison_record import ComparedKernel, RevisionPresence
 from .accuracy_change import with_accuracy
-from .conclusion import Compared, Conclusion, conclude_all
+from .conclusion import Conclusion, PairedComparison, conclude_all
 from .exit_status import exit_code_of
 from .identical_code import verdict_on_identical
 from .noise_floor import noise_by_class, noise_near
@@ -28,7 +28,7 @@ def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair
     """
     noise = noise_by_class(aa_pairs)
     compared = {
-        place: Compared(finding=one.finding, confirmation=one.confirmation, noise=noise_near(noise, _base_us(one), one.launches))
+        place: PairedComparison(finding=one.finding, confirmation=one.confirmation, noise=noise_near(noise, _base_us(one), one.launches))
         for place, one in enumerate(kernels)
         if one.finding is not None and not identical(one)
     }

@@ -20,7 +20,7 @@ from ...store.finding import runs_folder
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
-from ..evidence.providers import EvidenceTools, Measured, providers_between
+from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_between
 from ..evidence.regressions import compiled_kernels, explained_comparison
 from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
 from ..workers.pool import WorkerPool
@@ -75,7 +75,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         record, interruption = _recorded(engine, strategy, interruption)
         record = msgspec.structs.replace(record, calibration=note)
         if interruption is None and request.evidence is not None:
-            measured = Measured(collection, device, request.plan.cache, request.silence_s)
+            measured = MeasuredKernels(collection, device, request.plan.cache, request.silence_s)
             providers = providers_between(measured, roots, name_of(base), request.evidence)
             try:
                 record = explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)

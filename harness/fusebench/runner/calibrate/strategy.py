@@ -21,7 +21,7 @@ from ...schema import Finding, GroundTruth, InjectedTrial, VerdictKind
 from ...stats.confirmation import confirm
 from ...store.calibrations import CaseComponents
 from ...verdict.call_classes import call_class
-from ...verdict.conclusion import Compared, conclude_all
+from ...verdict.conclusion import PairedComparison, conclude_all
 from ..context import MeasuringContext
 from ..engine import Budget, Strategy
 from ..workers.process import WorkerProcess
@@ -141,7 +141,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         for number in range(max(one.pass_number for one in pending) + 1):
             suite = [one for one in pending if one.pass_number == number]
             compared = [
-                Compared(
+                PairedComparison(
                     finding=one.compared.finding,
                     confirmation=confirm(one.compared.finding, one.by_process) if len(one.by_process) == self.options.processes else None,
                 )

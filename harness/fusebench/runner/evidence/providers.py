@@ -35,7 +35,7 @@ class EvidenceTools(NamedTuple):
     """A line of progress under a label."""
 
 
-class Measured(NamedTuple):
+class MeasuredKernels(NamedTuple):
     """The kernels that were measured here, where and how."""
 
     collection: Collection
@@ -45,7 +45,7 @@ class Measured(NamedTuple):
     """Seconds without a sign of life after which a kernel counts as hung."""
 
 
-def providers_between(measured: Measured, base: Sequence[Path], name: str, tools: EvidenceTools) -> list[Provider]:
+def providers_between(measured: MeasuredKernels, base: Sequence[Path], name: str, tools: EvidenceTools) -> list[Provider]:
     """For a comparison of this checkout's kernels with those in the folders `base`, which reports call `name`."""
     collection, device = measured.collection, measured.device
     compile_in = _compiler(collection.ops, tools)
@@ -57,7 +57,7 @@ def providers_between(measured: Measured, base: Sequence[Path], name: str, tools
     return [static, *_counters(measured, lambda: nullcontext(KernelFolders(tuple(base), name)), tools)]
 
 
-def providers_of_run(project: Project, measured: Measured, baseline: Run, tools: EvidenceTools) -> list[Provider]:
+def providers_of_run(project: Project, measured: MeasuredKernels, baseline: Run, tools: EvidenceTools) -> list[Provider]:
     """For the run that was just made of this checkout's kernels, and judged by `baseline`."""
     collection, device = measured.collection, measured.device
     project = msgspec.structs.replace(project, kernels=collection.roots)
@@ -82,7 +82,7 @@ def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baselin
     ]
 
 
-def _counters(measured: Measured, base: Callable[[], AbstractContextManager[KernelFolders]], tools: EvidenceTools) -> list[Provider]:
+def _counters(measured: MeasuredKernels, base: Callable[[], AbstractContextManager[KernelFolders]], tools: EvidenceTools) -> list[Provider]:
     """Hardware counters of head and base; none on a device that has none."""
     if measured.device.kind != "cuda":
         return []

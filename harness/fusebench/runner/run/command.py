@@ -19,7 +19,7 @@ from ...verdict.margin_rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
-from ..evidence.providers import EvidenceTools, Measured, providers_of_run
+from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_of_run
 from ..evidence.regressions import any_regressed, explained_run
 from ..session import MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
 from ..workers.pool import WorkerPool
@@ -78,7 +78,7 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
         try:
             judged = with_verdicts(msgspec.structs.replace(record, calibration=note), strategy.judge(record))
             if request.evidence is not None and baseline is not None and any_regressed(judged):
-                measured = Measured(request.collection, device, request.plan.cache, request.silence_s)
+                measured = MeasuredKernels(request.collection, device, request.plan.cache, request.silence_s)
                 judged = explained_run(judged, providers_of_run(project, measured, baseline, request.evidence))
             return Outcome(record=judged, folder=write_run(parent, judged, engine.samples))
         except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept without verdicts before it is raised again
