@@ -90,25 +90,26 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
 
 
 def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str | None = None) -> list[Case]:
-    """Cases of `suites`, in file order, that are of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
+    """Cases of `suites`, in file order, of `op` and whose name or `suite:name` matches `case_glob`; None selects all.
 
-    A case that several of `suites` include appears once.
+    Several ops, and several globs, stand with commas between them.  A case of a suite that several of `suites` include is there once.
 
     Raises:
-        UnknownNameError: no case is of that op, or none of its cases matches.
+        UnknownNameError: no case is of an op that is named, or a glob matches none.
     """
     cases = list({case.key: case for suite in suites for case in suite.cases}.values())
     where = f"suite {', '.join(suite.name for suite in suites)}"
     if op is not None:
         known = {case.op for case in cases}
-        cases = [case for case in cases if case.op == op]
-        if not cases:
-            raise UnknownNameError("op", op, known, where)
+        for name in op.split(","):
+            if name not in known:
+                raise UnknownNameError("op", name, known, where)
+        cases = [case for case in cases if case.op in op.split(",")]
     if case_glob is not None:
-        known = {case.name for case in cases}
+        for glob in case_glob.split(","):
+            if not any(case.matches(glob) for case in cases):
+                raise UnknownNameError("case", glob, {case.name for case in cases}, where)
         cases = [case for case in cases if case.matches(case_glob)]
-        if not cases:
-            raise UnknownNameError("case", case_glob, known, where)
     return cases
 
 

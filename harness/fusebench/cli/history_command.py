@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -148,14 +149,15 @@ def _wanted(
         where = f"{len(runs)} comparable runs"
         for name in suites or ():
             _require("suite", name, [found.suite for found in cases], name.__eq__, where)
-        if op is not None:
-            _require("op", op, [found.op for found in cases], op.__eq__, where)
-        if kernel is not None:
-            _require("kernel", kernel, kernels, lambda known: matches_id(known, kernel), where)
-        if case is not None and not any(fits(found) for found in cases):
-            raise UnknownNameError("case", case, {found.name for found in cases}, where)
+        for name in op.split(",") if op is not None else ():
+            _require("op", name, [found.op for found in cases], name.__eq__, where)
+        for glob in kernel.split(",") if kernel is not None else ():
+            _require("kernel", glob, kernels, functools.partial(matches_id, pattern=glob), where)
+        for glob in case.split(",") if case is not None else ():
+            if not any(found.matches(glob) for found in cases):
+                raise UnknownNameError("case", glob, {found.name for found in cases}, where)
     return lambda found, name: (
-        (not suites or found.suite in suites) and (op is None or found.op == op) and fits(found) and matches_id(name, kernel)
+        (not suites or found.suite in suites) and (op is None or found.op in op.split(",")) and fits(found) and matches_id(name, kernel)
     )
 
 

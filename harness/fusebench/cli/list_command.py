@@ -79,7 +79,7 @@ def _ops(request: _Request) -> Answer:
     from .shared.selection import load_project
 
     _, collection = load_project(request.kernels, load_kernels=False)
-    chosen = [collection.op(request.op)] if request.op is not None else collection.ops.values()
+    chosen = [collection.op(name) for name in request.op.split(",")] if request.op is not None else list(collection.ops.values())
     rows = [op_row(op) for op in chosen]
     _show(request, rows, ["op", "in_place", "params", "description"], "ops")
     return rows, ()
@@ -123,7 +123,7 @@ def _kernels(request: _Request) -> Answer:
         project, collection = load_project(request.kernels, load_kernels=True)
         if request.kernel is not None:
             collection.require_match(request.kernel)
-        ops = [collection.op(request.op).name] if request.op is not None else list(collection.ops)
+        ops = [collection.op(name).name for name in request.op.split(",")] if request.op is not None else list(collection.ops)
     chosen = [kernel for op in ops for kernel in collection.kernels_of(op, request.kernel)]
     device = _device_kind(request.device)
     rows = kernel_rows(project, chosen, device)

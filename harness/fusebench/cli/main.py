@@ -36,6 +36,7 @@ from . import (
     static_command,
 )
 from .shared.exit_status import exit_code_of
+from .shared.options import join_alternatives
 
 EXIT_INTERRUPTED = 130
 """Exit status that a shell reports after SIGINT: 128 + 2."""
@@ -43,6 +44,10 @@ EXIT_INTERRUPTED = 130
 
 class _Commands(TyperGroup):
     """Runs a subcommand and turns its failure into a message and an exit status."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, join_alternatives(rest)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -114,8 +114,10 @@ def ncu(
     from .shared.progress import make_reporter
     from .shared.selection import resolve_selection
 
-    if not suite and op is None and kernel is not None and "/" in kernel:
-        op = kernel.partition("/")[0]  # `op/name@version` says which op, and so which suite
+    if not suite and op is None and kernel is not None and all("/" in glob for glob in kernel.split(",")):
+        op = ",".join(
+            dict.fromkeys(glob.partition("/")[0] for glob in kernel.split(","))
+        )  # `op/name@version` says which op, and so which suite
     looked = look_for_device(device)
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, narrow=True)
     request = CountRequest(

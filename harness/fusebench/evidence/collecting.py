@@ -107,10 +107,11 @@ def _covered(case: CapturedCase, kernel: str | Sequence[str] | None, codes: Mapp
 
 def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
     known = {one.kernel for case in cases for one in case.kernels}
-    if not any(matches_id(kernel, pattern) for kernel in known):
-        # Offer names in the user's spelling: `op/name@2`, `name@2` or `name`.
-        spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
-        raise UnknownNameError("Triton or CUDA C++ kernel", pattern, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
+    for glob in pattern.split(","):
+        if not any(matches_id(kernel, glob) for kernel in known):
+            # Offer names in the user's spelling: `op/name@2`, `name@2` or `name`.
+            spelling = 0 if "/" in glob else 1 if "@" in glob else 2
+            raise UnknownNameError("Triton or CUDA C++ kernel", glob, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
 
 
 def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:

@@ -100,12 +100,13 @@ class Collection:
         return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or kernel.id.matches(pattern))]
 
     def require_match(self, pattern: str) -> None:
-        """Raise UnknownNameError when no kernel matches the glob `pattern`."""
-        if not any(kernel.id.matches(pattern) for kernel in self.kernels.values()):
-            broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
-            # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
-            spelling = 0 if "/" in pattern else 1 if "@" in pattern else 2
-            raise UnknownNameError(f"kernel{broken}", pattern, {kernel.id.spellings[spelling] for kernel in self.kernels.values()})
+        """Raise UnknownNameError when no kernel matches the glob `pattern`, or one of several with commas between them."""
+        for glob in pattern.split(","):
+            if not any(kernel.id.matches(glob) for kernel in self.kernels.values()):
+                broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
+                # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
+                spelling = 0 if "/" in glob else 1 if "@" in glob else 2
+                raise UnknownNameError(f"kernel{broken}", glob, {kernel.id.spellings[spelling] for kernel in self.kernels.values()})
 
 
 def load_collection(

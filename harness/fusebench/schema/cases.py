@@ -30,8 +30,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.suite}:{self.name}"
 
     def matches(self, pattern: str) -> bool:
-        """Whether the glob `pattern` matches this case: `flux_1024`, `*_1024` and `qknorm_rope:flux_*` are all accepted."""
-        return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in (self.name, self.key))
+        """Whether the glob `pattern`, or one of several with commas between them, matches this case.
+
+        `flux_1024`, `*_1024` and `qknorm_rope:flux_*` are all accepted.
+        """
+        return any(fnmatch.fnmatchcase(spelling, glob) for glob in pattern.split(",") for spelling in (self.name, self.key))
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):

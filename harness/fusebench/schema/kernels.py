@@ -61,8 +61,11 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
         return str(self), f"{self.name}@{self.version}", self.name
 
     def matches(self, pattern: str) -> bool:
-        """Whether the glob `pattern` matches this kernel: `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted."""
-        return any(fnmatch.fnmatchcase(spelling, pattern) for spelling in self.spellings)
+        """Whether the glob `pattern`, or one of several with commas between them, matches this kernel.
+
+        `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted.
+        """
+        return any(fnmatch.fnmatchcase(spelling, glob) for glob in pattern.split(",") for spelling in self.spellings)
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):

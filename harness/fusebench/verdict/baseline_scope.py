@@ -59,7 +59,7 @@ def _of_cases(baseline: Run, run: Run) -> Run:
     op, glob = run.selected_op, run.selected_cases
 
     def asked_for(case: Case) -> bool:
-        return (op is None or case.op == op) and (glob is None or case.matches(glob))
+        return (op is None or case.op in op.split(",")) and (glob is None or case.matches(glob))
 
     others = {summary.case.key for summary in baseline.cases if not asked_for(summary.case)}
     return msgspec.structs.replace(

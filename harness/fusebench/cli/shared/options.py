@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,21 +21,49 @@ def a_number(value: float | None) -> float | None:
     return value
 
 
+ALTERNATIVES = ("--op", "--kernel", "--case")
+"""Options whose repeated values are alternatives, joined by commas, which no name holds: records keep them as one text."""
+
+
+def join_alternatives(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with each of `ALTERNATIVES` given once: `--kernel a --kernel b` becomes `--kernel a,b`."""
+    kept: list[str] = []
+    places: dict[str, int] = {}
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            return [*kept, argument, *waiting]
+        option, equals, text = argument.partition("=")
+        value = text if equals else next(waiting, None) if option in ALTERNATIVES else None
+        if option not in ALTERNATIVES or value is None:
+            kept.append(argument)
+        elif option in places:
+            kept[places[option]] += f",{value}"
+        else:
+            kept += [option, value]
+            places[option] = len(kept) - 1
+    return kept
+
+
 SuiteOption = Annotated[
     list[str] | None,
     typer.Option("--suite", metavar="NAME|PATH", help="Suite by name (see `fusebench list suites`) or TOML file; repeatable."),
 ]
 OpOption = Annotated[
     str | None,
-    typer.Option("--op", metavar="NAME", help="Only cases and kernels of this op; without --suite, the suite of the same name."),
+    typer.Option(
+        "--op", metavar="NAME", help="Only cases and kernels of this op, repeatable; without --suite, the suite of the same name."
+    ),
 ]
 KernelOption = Annotated[
     str | None,
-    typer.Option("--kernel", metavar="GLOB", help="Only these kernels: `fused_triton`, `fused_triton@2`, `qknorm_rope/*`, `*cuda*`."),
+    typer.Option(
+        "--kernel", metavar="GLOB", help="Only these kernels: `fused_triton`, `fused_triton@2`, `qknorm_rope/*`, `*cuda*`; repeatable."
+    ),
 ]
 CaseOption = Annotated[
     str | None,
-    typer.Option("--case", metavar="GLOB", help="Only these cases: `flux_1024`, `*_1024`, or `suite:case`."),
+    typer.Option("--case", metavar="GLOB", help="Only these cases: `flux_1024`, `*_1024`, or `suite:case`; repeatable."),
 ]
 DeviceOption = Annotated[
     str,

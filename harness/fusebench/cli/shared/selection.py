@@ -66,7 +66,7 @@ def resolve_selection(
     all_suites: bool = False,
     narrow: bool = False,
 ) -> Selection:
-    """Resolve the SELECTION options.
+    """Resolve the SELECTION options; several ops or globs of one option have commas between them.
 
     Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.  With `narrow` only the
     kernels of the chosen cases' ops are loaded, or the one that `kernel` names in full, for commands whose start is worth shortening.
@@ -79,8 +79,8 @@ def resolve_selection(
     project, collection = load_project(kernels, load_kernels=load_kernels and not narrow)
     if kernel is not None and load_kernels and not narrow:
         collection.require_match(kernel)
-    if op is not None:
-        collection.op(op)
+    for name in op.split(",") if op is not None else ():
+        collection.op(name)
     suites, refused = _choose_suites(project, collection, suite, op, all_suites)
     from ...suites import select_cases
 
@@ -129,13 +129,14 @@ def _choose_suites(
     if all_suites:
         valid = [load_suite(listing.name, project, collection.ops) for listing in listings if not listing.problem]
         if op is not None:
-            valid = [one for one in valid if any(each.op == op for each in one.cases)]
+            valid = [one for one in valid if any(each.op in op.split(",") for each in one.cases)]
         return tuple(valid), tuple(listing.problem for listing in listings if listing.problem)
-    if op is not None and op in known:
-        return (load_suite(op, project, collection.ops),), ()
+    if op is not None and set(op.split(",")) <= set(known):
+        return _distinct([load_suite(name, project, collection.ops) for name in op.split(",")]), ()
     there_are = f"there are {', '.join(known)}" if known else "this project has none; pass a path to a TOML file"
     if op is not None:
-        raise UnknownNameError("suite", op, known, f"--op {op} without --suite means the suite of the same name")
+        absent = next(name for name in op.split(",") if name not in known)
+        raise UnknownNameError("suite", absent, known, f"--op {absent} without --suite means the suite of the same name")
     raise UsageError(f"no suite selected: pass --suite NAME ({there_are}) or --op NAME")
 
 

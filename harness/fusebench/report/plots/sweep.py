@@ -68,6 +68,8 @@ def sweep_figure(run: Run, sweep: Sweep) -> Figure:
         _line(below, sweep, of_kernel, [one.measurement.speedup if one.measurement else None for one in of_kernel])
     above.set_ylabel("time, us")
     above.set_yscale("log")
+    above.yaxis.set_major_formatter("{x:g}")
+    above.yaxis.set_minor_formatter("{x:g}")
     below.set_ylabel("speedup over the baseline")
     below.axhline(1.0, color="#888888", linewidth=1)
     values = list(sweep.cases.values())
