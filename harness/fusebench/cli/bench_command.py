@@ -90,7 +90,7 @@ def bench(
         confirm=False,
     )
     outcome = measure_run(request, make_reporter())
-    show_run(outcome, json=json)
+    show_run(outcome, json=json, resumable=False)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 

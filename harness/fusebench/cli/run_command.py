@@ -148,21 +148,27 @@ def run(
     from .shared.selection import resolve_selection
 
     require_timer(timer)  # before the kernels are loaded
+    stopped = _stopped(resume) if resume is not None else None
+    if stopped is not None and not (suite or op or kernel or case):
+        suite, op, kernel, case = selection_of(stopped)
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    suites = tuple(one.name for one in selection.suites)
+    if stopped is not None:
+        require_same_selection(stopped, suites, op, kernel, case)
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }
-    suites = tuple(one.name for one in selection.suites)
+    plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
     request = RunRequest(
         project=selection.project,
         collection=selection.collection,
         cases=selection.cases,
         device=target,
         timer=timer,
-        plan=msgspec.structs.replace(default_plan(target.kind, cache), **changes),
+        plan=msgspec.structs.replace(plan, **changes),
         options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case),
         rule=MarginRule(margin),
         budget_s=budget,
@@ -178,8 +184,43 @@ def run(
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
-def show_run(outcome: Outcome[Run], *, json: bool) -> None:
-    """Write the views of a run into its folder, and print it.
+def _stopped(resume: str) -> Run:
+    from ..config import find_project
+    from ..store.finding import find_run
+    from ..store.run_folder import read_run
+
+    return read_run(find_run(resume, find_project()))
+
+
+def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None, str | None]:
+    """The suites, op, kernels and cases that a stopped run was asked for."""
+    return list(stopped.selected or ()) or None, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
+
+
+def require_same_selection(stopped: Run, suites: tuple[str, ...], op: str | None, kernel: str | None, case: str | None) -> None:
+    """Refuse to resume a run with another selection.
+
+    Raises:
+        UsageError: naming what the run was asked for, and what it is now.
+    """
+    from ..errors import UsageError
+
+    pairs = [
+        ("suites", ", ".join(stopped.selected or ()), ", ".join(suites)),
+        ("--op", stopped.selected_op, op),
+        ("--kernel", stopped.selected_kernels, kernel),
+        ("--case", stopped.selected_cases, case),
+    ]
+    different = [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in pairs if (old or "") != (new or "")]
+    if different and stopped.selected is not None:  # records of older versions do not say
+        raise UsageError(
+            f"--resume: run {stopped.id} was asked for something else: {'; '.join(different)}; "
+            "leave the selection out, since the run knows its own, or start a new run"
+        )
+
+
+def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True) -> None:
+    """Write the views of a run into its folder, and print it; of one that ended early, say how to go on where it is `resumable`.
 
     Raises:
         BaseException: what ended it early, after saying what is kept.
@@ -187,12 +228,14 @@ def show_run(outcome: Outcome[Run], *, json: bool) -> None:
     from ..report.document import run_document
     from ..report.pages import write_views
     from ..report.table import print_run
-    from .shared.output import console, print_json
+    from .shared.output import console, print_json, remark
 
     if outcome.folder is not None:
         write_views(outcome.record, outcome.folder)
     if outcome.interruption is not None:
         say_what_is_kept(outcome)
+        if outcome.folder is not None and not outcome.record.complete and resumable:
+            remark("note", f"go on with it by: {shlex.join(['fusebench', 'run', '--resume', str(outcome.folder)])}")
         raise outcome.interruption
     if json:
         print_json(run_document(outcome.record, outcome.folder))
