@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,8 +65,14 @@ def test_a_fault_in_a_command_of_a_group_is_one_too(fusebench: Run, monkeypatch:
     assert fusebench("baseline", "show").exit_code == ExitCode.FAULT
 
 
+def _run_as_module() -> None:
+    """What `python -m fusebench` runs.  pytest rewrites a package that holds a plugin, and `runpy` cannot run a rewritten module."""
+    source = Path(main_module.__file__).parents[1] / "__main__.py"
+    exec(compile(source.read_text(), source, "exec"), {"__name__": "__main__", "__package__": "fusebench"})
+
+
 @pytest.mark.parametrize(("error", "code"), [(DeviceUnfitError("busy"), 3), (ZeroDivisionError("a bug"), 70), (KeyboardInterrupt(), 130)])
-@pytest.mark.parametrize("start", [main_module.main, lambda: runpy.run_module("fusebench", run_name="__main__")], ids=["script", "module"])
+@pytest.mark.parametrize("start", [main_module.main, _run_as_module], ids=["script", "module"])
 def test_the_process_exits_with_the_commands_code(
     monkeypatch: pytest.MonkeyPatch, start: Callable[[], object], error: BaseException, code: int
 ) -> None:
