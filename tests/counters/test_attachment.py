@@ -19,7 +19,7 @@ from fusebench.device.readings import GpuProcess
 from fusebench.errors import UsageError
 from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.registry import Collection, load_collection
-from fusebench.report.counters_table import changed_rows, readings
+from fusebench.report.evidence.counters_table import changed_rows, readings
 from fusebench.schema import CacheState, Case
 
 TOY_KERNELS = Path(__file__).parents[1] / "toy_project" / "kernels"

@@ -52,8 +52,8 @@ def gate(
     regression it costs nothing.
     """
     from ..config import find_project
-    from ..report.attached import evidence_row
     from ..report.comparison import judgement_row, spread_row
+    from ..report.evidence.attached import evidence_row
     from ..report.summary import calibration_line
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
@@ -110,8 +110,8 @@ def gate(
 
 def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
     """Print every verdict except a plain pass."""
-    from ..report.attached import evidence_parts
     from ..report.comparison import print_judgements
+    from ..report.evidence.attached import evidence_parts
     from ..report.summary import calibration_line
     from ..verdict.noise_floor import noise_line
 

@@ -149,7 +149,7 @@ def ncu(
 
 
 def _write_report(record: CounterRun, folder: Path) -> None:
-    from ..report.counters_markdown import counters_markdown
+    from ..report.evidence.counters_markdown import counters_markdown
     from ..store.comparison_folder import write_report
 
     write_report(folder, counters_markdown(record))
@@ -177,7 +177,7 @@ def _what_to_read(metric_set: SetName | None, metrics: Sequence[str] | None) -> 
 
 def _show(record: CounterRun, written: Path | None, code: ExitCode, *, json: bool) -> None:
     """Print the run: one JSON document, or tables and the reading in words.  `written`: its folder, where it was just written."""
-    from ..report.counters_markdown import counters_document
+    from ..report.evidence.counters_markdown import counters_document
     from .shared.output import print_json
 
     if json:
@@ -191,8 +191,8 @@ def _show(record: CounterRun, written: Path | None, code: ExitCode, *, json: boo
 def _print(record: CounterRun) -> None:
     """Print every capture, named metrics, tables of head beside base, every figure of a single case, and the reading in words."""
     from ..counters.records import CaptureStatus
-    from ..report.counters_markdown import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
-    from ..report.counters_table import (
+    from ..report.evidence.counters_markdown import NAMED_COLUMNS, NAMED_NUMBERS, named_rows
+    from ..report.evidence.counters_table import (
         CAPTURE_COLUMNS,
         CAPTURE_NUMBERS,
         capture_rows,

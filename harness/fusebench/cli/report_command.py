@@ -162,7 +162,7 @@ def _comparison(folder: Path) -> str:
 
 
 def _counters(folder: Path) -> str:
-    from ..report.counters_markdown import counters_markdown
+    from ..report.evidence.counters_markdown import counters_markdown
     from ..store.counter_folder import read_counters
 
     return counters_markdown(read_counters(folder))

@@ -61,7 +61,7 @@ def static(
 
     Exit codes: 0 pass; 1 a regression (with --gate); 4 incomparable, missing, or no baseline (with --gate); 5 a kernel does not compile.
     """
-    from ..report.static_table import verdict_line
+    from ..report.evidence.static_table import verdict_line
     from ..verdict.exit_status import static_exit_code
     from .shared.output import print_json
     from .shared.selection import resolve_selection

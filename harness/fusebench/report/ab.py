@@ -14,8 +14,8 @@ from ..stats.paired import describe_change
 from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from ..verdict.accuracy_change import accuracy_growth
 from . import escape
-from .attached import Attached, evidence_parts, evidence_row
 from .document import ends, finite
+from .evidence.attached import Attached, evidence_parts, evidence_row
 from .markdown import evidence_markdown, markdown_table
 from .summary import calibration_words
 from .table import VERDICT_STYLES

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
-from .attached import evidence_row
+from .evidence.attached import evidence_row
 from .summary import calibration_line
 from .wording import part_label
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
 from . import escape
-from .attached import Attached, attached_to, grouped
+from .evidence.attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
 from .summary import calibration_line, control_line, headline, sampling, spending_lines

@@ -13,7 +13,7 @@ import msgspec
 from ..schema import CaseSummary, Result, Run, SuiteSummary, VerdictKind
 from ..stats.weighted import BEST_FUSED, best_fused
 from . import escape
-from .attached import attached_to
+from .evidence.attached import attached_to
 from .markdown import environment_table, evidence_markdown, markdown_table
 from .rows import outcome
 from .savings import compiled_lines, saving_of, signed

@@ -9,7 +9,7 @@ import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
 from . import escape
-from .attached import attached_to, evidence_parts
+from .evidence.attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
 from .savings import compiled_lines, saving_lines, weighted_lines
 from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def evidence_tools() -> EvidenceTools:
     """The words of reports, and one line of progress."""
-    from ...report.counters_table import changed_rows, readings
+    from ...report.evidence.counters_table import changed_rows, readings
     from ...runner.evidence.providers import EvidenceTools
 
     return EvidenceTools(rows=changed_rows, sentences=readings, progress=_progress)

@@ -115,7 +115,7 @@ def judge_against(
 
 def print_evidence(reports: Sequence[StaticReport]) -> None:
     """A table and a summary line per target."""
-    from ...report.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
+    from ...report.evidence.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
 
     for report in reports:
         print_table(EVIDENCE_COLUMNS, evidence_rows(report), title=report.target, right=EVIDENCE_NUMBERS)
@@ -124,7 +124,7 @@ def print_evidence(reports: Sequence[StaticReport]) -> None:
 
 def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
     """Print the changes, and every verdict but a plain pass."""
-    from ...report.static_table import CHANGE_COLUMNS, change_rows
+    from ...report.evidence.static_table import CHANGE_COLUMNS, change_rows
 
     rows = change_rows(judgements)
     if rows:
@@ -172,7 +172,7 @@ class StaticOptions(NamedTuple):
 
 def compare_static(selection: Selection, base: BaseChoice, options: StaticOptions) -> int:
     """Compare this checkout's compiled kernels with those of the base, and return the exit code."""
-    from ...report.static_table import verdict_line
+    from ...report.evidence.static_table import verdict_line
     from ...runner.evidence.base_checkout import name_of
 
     limit = AB_MARGIN if options.margin is None else options.margin

@@ -10,7 +10,7 @@ import msgspec
 
 from ...schema import CaseSummary, Result, Run, Status, VerdictKind
 from .. import escape
-from ..attached import attached_to, grouped
+from ..evidence.attached import attached_to, grouped
 from ..history import History
 from ..rows import bandwidth, outcome
 from ..savings import SAVING_HEADER, compiled_lines, saving_lines, saving_rows, weighted_lines

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from fusebench.counters.records import CaptureStatus
-from fusebench.report.counters_markdown import counters_markdown
+from fusebench.report.evidence.counters_markdown import counters_markdown
 
 
 def test_the_select01_pair_stands_side_by_side(counted: Any) -> None:

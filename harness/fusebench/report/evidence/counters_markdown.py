@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..counters.diff import changes
-from ..counters.metric_sets import NAMED, wanted
-from ..counters.records import Capture, CaptureStatus, CounterRun
+from ...counters.diff import changes
+from ...counters.metric_sets import NAMED, wanted
+from ...counters.records import Capture, CaptureStatus, CounterRun
+from ..markdown import environment_table, markdown_table
+from ..wording import count
 from .counters_table import (
     CAPTURE_COLUMNS,
     capture_rows,
@@ -21,8 +23,6 @@ from .counters_table import (
     readings,
     traffic_line,
 )
-from .markdown import environment_table, markdown_table
-from .wording import count
 
 _RIGHT_FROM = 2
 

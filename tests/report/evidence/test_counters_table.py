@@ -9,7 +9,7 @@ import pytest
 
 from fusebench.counters.figures import Unit
 from fusebench.counters.records import CaptureStatus
-from fusebench.report.counters_table import (
+from fusebench.report.evidence.counters_table import (
     CAPTURE_COLUMNS,
     CAPTURE_NUMBERS,
     capture_rows,

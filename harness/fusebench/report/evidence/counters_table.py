@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..counters import reading
-from ..counters.diff import Change, Pair, changes, revision_pairs, version_pairs
-from ..counters.figures import FIGURES, LaunchFigures, Unit, call_figures, total, total_of, worth_showing
-from ..counters.metric_sets import NAMED
-from ..counters.records import Capture, CaptureStatus, CounterRun
-from ..counters.traffic import describe, traffic
-from .wording import DASH, microseconds, short_kernel, size
+from ...counters import reading
+from ...counters.diff import Change, Pair, changes, revision_pairs, version_pairs
+from ...counters.figures import FIGURES, LaunchFigures, Unit, call_figures, total, total_of, worth_showing
+from ...counters.metric_sets import NAMED
+from ...counters.records import Capture, CaptureStatus, CounterRun
+from ...counters.traffic import describe, traffic
+from ..wording import DASH, microseconds, short_kernel, size
 
 CAPTURE_COLUMNS = (
     "case", "kernel", "time us", "regs", "occupancy", "instructions",

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from fusebench.report.attached import SHOWN_ON_A_TERMINAL, Attached, attached_to, evidence_parts, evidence_row, grouped
 from fusebench.report.document import run_document
+from fusebench.report.evidence.attached import SHOWN_ON_A_TERMINAL, Attached, attached_to, evidence_parts, evidence_row, grouped
 from fusebench.report.html.page import html_report
 from fusebench.report.markdown import evidence_markdown, markdown_report
 from fusebench.report.table import print_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
-from ..evidence.static_gate import IDENTICAL, StaticJudgement
-from ..schema import VerdictKind
+from ...evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
+from ...evidence.static_gate import IDENTICAL, StaticJudgement
+from ...schema import VerdictKind
 
 EVIDENCE_COLUMNS = (
     "case", "shape", "kernel",

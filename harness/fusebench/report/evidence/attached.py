@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..schema import Attachment, Run
-from . import escape
-from .terminal import FittedTable
+from ...schema import Attachment, Run
+from .. import escape
+from ..terminal import FittedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
