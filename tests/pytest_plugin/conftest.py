@@ -32,7 +32,8 @@ def session(project: Path) -> Session:
         # By name and not by its entry point: the sources under test need not be the installed ones.
         command = [sys.executable, "-m", "pytest", "-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-rA", *QUICK, *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment |= {"PYTHONPATH": str(TESTS.parent / "harness"), "COLUMNS": "200", **(env or {})}
+        path = os.pathsep.join(filter(None, [str(TESTS.parent / "harness"), os.environ.get("PYTHONPATH")]))
+        environment |= {"PYTHONPATH": path, "COLUMNS": "200", **(env or {})}
         return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
     return run

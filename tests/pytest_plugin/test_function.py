@@ -97,13 +97,12 @@ def test_without_timing_the_result_is_still_asserted_on(session: Session, projec
     write(
         project, SLEEP + "@pytest.mark.sol(min=0.5)\ndef test_mine(gpu_benchmark):\n    assert gpu_benchmark(fast, torch.ones(2))[0] == 2\n"
     )
-    for arguments in (["--benchmark-disable"], ["-n1"]):
-        done = session("test_mine.py", *arguments)
+    sessions = [session("test_mine.py", *arguments) for arguments in (["--benchmark-disable"], ["-n1"])]
+    for done in sessions:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 passed" in done.stdout
         assert "time us" not in done.stdout
-    disabled = session("test_mine.py", "--benchmark-disable")
-    assert "test_mine.py::test_mine is not timed, so sol is not judged: benchmarks are disabled" in disabled.stdout
+    assert "test_mine.py::test_mine is not timed, so sol is not judged: benchmarks are disabled" in sessions[0].stdout
 
 
 def test_a_kernel_in_tritons_interpreter_is_run_and_not_timed(session: Session, project: Path) -> None:

@@ -37,6 +37,7 @@ def test_the_shown_failure_has_the_words_of_a_real_one() -> None:
         assert words in source, words
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [one for one in COMMANDS if "--benchmark-json" in one])
 def test_a_whole_suite_runs(session: Session, project: Path, command: str) -> None:
     _as_the_repository(project)
@@ -46,6 +47,7 @@ def test_a_whole_suite_runs(session: Session, project: Path, command: str) -> No
     assert "qknorm_rope/split_torch@1[interleaved_256]" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_other_commands_run_in_their_order(session: Session, project: Path) -> None:
     _as_the_repository(project)
     commands = [one for one in COMMANDS if "--benchmark-json" not in one]

@@ -63,7 +63,7 @@ def test_one_op_fits_into_four_thousand_characters(nightly: Run) -> None:
         assert "To reproduce:\n\n```\nfusebench run --suite nightly\n```" in page
 
 
-@pytest.mark.parametrize("cases", [5, 60, 700])
+@pytest.mark.parametrize("cases", [5, 60, pytest.param(700, marks=pytest.mark.exhaustive)])
 def test_the_limit_holds_however_much_went_wrong(synthetic: ModuleType, cases: int) -> None:
     run = synthetic.make_run(cases=[f"case_{index}" for index in range(cases)], warnings=["w " * 500] * 30)
     kinds = dict.fromkeys((synthetic.FUSED, f"{synthetic.OP}/fused_cuda@1"), VerdictKind.REGRESSION)
