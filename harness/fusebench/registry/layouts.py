@@ -57,11 +57,6 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return Layout(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def optional_layout(tensor: torch.Tensor | None) -> Layout | None:
-    """The layout of `tensor`, None for None."""
-    return None if tensor is None else layout_of(tensor)
-
-
 def remembered(function: FunctionT) -> FunctionT:
     """`function` with a cache of recent results. Traced operators bypass it, because their sizes may be symbols."""
     cached = functools.lru_cache(maxsize=512)(function)
