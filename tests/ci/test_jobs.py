@@ -157,7 +157,8 @@ def compiled(**reasons: str) -> dict[str, Any]:
     rows = [
         {"target": "sm_90", "case": "scale:big", "kernel": kernel, "kind": "pass", "reason": reason} for kernel, reason in reasons.items()
     ]
-    return {"judgements": rows}
+    ops = dict.fromkeys(["scale", *(kernel.partition("/")[0] for kernel in reasons)])
+    return {"cases": {op: [f"{op}:big"] for op in ops}, "judgements": rows}
 
 
 @pytest.fixture
@@ -209,6 +210,25 @@ def test_other_machine_code_is_timed_and_a_regression_fails(script: Any, reposit
     found = job(script, repository)
     assert (found.exit_code, found.device, found.lines) == (1, "NVIDIA H200", [])
     assert [one.verdict for one in found.judged if one.by == "ab"] == ["regression"]
+
+
+def test_each_changed_op_is_timed_with_the_globs_that_match_something_of_it(script: Any, repository: Project) -> None:
+    """Planted defect: the options as they stand would be refused, since `shift` has no kernel `fast` and no case `sm*`."""
+    for op in ("shift", "other"):
+        (repository.root / "kernels" / op).mkdir()
+        (repository.root / "kernels" / op / "op.py").touch()
+    document = compiled(**{"scale/fast@2": "spills", "shift/wide@1": "spills", "other/fast@1": "spills"})
+    document["cases"] = {"scale": ["scale:small"], "shift": ["scale:big"]}
+    script.says("ab --static", document=document).says("ab", document={"device": "NVIDIA H200", "results": []})
+    settings = PullRequest(suites=("scale",), gpus=("h200",), op=("scale", "shift"), case=("sm*", "big"), kernel=("fast", "shift/*"))
+    found = job(script, repository, settings=settings)
+    chosen = [" ".join(call[3 + ("--static" in call) : call.index("--arch" if "--arch" in call else "--device")]) for call in script.calls]
+    assert chosen == [
+        "--suite scale --op scale --op shift --case sm* --case big --kernel fast --kernel shift/*",
+        "--suite scale --op scale --case sm* --kernel fast",
+        "--suite scale --op shift --case big --kernel shift/*",
+    ]
+    assert (found.exit_code, found.lines) == (0, ["changed, but without a selected case or kernel, and not timed: other"])
 
 
 def test_a_spent_budget_leaves_ops_undecided_by_name(script: Any, repository: Project) -> None:

@@ -13,7 +13,8 @@ CPU = "--fusebench-device=cpu"
 
 
 def test_one_test_per_kernel_and_case_with_figures_in_pytest_benchmarks_json(session: Session, project: Path) -> None:
-    done = session("--fusebench-suite=scale", CPU, "--benchmark-json=out.json", "--benchmark-save=first")
+    chosen = [f"--fusebench-{one}" for one in ("suite=scale", "op=scale", "case=even", "case=o*", "kernel=split", "kernel=scale/plain@*")]
+    done = session(*chosen, CPU, "--benchmark-json=out.json", "--benchmark-save=first")
     assert done.returncode == 0, done.stdout + done.stderr
     stored = json.loads((project / "out.json").read_text())
     found = {one["fullname"]: one for one in stored["benchmarks"]}

@@ -117,6 +117,11 @@ class Declarations:
         """File, relative to the project's root, and line from 1; None for a kernel that the project does not declare."""
         return self._found.get(kernel)
 
+    @property
+    def kernels(self) -> set[str]:
+        """Ids of all declared kernels."""
+        return set(self._found)
+
     def in_file(self, file: str) -> list[str]:
         """Ids of the kernels that `file`, relative to the project's root, declares."""
         return [kernel for kernel, (place, _) in self._found.items() if place == file]

@@ -127,33 +127,38 @@ def pull_request(
 ) -> JobOutcome:
     """Compare what the kernels are compiled to with the merge base, then time the ops in which something changed."""
     settings, lines = wanted.settings, list[str]()
-    selection = [word for suite in settings.suites for word in ("--suite", suite)]
-    selection += [
-        word for option, glob in (("--case", settings.case), ("--kernel", settings.kernel)) if glob != "*" for word in (option, glob)
-    ]
     arch = [word for target in settings.static_targets for word in ("--arch", target)]
-    static = steps.run("static", ["ab", "--static", "--base", wanted.base, *selection, *arch, "--allow-incomparable", "--json"])
+    static = steps.run("static", ["ab", "--static", "--base", wanted.base, *settings.selection, *arch, "--allow-incomparable", "--json"])
     judged = from_static(static.document, wanted.base)
     codes = [_known(static.exit_code)]
     if _unexplained(static, judged):
         lines.append(f"static: {_said(static)}")
-    ops = changed_ops(judged, changed_files(project, wanted.base), declarations, project) if static.document is not None else []
+    ops: dict[str, list[str]] = {}
+    if static.document is not None:
+        changed = changed_ops(judged, changed_files(project, wanted.base), declarations, project)
+        compiled = {one.kernel for one in judged}
+        for op in changed:
+            kernels = sorted(kernel for kernel in compiled | declarations.kernels if kernel.startswith(f"{op}/"))
+            ops[op] = settings.selection_of(op, static.document["cases"].get(op, []), kernels)
+        if apart := [op for op, options in ops.items() if not options]:
+            lines.append(f"changed, but without a selected case or kernel, and not timed: {', '.join(apart)}")
+            ops = {op: options for op, options in ops.items() if options}
     device = wanted.gpu
     if wanted.static_only:
         device = ", ".join(settings.static_targets)
     elif static.document is not None and not ops:
-        lines.append("nothing was timed: no kernel's machine code or source has changed")
+        lines.append(f"nothing was timed: no {'selected ' if lines else ''}kernel's machine code or source has changed")
     else:
         margin = [] if settings.margin is None else ["--margin", f"{settings.margin:g}"]
         end = clock() + settings.budget_minutes * 60
-        for op in ops:
+        for op, selection in ops.items():
             left = end - clock()
             if left < _LEAST_S:
                 codes.append(ExitCode.UNDECIDED)
                 lines.append(f"{op}: not compared, the budget of {settings.budget_minutes:g} minutes was spent")
                 continue
             options = ["--device", wanted.device, "--wait", f"{settings.wait_minutes * 60:g}", "--budget", f"{left:.0f}", *margin]
-            arguments = ["ab", "--base", wanted.base, *selection, "--op", op, *options, "--json"]
+            arguments = ["ab", "--base", wanted.base, *selection, *options, "--json"]
             limit = left + settings.wait_minutes * 60 + _AFTER_BUDGET_S
             step = steps.run(f"ab {op}", arguments, limit_s=limit) if wanted.recorded is None else _recorded_ab(steps, op, wanted.recorded)
             codes.append(_known(step.exit_code))

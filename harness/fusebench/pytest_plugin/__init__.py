@@ -22,9 +22,14 @@ _SELECTION = ("suite", "op", "kernel", "case")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fusebench", "check and time kernels with fusebench")
     group.addoption("--fusebench-suite", metavar="NAME|PATH", action="append", help="Collect one test per kernel and case; repeatable.")
-    group.addoption("--fusebench-op", metavar="NAME", help="Cases of this op only; without a suite, the suite of the same name.")
-    group.addoption("--fusebench-kernel", metavar="GLOB", help="Kernels whose op/name@version or name matches.")
-    group.addoption("--fusebench-case", metavar="GLOB", help="Cases whose name matches.")
+    group.addoption(
+        "--fusebench-op",
+        metavar="NAME",
+        action="append",
+        help="Cases of this op only; without a suite, the suite of that name; repeatable.",
+    )
+    group.addoption("--fusebench-kernel", metavar="GLOB", action="append", help="Kernels by name or op/name@version; repeatable.")
+    group.addoption("--fusebench-case", metavar="GLOB", action="append", help="Cases by name or suite:name; repeatable.")
     group.addoption("--fusebench-device", metavar="auto|cpu|cuda|cuda:N", default="auto", help="Device of the suites' tests.")
     group.addoption("--fusebench-wait", metavar="SECONDS", type=float, default=60.0, help="Wait this long for a busy device (60).")
     group.addoption("--fusebench-replicates", metavar="N", type=int, help="Random placements of all buffers; at least 2.")

@@ -83,14 +83,14 @@ def collect(session: pytest.Session) -> list[pytest.Item]:
         pytest.UsageError: a name that does not exist, a suite file or a device that is refused.
     """
     option = session.config.getoption
+
+    def alternatives(name: str) -> str | None:
+        given = option(f"fusebench_{name}")
+        return ",".join(given) if given else None
+
     try:
-        selection = resolve_selection(
-            suite=option("fusebench_suite"),
-            op=option("fusebench_op"),
-            case=option("fusebench_case"),
-            narrow=True,
-        )
-        if (pattern := option("fusebench_kernel")) is not None:
+        selection = resolve_selection(suite=option("fusebench_suite"), op=alternatives("op"), case=alternatives("case"), narrow=True)
+        if (pattern := alternatives("kernel")) is not None:
             # Not narrowed by it: the split chain, the baseline and what a marker compares with take part too.
             selection.collection.require_match(pattern)
         device = resolve_device(option("fusebench_device"))

@@ -190,7 +190,10 @@ def compare_static(selection: Selection, base: BaseChoice, options: StaticOption
         after, before = collected("", None), collected(f"{name}, ", roots)
     judgements, code = judge_against(after, before, selection, margin=limit, allow_incomparable=options.allow_incomparable, reference=name)
     if options.json:
-        print_json({"base": name, "margin": limit, "exit_code": code, "judgements": judgements})
+        cases: dict[str, list[str]] = {}
+        for case in selection.cases:
+            cases.setdefault(case.op, []).append(case.key)
+        print_json({"base": name, "margin": limit, "exit_code": code, "cases": cases, "judgements": judgements})
     else:
         print_judgements(judgements)
         typer.echo(f"against {name}: {verdict_line(judgements)}")
