@@ -4,7 +4,7 @@ This layer imports no torch: it chooses and judges a device through NVML, psutil
 readers of a GPU take a `GpuMonitor`, so the whole layer runs against a fake on a machine without one.
 """
 
-from .clocks import SteadyClock, wait_for_steady_clock
+from .clocks import SteadyClock, settle, wait_for_steady_clock
 from .environment import environment_of
 from .idle import IdleFinding, idle_findings, require_idle
 from .lock import device_lock
@@ -26,5 +26,6 @@ __all__ = [
     "idle_findings",
     "require_idle",
     "resolve_device",
+    "settle",
     "wait_for_steady_clock",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -95,6 +96,22 @@ def wait_for_steady_clock(
             recent = _recent(readings, elapsed, window_s)
             moved = f"the SM clock still moved between {min(recent)} and {max(recent)} MHz after {elapsed:.1f} s"
             return _seen(readings, unreadable, elapsed, moved)
+
+
+def settle(device_kind: str, gpu_uuid: str, work: Callable[[], None]) -> dict[str, Any]:
+    """Warm a device up with `work`: a GPU until its SM clock is steady; on a CPU one round of work is the warm-up.
+
+    Returns the `SteadyClock` as plain values; empty on a CPU.
+    """
+    if device_kind == "cpu":
+        work()
+        return {}
+    from .nvml import open_monitor
+
+    monitor = open_monitor()
+    top_mhz = monitor.read(gpu_uuid).max_sm_mhz
+    seen = wait_for_steady_clock(lambda: monitor.read(gpu_uuid).sm_mhz, work, top_mhz=top_mhz)
+    return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
 
 
 def _recent(readings: list[tuple[float, int]], now: float, window_s: float) -> list[int]:

@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
-from ..device import Device, wait_for_steady_clock
-from ..device.nvml import open_monitor
+from ..device import Device, settle
 from ..errors import UsageError
 from ..registry import Kernel, Op
 from ..runner.workers.protocol import Measured, MeasureTask, Progress, Reply, Task
@@ -182,28 +179,25 @@ class InProcess:
         timer, fallback = select_timer(self._device.kind, task.timer)
         warm_up: dict[str, Any] = {}
 
-        def settle(work: Callable[[], None]) -> None:
-            warm_up.update(_settle(self._device, work))
-
         with torch.cuda.device(self._call.device) if self._device.kind == "cuda" else _nothing():
             timings = measure_case(
-                task.case.key, op, None, specs, device=self._call.device, plan=task.plan, timer=timer, seed=task.seed, settle=settle
+                task.case.key,
+                op,
+                None,
+                specs,
+                device=self._call.device,
+                plan=task.plan,
+                timer=timer,
+                seed=task.seed,
+                settle=lambda work: warm_up.update(settle(self._device.kind, self._device.uuid, work)),
             )
-        return Measured(
-            samples=timings.samples,
-            host_us=timings.host_us,
-            extra_memory_bytes=timings.extra_memory_bytes,
+        return Measured.of(
+            timings,
             timer=timer.name,
             timer_fallback=fallback,
             warm_up=warm_up,
-            seconds=timings.seconds,
-            cut_short=timings.cut_short,
-            timer_retries=timings.timer_retries,
-            repeated_rounds=timings.repeated_rounds,
-            late_calls=dict(timings.late_calls),
             # A person's figure may be too high: what is faster than memory is then no proof of a warm cache.
             minimum_bytes={spec.name: self.minimum_bytes for spec in specs if spec.kernel is None},
-            coldness=timings.coldness,
         )
 
 
@@ -238,17 +232,6 @@ def interpreted_launches() -> Iterator[list[int]]:
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
-
-
-def _settle(device: Device, work: Callable[[], None]) -> dict[str, Any]:
-    """Work until the SM clock stands still; on a CPU one round of work is the warm-up."""
-    if device.kind == "cpu":
-        work()
-        return {}
-    monitor = open_monitor()
-    top_mhz = monitor.read(device.uuid).max_sm_mhz
-    seen = wait_for_steady_clock(lambda: monitor.read(device.uuid).sm_mhz, work, top_mhz=top_mhz)
-    return cast("dict[str, Any]", msgspec.to_builtins(seen))
 
 
 def _is_plain(leaf: Any) -> bool:

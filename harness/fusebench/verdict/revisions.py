@@ -33,7 +33,7 @@ def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair
         if one.finding is not None and not identical(one)
     }
     conclusions = dict(zip(compared, conclude_all(list(compared.values()), rate), strict=True))
-    return [_judged(one, conclusions.get(place)) for place, one in enumerate(kernels)]
+    return [_with_verdict(one, conclusions.get(place)) for place, one in enumerate(kernels)]
 
 
 def ab_exit_code(kernels: Sequence[ComparedKernel], earlier: ExitCode = ExitCode.PASS) -> ExitCode:
@@ -59,7 +59,7 @@ def _base_us(one: ComparedKernel) -> float:
     return one.old_us
 
 
-def _judged(one: ComparedKernel, conclusion: Conclusion | None) -> ComparedKernel:
+def _with_verdict(one: ComparedKernel, conclusion: Conclusion | None) -> ComparedKernel:
     adjusted_p = conclusion.adjusted_p if conclusion is not None else None
     return msgspec.structs.replace(one, verdict=_verdict(one, conclusion), adjusted_p=adjusted_p)
 

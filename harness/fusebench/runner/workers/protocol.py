@@ -9,6 +9,7 @@ import msgspec
 
 from ...schema import Accuracy, Case, Sample, SamplingPlan, Status
 from ...stats.sequential import Plan
+from ...timing.case_timings import CaseTimings
 from ...timing.coldness import Coldness
 from ...timing.pairs import Compared, Pair
 
@@ -158,6 +159,27 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """By name of a digested arm, the digest of the machine code that it launches; without arms whose code is not known."""
     same_code: dict[str, bool | None] = {}
     """By name of a compared pair, whether both arms launch the same machine code; None if that is not known."""
+
+    @staticmethod
+    def of(timings: CaseTimings, *, timer: str, timer_fallback: str, **known: Any) -> Measured:
+        """The reply to a measurement with these timings; `known` are the fields that the timings do not hold."""
+        return Measured(
+            samples=timings.samples,
+            host_us=timings.host_us,
+            extra_memory_bytes=timings.extra_memory_bytes,
+            timer=timer,
+            timer_fallback=timer_fallback,
+            seconds=timings.seconds,
+            cut_short=timings.cut_short,
+            timer_retries=timings.timer_retries,
+            repeated_rounds=timings.repeated_rounds,
+            late_calls=dict(timings.late_calls),
+            coldness=timings.coldness,
+            phases_s=dict(timings.phases_s),
+            first_call_s=timings.first_call_s,
+            compared=timings.compared,
+            **known,
+        )
 
     def numbered(self, process: int) -> Measured:
         """The same, its samples naming that process."""

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -189,6 +189,7 @@ class _Worker:
         return Checked(accuracy=accuracy)
 
     def _measure(self, task: MeasureTask) -> Measured:
+        from ...device import settle
         from ...registry.machine_code import combined
         from ...timing.measure import measure_case
         from ...timing.placement import minimum_bytes
@@ -219,7 +220,7 @@ class _Worker:
             timer=timer,
             seed=task.seed,
             deadline=None if task.seconds is None else time.monotonic() + task.seconds,
-            settle=lambda work: warm_up.update(self._settle(work)),
+            settle=lambda work: warm_up.update(settle(self.device.type, self.setup.gpu_uuid, work)),
             on_arm=lambda name: self._progress("warm up", kernel=name),
             on_call=self._call,
             on_replicate=lambda done, most: self._progress("measure", done, most),
@@ -228,23 +229,12 @@ class _Worker:
             lengths=task.lengths if isinstance(task, ConfirmTask | CalibrationTask) else None,
             decided_before=identical,
         )
-        return Measured(
-            samples=timings.samples,
-            host_us=timings.host_us,
-            extra_memory_bytes=timings.extra_memory_bytes,
+        return Measured.of(
+            timings,
             timer=timer.name,
             timer_fallback=fallback,
             warm_up=warm_up,
-            seconds=timings.seconds,
-            cut_short=timings.cut_short,
-            timer_retries=timings.timer_retries,
-            repeated_rounds=timings.repeated_rounds,
-            late_calls=dict(timings.late_calls),
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
-            coldness=timings.coldness,
-            phases_s=dict(timings.phases_s),
-            first_call_s=timings.first_call_s,
-            compared=timings.compared,
             code=code,
             same_code=same_code,
         )
@@ -273,19 +263,6 @@ class _Worker:
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
         return op, op.parse_params(case.params)
-
-    def _settle(self, work: Callable[[], None]) -> dict[str, Any]:
-        """Work until the SM clock stands still; on a CPU one round of work is the warm-up."""
-        if self.device.type == "cpu":
-            work()
-            return {}
-        from ...device import wait_for_steady_clock
-        from ...device.nvml import open_monitor
-
-        monitor = open_monitor()
-        top_mhz = monitor.read(self.setup.gpu_uuid).max_sm_mhz
-        seen = wait_for_steady_clock(lambda: monitor.read(self.setup.gpu_uuid).sm_mhz, work, top_mhz=top_mhz)
-        return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
 
 
 def _compiled_anything() -> bool:
