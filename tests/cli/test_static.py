@@ -109,6 +109,14 @@ def test_a_kernel_edited_so_that_it_spills_is_caught(project: Path, fusebench: F
     assert (shown.exit_code, "bytes of spill stores (worse)" in shown.stdout, "2 regression" in shown.stdout) == (1, True, True)
 
 
+@pytest.mark.usefixtures("project")
+def test_the_gate_on_one_kernel_judges_that_kernel_alone(fusebench: Fusebench) -> None:
+    assert fusebench("static", *SELECTION, "--promote").exit_code == 0
+    passed = fusebench("static", *SELECTION, "--gate", "--kernel", "spilling", "--json")
+    judged = {(one["kernel"], one["kind"]) for one in json.loads(passed.stdout)["judgements"]}
+    assert (passed.exit_code, judged) == (0, {("unit_sum/spilling@1", "pass")}), passed.stderr
+
+
 @pytest.mark.parametrize(
     ("kernel", "old", "new"),
     [

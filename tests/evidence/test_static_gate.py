@@ -139,6 +139,8 @@ def test_what_failed_now_is_an_error_and_what_is_not_there_is_undecided() -> Non
     (gone,) = judge(nothing, report(), margin=0.05, cases=CASES)
     assert (gone.kind, gone.kernel) == (VerdictKind.UNDECIDED, "unit_sum/k@1")
     assert judge(nothing, report(), margin=0.05, cases=("other:case",)) == [], "what was not selected is not missed"
+    assert judge(nothing, report(), margin=0.05, cases=CASES, kernel="other") == []
+    assert judge(nothing, report(), margin=0.05, cases=CASES, kernel="other,k@*") == [gone]
     (new,) = judge(report(), nothing, margin=0.05, cases=CASES)
     assert (new.kind, new.reason) == (PASS, "new: the baseline does not have it")
 

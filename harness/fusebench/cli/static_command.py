@@ -78,7 +78,7 @@ def static(
     code = static_exit_code((), reports)
     judgements: list[StaticJudgement] | None = None
     if gate:
-        judgements, code = _judge(reports, selection, margin, allow_incomparable)
+        judgements, code = _judge(reports, selection, kernel, margin, allow_incomparable)
     if json:
         document: dict[str, Any] = {"exit_code": code, "targets": reports}
         print_json(document if judgements is None else {**document, "margin": margin, "judgements": judgements})
@@ -93,7 +93,7 @@ def static(
 
 
 def _judge(
-    reports: list[StaticReport], selection: Selection, margin: float, allow_incomparable: bool
+    reports: list[StaticReport], selection: Selection, kernel: str | None, margin: float, allow_incomparable: bool
 ) -> tuple[list[StaticJudgement], ExitCode]:
     """By the stored baselines; a target without one is undecided."""
     from ..store.static_baselines import load_static
@@ -118,7 +118,9 @@ def _judge(
             remark("note", f"{report.target}: no baseline of {report.toolchain.slug}; shown against {file.stem}")
         judged.append(report)
         baselines.append(baseline)
-    return judge_against(judged, baselines, selection, margin=margin, allow_incomparable=allow_incomparable, released=True, others=codes)
+    return judge_against(
+        judged, baselines, selection, kernel=kernel, margin=margin, allow_incomparable=allow_incomparable, released=True, others=codes
+    )
 
 
 def _promote(reports: list[StaticReport], project: Project, *, force: bool) -> None:

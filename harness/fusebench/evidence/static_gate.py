@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from ..schema import KernelId, VerdictKind
-from .records import FAILED, KernelEvidence, Launch, StaticReport, StaticStatus
+from .records import FAILED, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
 
 DEFAULT_MARGIN = 0.05
 """Share of instructions that may be added: thirty on a fused norm's six hundred, less than the unrolling of one load."""
@@ -51,12 +51,21 @@ class StaticJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    new: StaticReport, old: StaticReport, *, margin: float, cases: Sequence[str], reference: str = "the baseline", released: bool = False
+    new: StaticReport,
+    old: StaticReport,
+    *,
+    margin: float,
+    cases: Sequence[str],
+    kernel: str | None = None,
+    reference: str = "the baseline",
+    released: bool = False,
 ) -> list[StaticJudgement]:
-    """A judgement on every kernel and case of `new`, and on the kernels of `old` that `new` lacks on `cases` (keys `suite:name`).
+    """A judgement on every kernel and case of `new`, and on the selected kernels of `old` that `new` lacks.
 
     Args:
         margin: share of instructions that may be added.
+        cases: the selected cases (keys `suite:name`).
+        kernel: glob of the selected kernels; None for all.
         reference: name of `old` in sentences.
         released: whether `old` holds released versions, whose machine code must not change under the same compilers.
     """
@@ -72,7 +81,7 @@ def judge(
     return judged + [
         StaticJudgement(target=new.target, case=one.case, kernel=one.kernel, kind=VerdictKind.UNDECIDED, reason=missing)
         for key, one in before.items()
-        if key not in there and one.case in selected
+        if key not in there and one.case in selected and matches_id(one.kernel, kernel)
     ]
 
 

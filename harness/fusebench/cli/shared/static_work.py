@@ -91,6 +91,7 @@ def judge_against(
     *,
     margin: float,
     allow_incomparable: bool,
+    kernel: str | None = None,
     reference: str = "the baseline",
     released: bool = False,
     others: Sequence[ExitCode] = (),
@@ -98,6 +99,7 @@ def judge_against(
     """The judgements on reports of the same targets, in order, and the exit code of these and of failed kernels.
 
     Args:
+        kernel: glob of the selected kernels; None for all.
         released: whether `old` holds released versions, whose machine code must not change.
         others: exit codes for other reasons, such as a target without a baseline.
     """
@@ -108,7 +110,7 @@ def judge_against(
     judgements = [
         judgement
         for after, before in zip(new, old, strict=True)
-        for judgement in judge(after, before, margin=margin, cases=keys, reference=reference, released=released)
+        for judgement in judge(after, before, margin=margin, cases=keys, kernel=kernel, reference=reference, released=released)
     ]
     return judgements, static_exit_code(judgements, new, allow_incomparable=allow_incomparable, others=others)
 
