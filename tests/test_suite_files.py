@@ -126,7 +126,7 @@ REFUSALS = {
     "no cases": ('[suite]\nname = "good"\n', "suites/good.toml:1: suite: found no [[case]], expected at least one; add one"),
     "name unlike the file's": (
         GOOD.replace('name = "good"', 'name = "goods"'),
-        "suites/good.toml:4: suite.name: found 'goods', expected 'good', as the file is called; rename the suite or the file",
+        "unknown suite 'good': the file suites/good.toml calls its suite 'goods'; use that name, or the file's path",
     ),
     "include that is no list": (
         GOOD.replace("\n[[case]]", 'include = "other"\n\n[[case]]', 1),

@@ -8,7 +8,7 @@ import pytest
 from fusebench.config import Project
 from fusebench.errors import SuiteError, UnknownNameError, UsageError
 from fusebench.schema import Case, ExitCode, Suite
-from fusebench.suites import list_suites, load_suite, select_cases
+from fusebench.suites import list_suites, load_suite, select_cases, suite_names
 from helpers import toy_suites
 from helpers.toy_suites import GOOD, OPS, write
 
@@ -230,3 +230,31 @@ def test_a_sweeps_case_may_not_take_anothers_name(project: Project) -> None:
     write(project, SWEEP + second, "sweep")
     with pytest.raises(SuiteError, match="found a second case 'c_2', expected unique names; rename it or the one on line 5"):
         load_suite("sweep", project, OPS)
+
+
+def test_a_suite_may_be_called_differently_from_its_file(project: Project) -> None:
+    write(project, GOOD, "sizes/of_2026")
+    write(project, other("night", "good"), "all")
+    assert suite_names(project) == ["good", "night"]
+    assert load_suite("good", project, OPS).path == "suites/sizes/of_2026.toml"
+    assert load_suite("night", project, OPS).included == {"good": "suites/sizes/of_2026.toml"}
+    assert [listing.name for listing in list_suites(project, OPS)] == ["good", "night"]
+    with pytest.raises(SuiteError, match=r"unknown suite 'sizes/of_2026': the file suites/sizes/of_2026.toml calls its suite 'good'"):
+        load_suite("sizes/of_2026", project, OPS)
+
+
+def test_two_files_of_one_name_are_refused_with_both_named(project: Project) -> None:
+    write(project, GOOD)
+    write(project, GOOD, "again")
+    with pytest.raises(SuiteError, match=r"suite 'good' is the name in several files: \S+/again.toml, \S+/good.toml; rename all but one"):
+        load_suite("good", project, OPS)
+    assert ["several files" in listing.problem for listing in list_suites(project, OPS)] == [True, True]
+
+
+def test_a_name_is_found_wherever_the_suite_table_stands(project: Project) -> None:
+    head, cases = GOOD.split("\n[[case]]", 1)
+    write(project, f"[[case]]{cases}\n{head}", "last")
+    write(project, GOOD.replace('"good"', '"no good!"'), "unnamed")
+    write(project, "[suite", "broken")
+    assert suite_names(project) == ["broken", "good", "unnamed"]
+    assert load_suite("good", project, OPS).path == "suites/last.toml"

@@ -1,6 +1,6 @@
 """Suites: TOML files of named cases, read strictly.
 
-A suite is found by name under the project's suites folders (`models/flux1_dev` is `models/flux1_dev.toml`) or given as a path.
+A suite is found by the `name` that its file gives it, in any file under the project's suites folders, or given as a path.
 It may include others by name; included cases keep their suite's name (`models/flux1_dev:qk_joint`).
 Every fault of a file is one `SuiteError` with file, line and key path. An unknown name is an `UnknownNameError` with the nearest known
 name. Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,15 @@ def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Su
 
     Raises:
         UnknownNameError: no suite or file has that name, or an included suite does not exist.
-        SuiteError: the file or one that it includes is refused, or two suites folders hold a suite of that name.
+        SuiteError: the file or one that it includes is refused, or several files give their suite that name.
     """
     reader = _Reader(project, ops)
-    return reader.read(_resolve(name_or_path, reader.files))
+    return reader.read(_resolve(name_or_path, reader.files, project))
+
+
+def suite_names(project: Project) -> list[str]:
+    """The names of the project's suites, sorted; no case is read, so that this is quick."""
+    return list(_suite_files(project))
 
 
 def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[SuiteListing]:
@@ -81,7 +87,7 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
             try:
                 suite = reader.read(path)
                 if len(paths) > 1:
-                    raise _ambiguous(name, paths)
+                    raise _ambiguous(name, paths, project)
             except UsageError as error:
                 listings.append(SuiteListing(name=name, description="", path=shown, cases=0, problem=str(error)))
             else:
@@ -114,20 +120,40 @@ def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str 
 
 
 def _suite_files(project: Project) -> dict[str, list[Path]]:
-    """Suite name -> its files; more than one file where several of the project's own suites folders hold the name."""
+    """Suite name -> its files; more than one file where several of the project's own give their suite that name."""
     files: dict[str, list[Path]] = {}
     for folder in project.suites:
-        for file in folder.rglob("*.toml"):
-            name = file.relative_to(folder).with_suffix("").as_posix()
+        for file in sorted(folder.rglob("*.toml")):
+            name = _name_in(file) or file.relative_to(folder).with_suffix("").as_posix()
             if name not in files or not project.is_shipped(file):
                 files.setdefault(name, []).append(file)
     return dict(sorted(files.items()))
 
 
-def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]]) -> Path:
+def _name_in(file: Path) -> str:
+    """The name that a suite file gives its suite; empty if the file has none that is valid, so that it is listed with its problem."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    # The cases are nearly all of a file, and parsing them takes nearly all of the time.
+    for part in (text.partition("\n[[case]]")[0], text):
+        try:
+            name = tomllib.loads(part)["suite"]["name"]
+        except (tomllib.TOMLDecodeError, RecursionError, KeyError, TypeError):
+            continue
+        return name if isinstance(name, str) and _is_suite_name(name) else ""
+    return ""
+
+
+def _is_suite_name(name: str) -> bool:
+    return all(_NAME.fullmatch(part) for part in name.split("/"))
+
+
+def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]], project: Project) -> Path:
     paths = files.get(name_or_path, [])
     if len(paths) > 1:
-        raise _ambiguous(name_or_path, paths)
+        raise _ambiguous(name_or_path, paths, project)
     if paths:
         return paths[0]
     path = Path(name_or_path)
@@ -137,11 +163,19 @@ def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]]) -> Path:
         close = nearest(path.stem, files)
         remedy = f"did you mean the suite {close!r}?" if close else f"known suites: {', '.join(files) or 'none'}."
         raise SuiteError(f"suite file {name_or_path} does not exist; {remedy}")
+    for file in (folder / f"{name_or_path}.toml" for folder in project.suites):
+        if name := next((name for name, its_files in files.items() if file in its_files), ""):
+            shown = _stored_path(file, project)
+            raise SuiteError(
+                f"unknown suite {name_or_path!r}: the file {shown} calls its suite {name!r}; use that name, or the file's path"
+            )
     raise UnknownNameError("suite", name_or_path, files)
 
 
-def _ambiguous(name: str, paths: Sequence[Path]) -> SuiteError:
-    return SuiteError(f"suite {name!r} is in several suites folders: {', '.join(map(str, paths))}; rename all but one, or give a path")
+def _ambiguous(name: str, paths: Sequence[Path], project: Project) -> SuiteError:
+    homes = {next(folder for folder in project.suites if path.is_relative_to(folder)) for path in paths}
+    places = "is in several suites folders" if len(homes) == len(paths) else "is the name in several files"
+    return SuiteError(f"suite {name!r} {places}: {', '.join(map(str, paths))}; rename all but one, or give a path")
 
 
 def _stored_path(path: Path, project: Project) -> str:
@@ -171,7 +205,7 @@ class _Reader:
         file = TomlFile.read(path, str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(resolved))
         document = file.convert(file.document, _Document)
         table = document.suite
-        _check_suite_name(file, table.name, path, self._project)
+        _check_suite_name(file, table.name)
         if not document.case and not table.include:
             raise file.error(("suite",), "found no [[case]], expected at least one; add one")
         cases = _parse_cases(file, document, self._ops)
@@ -200,7 +234,7 @@ class _Reader:
         if not paths:
             raise UnknownNameError("suite", name, self.files, file.where(keys))
         if len(paths) > 1:
-            raise file.error(keys, str(_ambiguous(name, paths)))
+            raise file.error(keys, str(_ambiguous(name, paths, self._project)))
         if paths[0].resolve() in trail:
             chain = [_stored_path(one, self._project) for one in trail[trail.index(paths[0].resolve()) :]]
             way = f" by way of {' and '.join(chain[1:])}" if chain[1:] else ""
@@ -257,18 +291,10 @@ def _takes_lists(op: Op, name: str) -> bool:
     return any(isinstance(kind, lists) for kind in (kinds.types if isinstance(kinds, msgspec.inspect.UnionType) else (kinds,)))
 
 
-def _check_suite_name(file: TomlFile, name: str, path: Path, project: Project) -> None:
-    """Refuse a name that differs from the file's. In a suites folder it is the relative path, elsewhere its last part is the file's
-    name."""
-    keys = ("suite", "name")
-    if not all(_NAME.fullmatch(part) for part in name.split("/")):
-        raise file.error(keys, f"found {name!r}, expected letters, digits, '_', '-' and '.', in parts separated by '/'; rename the suite")
-    resolved = path.resolve()
-    folder = next((folder.resolve() for folder in project.suites if resolved.is_relative_to(folder.resolve())), None)
-    expected = resolved.relative_to(folder).with_suffix("").as_posix() if folder is not None else resolved.stem
-    found = name if folder is not None else name.rsplit("/", 1)[-1]
-    if found != expected:
-        raise file.error(keys, f"found {name!r}, expected {expected!r}, as the file is called; rename the suite or the file")
+def _check_suite_name(file: TomlFile, name: str) -> None:
+    if not _is_suite_name(name):
+        message = f"found {name!r}, expected letters, digits, '_', '-' and '.', in parts separated by '/'; rename the suite"
+        raise file.error(("suite", "name"), message)
 
 
 def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops: Mapping[str, Op] | None) -> Case:

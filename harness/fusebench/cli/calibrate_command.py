@@ -217,12 +217,13 @@ def _selected(
 ) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...]]:
     """The targets that the SELECTION options add, the project, and its kernels folders where any is needed."""
     from ..config import find_project
+    from ..suites import suite_names
 
     if suite is None and op is None:
         if kernel is not None or case is not None:
             raise UsageError("--kernel and --case choose among the cases of a suite; add --suite NAME or --op NAME")
         project = find_project()
-        if device_kind != "cuda" or not any((folder / f"{SUITE}.toml").is_file() for folder in project.suites):
+        if device_kind != "cuda" or SUITE not in suite_names(project):
             return [], project, ()
         suite = [SUITE]
     from ..runner.calibrate.targets import targets_of
