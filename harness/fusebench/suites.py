@@ -1,6 +1,7 @@
 """Suites: TOML files of named cases, read strictly.
 
-A suite is found by the `name` that its file gives it, in any file under the project's suites folders, or given as a path.
+A suite is found by the `name` that its file gives it, in any file under the project's suites folders or those of installed packages
+(entry points of the group `fusebench.suites`), or given as a path.
 It may include others by name; included cases keep their suite's name (`models/flux1_dev:qk_joint`).
 Every fault of a file is one `SuiteError` with file, line and key path. An unknown name is an `UnknownNameError` with the nearest known
 name. Reading a suite needs the ops' parameter types, hence their op.py, but no torch.
@@ -8,8 +9,10 @@ name. Reading a suite needs the ops' parameter types, hence their op.py, but no 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +23,7 @@ import msgspec
 from .config import Project
 from .errors import SuiteError, UnknownNameError, UsageError, nearest
 from .registry import Op
+from .registry.installed import SUITES_GROUP, InstalledFolder, installed_folders
 from .schema import Case, Suite
 from .toml_errors import Keys, TomlFile
 
@@ -34,6 +38,8 @@ class SuiteListing(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     path: str
     cases: int
+    origin: str = "project"
+    """`project`, `fusebench`, or name and version of the installed distribution that brings it."""
     problem: str = ""
 
 
@@ -83,15 +89,16 @@ def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[S
     listings, reader = [], _Reader(project, ops)
     for name, paths in reader.files.items():
         for path in paths:
-            shown = _stored_path(path, project)
+            shown, origin = _stored_path(path, project), _origin(path, project)
             try:
                 suite = reader.read(path)
                 if len(paths) > 1:
                     raise _ambiguous(name, paths, project)
             except UsageError as error:
-                listings.append(SuiteListing(name=name, description="", path=shown, cases=0, problem=str(error)))
+                listings.append(SuiteListing(name=name, description="", path=shown, cases=0, origin=origin, problem=str(error)))
             else:
-                listings.append(SuiteListing(name=name, description=suite.description, path=shown, cases=len(suite.cases)))
+                cases = len(suite.cases)
+                listings.append(SuiteListing(name=name, description=suite.description, path=shown, cases=cases, origin=origin))
     return listings
 
 
@@ -120,14 +127,46 @@ def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str 
 
 
 def _suite_files(project: Project) -> dict[str, list[Path]]:
-    """Suite name -> its files; more than one file where several of the project's own give their suite that name."""
+    """Suite name -> its files; more than one where several files give their suite that name.
+
+    A suite of the project hides one that comes with fusebench.
+    """
     files: dict[str, list[Path]] = {}
-    for folder in project.suites:
+    hiding: set[str] = set()
+    for folder in _suite_folders(project):
         for file in sorted(folder.rglob("*.toml")):
             name = _name_in(file) or file.relative_to(folder).with_suffix("").as_posix()
-            if name not in files or not project.is_shipped(file):
+            if not (name in hiding and project.is_shipped(file)):
                 files.setdefault(name, []).append(file)
+            if folder in project.suites:
+                hiding.add(name)
     return dict(sorted(files.items()))
+
+
+def _suite_folders(project: Project) -> list[Path]:
+    """The project's own suites folders, then those of installed packages, then fusebench's."""
+    own = [folder for folder in project.suites if not project.is_shipped(folder)]
+    resolved = [folder.resolve() for folder in own]  # a project that is itself installed is named twice
+    installed = [one.path for one in _installed(tuple(sys.path)) if one.path.resolve() not in resolved]
+    return [*own, *installed, *(folder for folder in project.suites if folder not in own)]
+
+
+@functools.cache
+def _installed(_path: tuple[str, ...]) -> tuple[InstalledFolder, ...]:
+    """The folders of installed packages; loading the ops tells of entry points that lead to none.
+
+    Args:
+        _path: the search path of modules, on which the answer depends.
+    """
+    return tuple(installed_folders(SUITES_GROUP)[0])
+
+
+def _origin(file: Path, project: Project) -> str:
+    if project.is_shipped(file):
+        return "fusebench"
+    if any(file.is_relative_to(folder) for folder in project.suites):
+        return "project"
+    return next((one.distribution for one in _installed(tuple(sys.path)) if file.is_relative_to(one.path)), "project")
 
 
 def _name_in(file: Path) -> str:
@@ -173,7 +212,7 @@ def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]], project: Pr
 
 
 def _ambiguous(name: str, paths: Sequence[Path], project: Project) -> SuiteError:
-    homes = {next(folder for folder in project.suites if path.is_relative_to(folder)) for path in paths}
+    homes = {next(folder for folder in _suite_folders(project) if path.is_relative_to(folder)) for path in paths}
     places = "is in several suites folders" if len(homes) == len(paths) else "is the name in several files"
     return SuiteError(f"suite {name!r} {places}: {', '.join(map(str, paths))}; rename all but one, or give a path")
 

@@ -92,6 +92,7 @@ def test_cases_of_all_suites_are_listed_unless_one_is_named(fusebench: Run) -> N
 
 def test_suites_and_ops(fusebench: Run) -> None:
     toy, scale = listed(fusebench, "suites")
+    assert (toy.pop("origin"), scale["origin"]) == ("project", "project")
     assert toy == {"suite": "models/toy", "cases": 2, "description": "sizes of models/toy", "path": "suites/models/toy.toml", "problem": ""}
     assert scale["suite"] == "scale"
     (op,) = listed(fusebench, "ops")

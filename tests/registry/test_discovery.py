@@ -14,7 +14,7 @@ import torch
 
 from fusebench.errors import UnknownNameError, UsageError
 from fusebench.registry import Collection, load_collection, torch_operator
-from fusebench.registry.collection import ENTRY_POINT_GROUP
+from fusebench.registry.installed import KERNELS_GROUP
 from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]
@@ -129,8 +129,8 @@ def test_a_root_named_twice_is_loaded_once(make_root: MakeRoot, monkeypatch: pyt
 
 
 def fake_entry_points(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
-    made = [importlib.metadata.EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in points.items()]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: made if group == ENTRY_POINT_GROUP else [])
+    made = [importlib.metadata.EntryPoint(name, value, KERNELS_GROUP) for name, value in points.items()]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: made if group == KERNELS_GROUP else [])
 
 
 def test_an_installed_collection_is_found_by_its_entry_point(make_root: MakeRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def _suites(request: _Request) -> Answer:
 
     project, collection = load_project(request.kernels, load_kernels=False)
     rows = suite_rows(list_suites(project, collection.ops))
-    _show(request, rows, ["suite", "cases", "description", "path"], "suites")
+    _show(request, rows, ["suite", "cases", "description", "origin", "path"], "suites")
     return rows, [row["problem"] for row in rows if row["problem"]]
 
 

@@ -10,7 +10,6 @@ finds nothing in the file's own root finds the file of another one (see `registr
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import sys
 import traceback
@@ -23,13 +22,11 @@ from typing import Any, NamedTuple
 from ..errors import UnknownNameError, UsageError, describe_unknown, nearest
 from ..schema import KernelId, Role
 from .compiled import declared_as, default_compiled
+from .installed import KERNELS_GROUP, SUITES_GROUP, installed_folders
 from .kernel import Kernel
 from .merging import Root, let_roots_meet
 from .op import Op, recording
 from .plain import load_plain
-
-ENTRY_POINT_GROUP = "fusebench.kernels"
-"""Installed distributions name their kernels package here; it is loaded by its folder, like any root."""
 
 _load_numbers = itertools.count()
 
@@ -156,24 +153,10 @@ def adds_to_ops(root: Path) -> bool:
 
 
 def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
-    """Folders of the packages that installed distributions name, and a problem for each name that leads to none."""
-    import importlib.metadata  # slow to import, and not needed to declare a kernel
-
-    folders: list[Path] = []
-    problems: list[Problem] = []
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        cause = "it is not a package; name a package whose folders are ops"
-        locations: list[str] = []
-        try:
-            spec = importlib.util.find_spec(entry_point.value)  # runs the parent package's __init__
-            locations = list(spec.submodule_search_locations or []) if spec is not None else []
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a distribution raises concerns that distribution alone
-            cause = f"{type(error).__name__}: {error}"
-        folders += [Path(location) for location in locations]
-        if not locations:
-            message = f"entry point {entry_point.name!r} of group {ENTRY_POINT_GROUP!r} cannot be loaded: {cause}"
-            problems.append(Problem(Path(entry_point.value), message))
-    return folders, problems
+    """Folders of the packages that installed distributions name, and a problem for each name that leads to none, also of suites."""
+    folders, broken = installed_folders(KERNELS_GROUP)
+    broken += installed_folders(SUITES_GROUP)[1]
+    return [folder.path for folder in folders], [Problem(Path(one.value), one.message) for one in broken]
 
 
 class _Wanted(NamedTuple):

@@ -36,7 +36,14 @@ def op_row(op: Op) -> Row:
 def suite_rows(listings: Iterable[SuiteListing]) -> list[Row]:
     """One row per suite file; `problem` says why a file is refused."""
     return [
-        {"suite": one.name, "cases": one.cases, "description": one.description, "path": one.path, "problem": one.problem}
+        {
+            "suite": one.name,
+            "cases": one.cases,
+            "description": one.description,
+            "origin": one.origin,
+            "path": one.path,
+            "problem": one.problem,
+        }
         for one in listings
     ]
 

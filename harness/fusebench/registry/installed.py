@@ -1,0 +1,50 @@
+"""Folders that installed distributions bring: each entry point names a package, of kernels by op or of suite files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+KERNELS_GROUP = "fusebench.kernels"
+"""Its packages hold folders of ops, and are loaded by their folder, like any root."""
+SUITES_GROUP = "fusebench.suites"
+"""Its packages hold suites as TOML files."""
+
+
+class InstalledFolder(NamedTuple):
+    """A folder, and the distribution that brings it."""
+
+    path: Path
+    distribution: str
+    """Name and version: `acme-kernels 1.2`; the entry point's name if the distribution is unknown."""
+
+
+class BrokenEntryPoint(NamedTuple):
+    """An entry point that leads to no folder."""
+
+    value: str
+    message: str
+
+
+def installed_folders(group: str) -> tuple[list[InstalledFolder], list[BrokenEntryPoint]]:
+    """The folders that the entry points of `group` name, and the entry points that name none."""
+    import importlib.metadata  # slow to import, and not needed to declare a kernel
+
+    folders: list[InstalledFolder] = []
+    broken: list[BrokenEntryPoint] = []
+    for entry_point in importlib.metadata.entry_points(group=group):
+        content = "TOML files are suites" if group == SUITES_GROUP else "folders are ops"
+        cause = f"it is not a package; name a package whose {content}"
+        locations: list[str] = []
+        try:
+            spec = importlib.util.find_spec(entry_point.value)  # runs the parent package's __init__
+            locations = list(spec.submodule_search_locations or []) if spec is not None else []
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a distribution raises concerns that distribution alone
+            cause = f"{type(error).__name__}: {error}"
+        found = entry_point.dist
+        distribution = f"{found.name} {found.version}" if found is not None else entry_point.name
+        folders += [InstalledFolder(Path(location), distribution) for location in locations]
+        if not locations:
+            message = f"entry point {entry_point.name!r} of group {group!r} cannot be loaded: {cause}"
+            broken.append(BrokenEntryPoint(entry_point.value, message))
+    return folders, broken
