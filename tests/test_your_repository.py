@@ -73,6 +73,18 @@ def test_the_guides_files_and_commands_work_in_their_order(empty: Path) -> None:
     assert "qknorm_rope/mine@1" in done[3]
 
 
+def test_kernels_that_no_project_names_are_told(empty: Path, shipped: Path) -> None:
+    """A first kernel that is written before a pyproject.toml would else be an unknown name without a hint."""
+    (empty / "kernels" / "qknorm_rope").mkdir(parents=True)
+    (empty / "kernels" / "qknorm_rope" / "mine.py").write_text("import torch\n")
+    assert CliRunner().invoke(app, ["list", "ops"]).stderr == ""
+    (empty / "kernels" / "qknorm_rope" / "mine.py").write_text("from fusebench import kernel\n")
+    assert f"note: {empty / 'kernels'} is not used: no pyproject.toml names it" in CliRunner().invoke(app, ["list", "ops"]).stderr
+    assert CliRunner().invoke(app, ["list", "ops", "--kernels", "kernels"]).stderr == ""
+    (empty / "pyproject.toml").write_text("[tool.fusebench]\n")
+    assert CliRunner().invoke(app, ["list", "ops"]).stderr == ""
+
+
 @pytest.mark.usefixtures("empty")
 def test_an_op_that_a_project_copies_is_refused_with_both_files(empty: Path, shipped: Path) -> None:
     (empty / "pyproject.toml").write_text("[tool.fusebench]\n")

@@ -84,6 +84,15 @@ def find_project(start: Path | None = None) -> Project:
     )
 
 
+def unused_kernels(project: Project) -> Path | None:
+    """The folder `kernels` at the root, if no pyproject.toml makes a project of it and a file in it declares a kernel or an op."""
+    folder = project.root / "kernels"
+    if project.configured or not folder.is_dir():
+        return None
+    files = sorted(folder.glob("*/[!_]*.py"))[:20]
+    return folder if any(b"fusebench" in file.read_bytes() for file in files if file.is_file()) else None
+
+
 def _with_shipped(own: tuple[Path, ...], shipped: Path | None, name: str) -> tuple[Path, ...]:
     return own if shipped is None else (*own, shipped / name)
 

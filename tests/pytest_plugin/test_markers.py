@@ -93,6 +93,7 @@ def test_a_limit_within_the_interval_is_a_warning() -> None:
         (mark("sol", min=80), {}, "write 0.8 for 80 %"),
         (mark("sol"), {}, "expected @pytest.mark.sol(min=NUMBER)"),
         (mark("speed", min_speedup="2x"), {}, "expected @pytest.mark.speed(min_speedup=NUMBER, over=...)"),
+        (mark("speed", over=figures), {}, "@pytest.mark.speed(over=figures): expected @pytest.mark.speed("),
         (mark("speed", min_speedup=2, than="split"), {}, "than='split'"),
         (mark("speed", min_speedup=2), {"arm": "split"}, "nothing to compare with"),
         (mark("sol", min=0.5), {"whole": False}, "no speed of light"),

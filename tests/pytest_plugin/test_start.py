@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from fusebench.pytest_plugin import require_histogram
 from helpers.pytest_session import TESTS, Session
 
 HEAVY = ("torch", "triton", "numpy", "scipy", "pandas", "pyarrow", "typer", "rich", "matplotlib")
@@ -38,3 +44,12 @@ def test_help_names_the_options(session: Session) -> None:
     markers = session("--markers").stdout
     assert "speed(min_speedup, over=None)" in markers
     assert "sol(min)" in markers
+
+
+def test_a_histogram_that_cannot_be_drawn_is_refused_before_the_first_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-benchmark fails after the last test, when everything is measured."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pygal" else object())
+    wanted = SimpleNamespace(getoption=lambda name, default: "hist")
+    with pytest.raises(pytest.UsageError, match=r"needs pygal, not installed here: pip install 'pytest-benchmark\[histogram\]'"):
+        require_histogram(cast("Any", wanted))
+    require_histogram(cast("Any", SimpleNamespace(getoption=lambda name, default: default)))

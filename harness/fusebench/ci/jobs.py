@@ -240,7 +240,8 @@ def recorded_run(project: Project, wanted: str | None, scratch: Path) -> Path:
     baselines = sorted((project.results / "baselines").glob("*/run.json"))
     if wanted is not None or not baselines:
         where = project.results / "history"
-        raise UsageError(f"--dry-run: no recorded run {wanted or ''} in {where}; name a run folder or a run's id with --recorded RUN")
+        found = f"no recorded run {wanted}" if wanted is not None else "no recorded run, and no baseline beside it,"
+        raise UsageError(f"--dry-run: {found} in {where}; name the folder of a run of `fusebench run`, or an id there, with --recorded RUN")
     return baselines[0].parent.resolve()
 
 

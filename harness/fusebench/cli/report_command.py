@@ -51,7 +51,7 @@ class Format(StrEnum):
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A folder, a run id or the start of one, or `latest`.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A folder, a run id or the start of one, or `latest`.")] = "latest",
     form: Annotated[
         Format,
         typer.Option(

@@ -144,6 +144,7 @@ def run(
     from ..timing.select import require_timer
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
+    from .shared.output import remark
     from .shared.progress import make_reporter
     from .shared.selection import resolve_selection
 
@@ -158,6 +159,8 @@ def run(
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
+    if target.kind == "cpu" and "smoke" not in suites and any(selection.project.is_shipped(Path(one.path)) for one in selection.suites):
+        remark("note", "these cases are sized for a GPU and take minutes each on a CPU; `fusebench run --suite smoke` has small ones")
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }

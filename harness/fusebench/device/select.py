@@ -79,7 +79,7 @@ def resolve_device(spec: str = "auto", nvml: GpuMonitor | None = None, *, enviro
         visible = visible_gpus(gpus, monitor.mig_instances(), environment)
     except GpuUnavailableError as error:
         if spec == "auto":
-            return _cpu((f"measuring on the CPU: {error.cause}",))
+            return _cpu((_instead_of_a_gpu(error.cause, error.remedy),))
         raise GpuUnavailableError(error.cause, error.remedy, spec) from error
     index = int(match["index"] or 0)
     if index < len(visible.gpus):
@@ -89,8 +89,12 @@ def resolve_device(spec: str = "auto", nvml: GpuMonitor | None = None, *, enviro
         raise GpuUnavailableError("there is no such GPU", f"visible are {known}", spec)
     cause, remedy = _why_none(visible, len(gpus), environment)
     if spec == "auto":
-        return _cpu((f"measuring on the CPU: {cause}",))
+        return _cpu((_instead_of_a_gpu(cause, remedy),))
     raise GpuUnavailableError(cause, remedy, spec)
+
+
+def _instead_of_a_gpu(cause: str, remedy: str) -> str:
+    return f"measuring on the CPU: {cause}; for a GPU, {remedy}; --device cuda refuses the CPU"
 
 
 def _why_none(visible: Visible, count: int, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ fixture asks for it.  This package turns samples into pytest-benchmark's figures
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,11 +81,26 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         from .collecting import collect
 
         items += collect(session)
-    for item in items:
-        if FIXTURE in getattr(item, "fixturenames", ()) and benchmark_loaded(config):
-            from .playback import add_playback
+    timed = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())] if benchmark_loaded(config) else []
+    if timed or _selected(config):
+        require_histogram(config)
+    for item in timed:
+        from .playback import add_playback
 
-            add_playback(item)
+        add_playback(item)
+
+
+def require_histogram(config: pytest.Config) -> None:
+    """Find what --benchmark-histogram draws with before anything is measured: pytest-benchmark looks for it after the last test.
+
+    Raises:
+        pytest.UsageError: a histogram is asked for, and what draws it is not installed.
+    """
+    missing = [name for name in ("pygal", "pygaljs") if importlib.util.find_spec(name) is None]
+    if config.getoption("benchmark_histogram", None) and missing:
+        raise pytest.UsageError(
+            f"--benchmark-histogram needs {' and '.join(missing)}, not installed here: pip install 'pytest-benchmark[histogram]'"
+        )
 
 
 @pytest.hookimpl(optionalhook=True)

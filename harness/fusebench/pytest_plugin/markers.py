@@ -102,9 +102,14 @@ def _limit(mark: pytest.Mark, name: str, others: tuple[str, ...]) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     if mark.args or not number or set(mark.kwargs) - {name, *others}:
         options = ", ".join([f"{name}=NUMBER", *(f"{other}=..." for other in others)])
-        found = ", ".join([*map(repr, mark.args), *(f"{key}={one!r}" for key, one in mark.kwargs.items())])
+        found = ", ".join([*map(_written, mark.args), *(f"{key}={_written(one)}" for key, one in mark.kwargs.items())])
         pytest.fail(f"@pytest.mark.{mark.name}({found}): expected @pytest.mark.{mark.name}({options}), the number above 0", pytrace=False)
     return float(value)  # type: ignore[arg-type]
+
+
+def _written(value: Any) -> str:
+    """As the test's file has it."""
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
 
 
 def _with_interval(found: Estimate, unit: str) -> str:

@@ -46,10 +46,12 @@ def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -
 
     Files that fail to load are named on stderr, one line each; the rest works.
     """
-    from ...config import find_project
+    from ...config import find_project, unused_kernels
     from ...registry import load_collection
 
     project = find_project()
+    if not kernels and (folder := unused_kernels(project)) is not None:
+        remark("note", f"{folder} is not used: no pyproject.toml names it; add [tool.fusebench] to one, or pass --kernels {folder.name}")
     collection = load_collection(project.kernels_with(kernels), kernels=load_kernels)
     _warn_of(collection.problems, project)
     return project, collection
