@@ -68,7 +68,7 @@ def kept(project: Path) -> Comparison:
 
 @pytest.mark.usefixtures("spawned_workers")
 def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fusebench, project: Path) -> None:
-    outcome = fusebench(*QUICK, "--base", "HEAD~1", "--json")
+    outcome = fusebench(*QUICK, "--base", "HEAD~1", "--time-identical", "--json")
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     document = json.loads(outcome.stdout)
     assert {row["kernel"]: row["verdict"] for row in document["results"]} == {
@@ -88,6 +88,66 @@ def test_two_commits_with_the_same_kernels_pass_and_leave_a_record(fusebench: Fu
     assert arms == {"copy", "stream", "control", "scale/plain@1", "base:scale/plain@1", "scale/split@1", "base:scale/split@1"}
     assert "identical source" in (Path(document["run"]) / "report.md").read_text()
     assert git(project, "status", "--porcelain") == ""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The tasks that workers are given; they do none of them."""
+    tasks: list[object] = []
+
+    def refuse(_: WorkerProcess, task: CheckTask | MeasureTask, *rest: object) -> None:
+        tasks.append(task)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WorkerProcess, "ask", refuse)
+    return tasks
+
+
+def test_identical_source_is_said_at_once_and_nothing_is_measured_or_kept(fusebench: Fusebench, project: Path, asked: list[object]) -> None:
+    (project / "suites" / "more.toml").write_text((project / "suites" / "scale.toml").read_text().replace('"scale"', '"more"', 1))
+    outcome = fusebench(*QUICK, "--base", "HEAD~1")
+    assert (outcome.exit_code, asked) == (ExitCode.PASS, [])
+    assert outcome.stdout.startswith("identical source: every file of the kernels folders is the same here and in ")
+    assert "--time-identical measures all the same" in outcome.stdout
+    document = json.loads(fusebench(*QUICK, "--base", "HEAD~1", "--json").stdout)
+    assert (document["identical_source"], document["exit_code"], document["results"], document["run"]) == (True, 0, [], None)
+    assert document["head"] == {"commit": git(project, "rev-parse", "HEAD"), "dirty": True}
+    assert not (project / "results" / "runs").exists()
+
+
+@pytest.mark.parametrize("file", ["scale/plain.py", "data/table.json", "shift.txt", "scale/.hidden"])
+def test_any_uncommitted_file_of_the_kernels_folder_is_a_difference(
+    fusebench: Fusebench, project: Path, asked: list[object], file: str
+) -> None:
+    changed = project / "kernels" / file
+    changed.parent.mkdir(exist_ok=True)
+    changed.write_text(changed.read_text() + "\n" if changed.exists() else "1")
+    fusebench(*QUICK, "--base", "HEAD")
+    assert asked
+
+
+def test_a_kernel_file_that_does_not_load_fails_although_base_has_the_same(fusebench: Fusebench, project: Path) -> None:
+    (project / "kernels" / "scale" / "broken.py").write_text("def f(:\n")
+    commit(project, "broken")
+    (project / "README").write_text("three\n")
+    assert fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain").exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_a_kernel_that_a_data_file_slows_down_does_not_pass(fusebench: Fusebench, project: Path) -> None:
+    """With the same operators, in one commit with the same kernel files: the number of repetitions lies in a file of another folder."""
+    data = project / "kernels" / "tables"
+    data.mkdir()
+    (data / "repetitions").write_text("0")
+    count = "int((__import__('pathlib').Path(__file__).parents[1] / 'tables/repetitions').read_text())"
+    write(project, "plain", f"for _ in range({count}): id(x)")
+    commit(project, "a kernel that reads a file")
+    (data / "repetitions").write_text("20000")
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain", "--no-evidence", "--json")
+    (row,) = json.loads(outcome.stdout)["results"]
+    assert (row["verdict"], row["same_code"], outcome.exit_code) == ("undecided", True, ExitCode.UNDECIDED), row["reason"]
+    assert row["changed_files"] == ["tables/repetitions"]
+    assert row["reason"].startswith("identical machine code, +")
+    assert "the difference lies in a file that the kernel reads (tables/repetitions) or in the measurement" in row["reason"]
 
 
 def test_a_slower_kernel_in_a_dirty_tree_is_a_regression_with_exit_code_1(fusebench: Fusebench, project: Path) -> None:
@@ -129,7 +189,7 @@ def test_a_commented_kernel_is_identical_machine_code(fusebench: Fusebench, proj
 
 
 def test_a_folder_can_be_the_other_side_where_there_is_no_repository(fusebench: Fusebench, toy_project: Path, tmp_path: Path) -> None:
-    outcome = fusebench(*QUICK, "--base-kernels", str(toy_project / "kernels"), "--kernel", "split")
+    outcome = fusebench(*QUICK, "--base-kernels", str(toy_project / "kernels"), "--kernel", "split", "--time-identical")
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert "pass: identical source" in outcome.stdout
 
@@ -186,6 +246,7 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
         return ask(self, task, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(WorkerProcess, "ask", interrupted)
+    write(project, "plain", "x.add_(0.0)")
     outcome = fusebench("ab", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--base", "HEAD", "--kernel", "plain")
     assert outcome.exit_code == code
     assert "what was compared is kept, marked incomplete" in outcome.stderr
@@ -203,7 +264,7 @@ def test_a_fault_in_judging_or_in_the_report_keeps_what_was_compared(
         raise ZeroDivisionError("of our own making")
 
     monkeypatch.setattr(where, faulty)
-    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain")
+    outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain", "--time-identical")
     assert outcome.exit_code == ExitCode.FAULT
     (folder,) = (project / "results" / "runs").glob("*_ab")
     record = read_comparison(folder)

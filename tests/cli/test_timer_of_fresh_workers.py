@@ -17,7 +17,7 @@ from fusebench.runner.workers.pool import WorkerPool
     "arguments",
     [
         ["run", "--suite", "scale"],
-        ["ab", "--suite", "scale", "--base-kernels", "kernels"],
+        ["ab", "--suite", "scale", "--base-kernels", "kernels", "--time-identical"],
         ["calibrate"],
     ],
     ids=lambda arguments: arguments[0],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusebench.registry import load_collection
-from fusebench.registry.sources import changed_files, roots_from, source_digests
+from fusebench.registry.sources import changed_files, files_it_may_read, root_differences, roots_from, source_digests
 
 TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
 KERNEL = """from fusebench import kernel
@@ -74,3 +74,45 @@ def test_a_kernel_lies_in_one_of_the_roots_or_in_none(root: Path, tmp_path: Path
     kernel = load_collection([root], entry_points=False).kernels["scale/mine@1"]
     assert roots_from(kernel, (tmp_path / "other", root)) == (root, tmp_path / "other")
     assert roots_from(kernel, (tmp_path / "other",)) == ()
+
+
+@pytest.mark.parametrize(("file", "counts"), [
+    ("_shared/unused.py", True), ("data/table.json", True), ("README.md", True), (".hidden", True), ("scale/split.py", True),
+    ("__pycache__/x.pyc", False), ("scale/.op.py.swp", False), (".ipynb_checkpoints/op.py", False), (".DS_Store", False),
+])  # fmt: skip
+def test_any_file_of_a_folder_is_a_difference_but_for_what_tools_leave_behind(root: Path, tmp_path: Path, file: str, counts: bool) -> None:
+    copy = shutil.copytree(root, tmp_path / "copy")
+    assert root_differences([copy], [root]).none
+    (copy / file).parent.mkdir(exist_ok=True)
+    with (copy / file).open("a") as stream:
+        stream.write("more")
+    assert root_differences([copy], [root]).files == (((0, file),) if counts else ())
+    assert root_differences([root], [copy]).none is not counts, "a file that only base has"
+
+
+def test_a_folder_of_both_revisions_stands_for_itself_and_one_more_is_a_difference(root: Path, tmp_path: Path) -> None:
+    copy, other = shutil.copytree(root, tmp_path / "copy"), shutil.copytree(root, tmp_path / "other")
+    (copy / "around").symlink_to(copy, target_is_directory=True)
+    assert root_differences([root, other], [copy, other]).none
+    assert not root_differences([root, other], [copy]).none
+    assert not root_differences([root], [copy, other]).none
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ("", {"data/table.json"}),
+        ("import_module('torch.nn')", {"data/table.json"}),
+        ("import_module('.late', __package__)", {"data/table.json", "scale/split.py"}),
+        ("importlib.import_module(name)", {"data/table.json", "scale/split.py"}),
+        ("exec(text)", {"data/table.json", "scale/split.py"}),
+    ],
+)
+def test_a_kernel_may_read_any_data_and_any_python_where_it_imports_by_name(root: Path, tmp_path: Path, body: str, read: set[str]) -> None:
+    (root / "scale" / "late.py").write_text(f"nothing = None\n\n\ndef loaded(name, text):\n    {body or 'pass'}\n")
+    kernel = load_collection([root], entry_points=False).kernels["scale/mine@1"]
+    copy = shutil.copytree(root, tmp_path / "copy")
+    (root / "data").mkdir()
+    (root / "data" / "table.json").write_text("{}")
+    (copy / "scale" / "split.py").write_text("")
+    assert {name for _, name in files_it_may_read(kernel, [root], root_differences([root], [copy]))} == read

@@ -97,6 +97,9 @@ def ab(
     margin.  A change counts when five fresh processes repeat it.  Kernels made of the same files, or compiled to the same machine code,
     pass; two of them per case are timed to show the noise.  A kernel that has become less accurate is a regression, however fast it is.
 
+    Where every file of the kernels folders is the same, there is nothing to compare: the command says so at once and measures nothing.
+    --time-identical measures all the same, as an A/A check.
+
     --static compares registers, spills, occupancy and instructions, and times nothing.  --allow-incomparable, --jobs and --no-cache are as
     in `fusebench static`.
 
@@ -108,9 +111,10 @@ def ab(
     Exit codes: 0 pass or improvement, 1 regression of speed or accuracy, 4 undecided, 5 a kernel of this checkout failed.
     """
     from ..device import resolve_device
+    from ..device.environment import git_state
     from ..device.toolchain import require_torch_for
-    from ..report.ab import ab_document, print_ab
-    from ..runner.ab.command import ComparisonRequest, measure_comparison
+    from ..report.ab import ab_document, identical_document, identical_line, print_ab
+    from ..runner.ab.command import ComparisonRequest, IdenticalSource, measure_comparison
     from ..runner.ab.strategy import ComparisonOptions, default_looks
     from ..runner.evidence.base_checkout import BaseChoice
     from ..runner.run.strategy import default_plan
@@ -150,6 +154,12 @@ def ab(
         evidence=evidence_tools() if evidence else None,
     )
     outcome = measure_comparison(request, make_reporter())
+    if isinstance(outcome, IdenticalSource):
+        if json:
+            print_json(identical_document(outcome.base, target.name, git_state(selection.project.root, {})))
+        else:
+            typer.echo(identical_line(outcome.base))
+        raise typer.Exit(ExitCode.PASS)
     _write_report(outcome)
     if outcome.interruption is not None:
         say_what_is_kept(outcome)

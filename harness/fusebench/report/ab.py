@@ -11,7 +11,7 @@ import msgspec
 
 from ..schema import Spending, VerdictKind
 from ..stats.paired import describe_change
-from ..store.comparison_record import ComparedCase, ComparedKernel, Comparison, RevisionPresence
+from ..store.comparison_record import COMPARISON_VERSION, BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from ..verdict.accuracy_change import accuracy_growth
 from . import escape
 from .document import ends, finite
@@ -100,11 +100,43 @@ def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
         "timer": comparison.timer,
         "exit_code": int(comparison.exit_code),
         "complete": comparison.complete,
+        "identical_source": False,
         "head": {"commit": comparison.environment.git_commit, "dirty": comparison.environment.git_dirty},
         "base": msgspec.to_builtins(comparison.base),
         "calibration": calibration(comparison),
         "warnings": [*comparison.base.notes, *comparison.warnings],
         "results": [_result(one) for one in comparison.kernels],
+    }
+
+
+def identical_line(base: BaseRevision) -> str:
+    """The answer where both revisions hold the same files."""
+    against = escape.cleaned(base.commit[:12] or base.asked)
+    return (
+        f"identical source: every file of the kernels folders is the same here and in {against}, so there is nothing to measure; "
+        "--time-identical measures all the same, as an A/A check"
+    )
+
+
+def identical_document(base: BaseRevision, device: str, head: tuple[str, bool]) -> dict[str, Any]:
+    """The document of `ab --json` where both revisions hold the same files: without results and without a run's folder.
+
+    Args:
+        head: head's commit, and whether the tree differs from it.
+    """
+    return {
+        "run": None,
+        "comparison_version": COMPARISON_VERSION,
+        "device": device,
+        "timer": None,
+        "exit_code": 0,
+        "complete": True,
+        "identical_source": True,
+        "head": {"commit": head[0], "dirty": head[1]},
+        "base": msgspec.to_builtins(base),
+        "calibration": None,
+        "warnings": list(base.notes),
+        "results": [],
     }
 
 

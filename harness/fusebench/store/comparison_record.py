@@ -83,6 +83,10 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     presence: RevisionPresence = msgspec.field(name="standing")
     changed_files: tuple[str, ...] = ()
     """Differing source files of the kernel, by path within the kernels folder; empty for identical sources."""
+    changed_data: tuple[str, ...] = ()
+    """Those that are no code: equal machine code does not show what the kernel reads from them."""
+    same_root: bool = True
+    """Whether every file of the kernels folders is the same in both revisions; true in older records, which do not say."""
     same_code: bool | None = None
     """Whether both revisions launch the same machine code; None if unknown."""
     new_status: Status | None = None

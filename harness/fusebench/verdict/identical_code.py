@@ -24,10 +24,35 @@ def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
     return dict(new) == dict(old)
 
 
-def verdict_on_identical(change: Estimate | None) -> Verdict:
-    """The verdict on identical code: it passes, independent of the times."""
+def verdict_on_identical(change: Estimate | None, what: str = "machine code") -> Verdict:
+    """The verdict on identical code: it passes, independent of the times.
+
+    Args:
+        what: what is identical, in words.
+    """
     measured = f"; the measured {describe_change(change, 2)} is noise" if change is not None else ""
-    return Verdict(kind=VerdictKind.PASS, reason=f"identical machine code{measured}", change=change)
+    return Verdict(kind=VerdictKind.PASS, reason=f"identical {what}{measured}", change=change)
+
+
+def verdict_in_changed_folder(speed: Verdict, what: str, data: Sequence[str]) -> Verdict:
+    """The verdict on identical code where other files of the kernels folders differ, which the kernel may read.
+
+    A change of speed is undecided: its cause is not in the code.  Everything else stays as the times have it.
+
+    Args:
+        speed: the verdict by the times alone.
+        what: what is identical, in words.
+        data: changed files that the kernel may read.
+    """
+    if speed.kind is VerdictKind.PASS or speed.change is None:
+        return msgspec.structs.replace(speed, reason=f"identical {what}; {speed.reason}")
+    few = f"{', '.join(data[:3])}{', ...' if len(data) > 3 else ''}"
+    where = f"a file that the kernel reads ({few})" if data else "another file of the kernels folders"
+    reason = (
+        f"identical {what}, {describe_change(speed.change, 2)}: the difference lies in {where} or in the measurement; "
+        f"by times alone {speed.reason}"
+    )
+    return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
 
 
 def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:

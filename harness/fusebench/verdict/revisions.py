@@ -12,7 +12,7 @@ from ..store.comparison_record import ComparedKernel, RevisionPresence
 from .accuracy_change import with_accuracy
 from .conclusion import Conclusion, PairedComparison, conclude_all
 from .exit_status import exit_code_of
-from .identical_code import verdict_on_identical
+from .identical_code import verdict_in_changed_folder, verdict_on_identical
 from .noise_floor import noise_by_class, noise_near
 
 PENDING = Verdict(kind=VerdictKind.UNDECIDED, reason="the comparison has not ended")
@@ -28,9 +28,13 @@ def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair
     """
     noise = noise_by_class(aa_pairs)
     compared = {
-        place: PairedComparison(finding=one.finding, confirmation=one.confirmation, noise=noise_near(noise, _base_us(one), one.launches))
+        place: PairedComparison(
+            finding=one.finding,
+            confirmation=one.confirmation,
+            noise=noise_near(noise_by_class(_of_others(aa_pairs, one)) if identical(one) else noise, _base_us(one), one.launches),
+        )
         for place, one in enumerate(kernels)
-        if one.finding is not None and not identical(one)
+        if one.finding is not None and judged_by_times(one)
     }
     conclusions = dict(zip(compared, conclude_all(list(compared.values()), rate), strict=True))
     return [_with_verdict(one, conclusions.get(place)) for place, one in enumerate(kernels)]
@@ -54,6 +58,16 @@ def identical(one: ComparedKernel) -> bool:
     return one.presence is RevisionPresence.BOTH and (not one.changed_files or one.same_code is True)
 
 
+def judged_by_times(one: ComparedKernel) -> bool:
+    """Whether its times count: its code differs, or is not known, or the kernels folders differ, so that it may read something else."""
+    return not identical(one) or not one.same_root
+
+
+def _of_others(aa_pairs: Sequence[AAPair], one: ComparedKernel) -> list[AAPair]:
+    """The noise floor without the kernel's own comparison, behind which it would hide."""
+    return [pair for pair in aa_pairs if (pair.case, pair.kernel) != (one.case_key, one.kernel)]
+
+
 def _base_us(one: ComparedKernel) -> float:
     assert one.old_us is not None, "a kernel with a finding was timed"
     return one.old_us
@@ -69,12 +83,10 @@ def _verdict(one: ComparedKernel, conclusion: Conclusion | None) -> Verdict:
         return Verdict(kind=VerdictKind.ERROR, reason=one.reason)
     if one.presence is not RevisionPresence.BOTH or one.old_status in FAILED_STATUSES:
         return Verdict(kind=VerdictKind.INCOMPARABLE, reason=one.reason)
-    change = one.finding.change if one.finding is not None else None
     if not one.changed_files:
-        measured = verdict_on_identical(change)
-        return msgspec.structs.replace(measured, reason=measured.reason.replace("machine code", "source files", 1))
+        return _on_identical(one, conclusion, "source files")
     if one.same_code:
-        speed = verdict_on_identical(change)
+        speed = _on_identical(one, conclusion, "machine code")
     elif conclusion is not None:
         speed = conclusion.verdict
     elif one.verdict != PENDING:
@@ -84,3 +96,12 @@ def _verdict(one: ComparedKernel, conclusion: Conclusion | None) -> Verdict:
     else:
         return Verdict(kind=VerdictKind.INCOMPARABLE, reason=one.reason)
     return with_accuracy(speed, one.new_accuracy, one.old_accuracy, paired=True)
+
+
+def _on_identical(one: ComparedKernel, conclusion: Conclusion | None, what: str) -> Verdict:
+    if conclusion is None or one.finding is None:
+        return verdict_on_identical(one.finding.change if one.finding is not None else None, what)
+    # Without a changed file that it may read, an unclear comparison is an A/A comparison as any other.
+    if not one.changed_data and not one.finding.claims_change:
+        return verdict_on_identical(one.finding.change, what)
+    return verdict_in_changed_folder(conclusion.verdict, what, one.changed_data)

@@ -33,6 +33,57 @@ def test_kernels_of_identical_files_pass_whatever_their_times_and_two_of_them_sh
     assert sorted(task.kernel for task in bench.worker.checks) == [A, B], "one side's check says it for both"
 
 
+def in_head(bench: Bench, file: str, content: str) -> None:
+    """Write a file of head's kernels folder alone."""
+    path = bench.folder / "new" / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+
+
+def test_identical_code_that_is_slower_beside_a_changed_data_file_is_undecided_with_the_cause(bench: Bench, case: Case) -> None:
+    in_head(bench, "tables/repetitions", "9")
+    bench.worker.factors, bench.worker.same_code = {A: 3.28}, {A: True, B: True}
+    comparison = bench.run(case)
+    found = only(comparison)
+    assert (found.verdict.kind, comparison.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
+    assert found.verdict.reason.startswith("identical machine code, +22")
+    assert "the difference lies in a file that the kernel reads (tables/repetitions) or in the measurement" in found.verdict.reason
+    assert found.confirmation is not None
+    assert (only(comparison, B).verdict.kind, only(comparison, B).finding is None) == (VerdictKind.PASS, False), "timed, and as fast"
+    assert {pair.kernel for pair in comparison.aa_pairs} == {f"control ({A})"}, "it may read something else, so it shows no noise"
+
+
+def test_machine_code_that_became_faster_by_a_data_file_is_undecided_too(bench: Bench, case: Case) -> None:
+    in_head(bench, "tables/repetitions", "9")
+    bench.worker.factors, bench.worker.same_code = {A: 0.9}, {A: True, B: True}
+    assert only(bench.run(case)).verdict.kind is VerdictKind.UNDECIDED
+
+
+def test_a_data_file_that_changes_the_code_is_judged_by_its_times(bench: Bench, case: Case) -> None:
+    in_head(bench, "tables/tiles.json", "{}")
+    bench.worker.factors, bench.worker.same_code = {A: 1.015}, {A: False, B: True}
+    found = only(bench.run(case))
+    assert (found.verdict.kind, found.changed_files) == (VerdictKind.REGRESSION, ("tables/tiles.json",))
+
+
+def test_identical_files_that_are_slower_are_undecided_where_any_other_file_of_the_folder_differs(bench: Bench, case: Case) -> None:
+    """The other file is of Python, and no import leads to it; its kernel is timed as a sample of the noise."""
+    in_head(bench, "scale/other.py", "REPETITIONS = 9\n")
+    bench.worker.factors = {A: 1.5}
+    comparison = bench.run(case)
+    assert only(comparison).verdict.reason.startswith("identical source files, +49.97%")
+    assert "the difference lies in another file of the kernels folders or in the measurement" in only(comparison).verdict.reason
+    assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
+    assert only(comparison, B).verdict.kind is VerdictKind.PASS
+
+
+def test_identical_files_that_one_process_alone_finds_slower_pass(bench: Bench, case: Case) -> None:
+    in_head(bench, "scale/other.py", "REPETITIONS = 9\n")
+    bench.worker.factors, bench.worker.fresh_factors = {A: 1.5}, lambda process, arm: 1.0
+    found = only(bench.run(case))
+    assert (found.verdict.kind, "not repeated" in found.verdict.reason) == (VerdictKind.PASS, True)
+
+
 def test_which_identical_kernels_are_timed_changes_from_case_to_case(bench: Bench, case: Case) -> None:
     bench.options["kernel"] = "[abs]*"
     other = msgspec.structs.replace(case, name="other", params={"size": 5120})

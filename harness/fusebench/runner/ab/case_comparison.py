@@ -19,7 +19,7 @@ from ...store.comparison_record import ComparedCase, ComparedKernel
 from ...timing.coldness import require_emptied
 from ...timing.placement import CONTROL
 from ...verdict.conclusion import PROCESSES
-from ...verdict.revisions import identical
+from ...verdict.revisions import identical, judged_by_times
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
 from ..workers.interference import Worker
@@ -102,7 +102,7 @@ class CaseComparison:
             timer=self._context.pool.timer,
             seconds=seconds,
             skip_identical=not self._time_identical,
-            sampled=tuple(name for name in names if name in self._sampled),
+            sampled=tuple(pair.kernel for pair in ready if pair.kernel in self._sampled or pair.changed_data),
         )
         reply = self._ask(task, self._context.pool.native)
         if isinstance(reply, Failure):
@@ -121,7 +121,8 @@ class CaseComparison:
             if compared is not None:
                 times = {"new_us": compared.new_us, "old_us": compared.old_us}
                 found.note(name, **times, finding=compared.finding, launches=compared.launches)
-        aa_pairs = [aa_pair_of(unit.case.key, reply.compared.get(name)) for name in names if identical(found.kernels[name])]
+        equal = [name for name in names if identical(found.kernels[name]) and not found.kernels[name].changed_data]
+        aa_pairs = [aa_pair_of(unit.case.key, reply.compared.get(name)) for name in equal]
         control = control_aa_pair(unit.case.key, names[0], reply.samples, plan, self._looks)
         found.aa_pairs += [pair for pair in (*aa_pairs, control) if pair is not None]
         self._confirm(task)
@@ -171,7 +172,7 @@ class CaseComparison:
         claims = {
             name: one.finding
             for name, one in self.found.kernels.items()
-            if one.finding is not None and one.finding.claims_change and not identical(one)
+            if one.finding is not None and one.finding.claims_change and judged_by_times(one)
         }
         if not claims:
             return

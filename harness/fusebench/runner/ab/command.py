@@ -11,10 +11,11 @@ import msgspec
 
 from ...config import Project
 from ...registry import Collection, load_collection
+from ...registry.sources import root_differences
 from ...schema import Case, SamplingPlan
 from ...store.calibration_note import load_note
 from ...store.comparison_folder import write_comparison
-from ...store.comparison_record import Comparison
+from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
 from ...store.finding import runs_folder
 from ..context import MeasuringContext, Reporter
@@ -45,8 +46,20 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
     """How evidence about regressions is shown; None leaves it out."""
 
 
-def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcome[Comparison]:
+class IdenticalSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing to compare: every file of the kernels folders is the same in both revisions.
+
+    Suites, options and the measuring code are head's for both revisions, so that they never differ.
+    """
+
+    base: BaseRevision
+
+
+def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcome[Comparison] | IdenticalSource:
     """Compare every case, judge, and write the comparison. An interrupted comparison is written with its finished cases.
+
+    Without anything to compare nothing is measured and nothing is written, unless every kernel of identical code is to be timed, or a
+    kernel file of head does not load.
 
     Raises:
         UsageError: no base revision, or the folder takes no record.
@@ -62,6 +75,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         base, roots = request.base.resolve(project, collection.roots, scratch)
         for text in base.notes:
             reporter.note(text)
+        broken = {problem.op for problem in collection.problems} & ops_of(request.cases)
+        if not request.options.time_identical and not broken and root_differences(collection.roots, roots).none:
+            return IdenticalSource(base=base)
         # The device is held while it measures: compiling evidence needs none, and counters take it again.
         with hold(device, reporter, wait_s=request.wait_s) as warnings:
             revisions = Revisions(collection, load_collection(roots, entry_points=False))

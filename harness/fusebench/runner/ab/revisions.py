@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ...registry import Collection, Kernel, Op
 from ...registry.kernel import reason_not_runnable
-from ...registry.sources import changed_files, roots_from, source_digests
+from ...registry.sources import (
+    RootDifferences,
+    changed_files,
+    files_it_may_read,
+    is_data,
+    name_in_root,
+    root_differences,
+    roots_from,
+    source_digests,
+)
 from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
 from ...store.comparison_record import ComparedKernel, RevisionPresence
 from ...verdict.revisions import PENDING
@@ -28,7 +38,11 @@ class KernelPair(msgspec.Struct, frozen=True):
     base: Kernel | None
     presence: RevisionPresence
     changed: tuple[str, ...] = ()
-    """Files of the kernel that differ between the revisions."""
+    """Files that the kernel is made of or may read and that differ between the revisions."""
+    changed_data: tuple[str, ...] = ()
+    """The `changed` files that are no code: equal machine code does not show what is read from them."""
+    same_root: bool = True
+    """Whether every file of the kernels folders is the same in both revisions."""
     reason: str = ""
     """Why its times are not compared; empty if they are."""
     compared: bool = True
@@ -47,12 +61,24 @@ class KernelPair(msgspec.Struct, frozen=True):
         return kernel
 
 
+class _Changed(NamedTuple):
+    """Files by name."""
+
+    files: tuple[str, ...]
+    data: tuple[str, ...] = ()
+
+
 class Revisions:
     """The kernels of this checkout (head) and of the revision it is compared with (base)."""
 
     def __init__(self, head: Collection, base: Collection) -> None:
         self.head, self.base = head, base
-        self._changed: dict[str, tuple[str, ...]] = {}
+        self._changed: dict[str, _Changed] = {}
+
+    @cached_property
+    def differences(self) -> RootDifferences:
+        """The files that differ anywhere in the kernels folders."""
+        return root_differences(self.head.roots, self.base.roots)
 
     def kernel_pairs(self, case: Case, device: str, pattern: str | None = None) -> tuple[CaseKernels, list[KernelPair]]:
         """Head's kernels of the case, and every kernel of either revision that matches `pattern`, head's first."""
@@ -67,23 +93,41 @@ class Revisions:
         for name in [*head, *(name for name in base if name not in head)]:
             one, other = head.get(name), base.get(name)
             if one is None or other is None:
-                found.append(KernelPair(name, one, other, *_in_one_revision(one), compared=False))
+                presence, reason = _in_one_revision(one)
+                found.append(KernelPair(name, one, other, presence, reason=reason, compared=False))
                 continue
             changed = self._files(name, one, other)
             absent = reason_not_runnable(other, device, interpreter=True) or ""
             reason = difference or self._not_compared(unit, one, other, declined.get(name, ""), absent)
             why = reason or timeable(one, device) or timeable(other, device) or ""
-            found.append(KernelPair(name, one, other, RevisionPresence.BOTH, changed, why, compared=not reason))
+            found.append(
+                KernelPair(
+                    name,
+                    one,
+                    other,
+                    RevisionPresence.BOTH,
+                    changed.files,
+                    changed_data=changed.data,
+                    same_root=self.differences.none,
+                    reason=why,
+                    compared=not reason,
+                )
+            )
         return unit, found
 
-    def _files(self, name: str, head: Kernel, base: Kernel) -> tuple[str, ...]:
+    def _files(self, name: str, head: Kernel, base: Kernel) -> _Changed:
         if name not in self._changed:
-            roots = roots_from(head, self.head.roots), roots_from(base, self.base.roots)
-            if not (roots[0] and roots[1]):
-                self._changed[name] = (head.file,)  # nothing tells its files, so it counts as changed
-            else:
-                self._changed[name] = changed_files(source_digests(head, roots[0]), source_digests(base, roots[1]))
+            self._changed[name] = self._changed_files(head, base)
         return self._changed[name]
+
+    def _changed_files(self, head: Kernel, base: Kernel) -> _Changed:
+        roots = roots_from(head, self.head.roots), roots_from(base, self.base.roots)
+        if not (roots[0] and roots[1]):
+            return _Changed((head.file,))  # nothing tells its files, so it counts as changed
+        names = {*changed_files(source_digests(head, roots[0]), source_digests(base, roots[1]))}
+        for place, path in files_it_may_read(head, roots[0], self.differences):
+            names.add(name_in_root(path, first=self.head.roots[place] == roots[0][0]))
+        return _Changed(tuple(sorted(names)), tuple(sorted(filter(is_data, names))))
 
     def _not_compared(self, unit: CaseKernels, head: Kernel, base: Kernel, declined: str, absent: str) -> str:
         """`declined` and `absent`: why head's kernel does not run, and why base's cannot."""
@@ -117,6 +161,8 @@ def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> Compa
         role=pair.any_kernel.role,
         presence=pair.presence,
         changed_files=pair.changed,
+        changed_data=pair.changed_data,
+        same_root=pair.same_root,
         reason=undecided or pair.reason,
         verdict=verdict,
     )
@@ -184,7 +230,7 @@ def _type_name(kind: Any) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
-def _in_one_revision(head: Kernel | None) -> tuple[RevisionPresence, tuple[str, ...], str]:
+def _in_one_revision(head: Kernel | None) -> tuple[RevisionPresence, str]:
     if head is not None:
-        return RevisionPresence.NEW, (), "new: the base revision has no such kernel"
-    return RevisionPresence.REMOVED, (), "removed: only the base revision has it"
+        return RevisionPresence.NEW, "new: the base revision has no such kernel"
+    return RevisionPresence.REMOVED, "removed: only the base revision has it"
