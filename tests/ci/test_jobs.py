@@ -253,6 +253,16 @@ def test_a_runner_without_a_gpu_measures_nothing_and_no_gpu_is_told(script: Any,
     assert (found.exit_code, found.lines) == (3, ["scale: no GPU that is fit to measure (exit code 3): no NVIDIA driver"])
 
 
+def test_without_a_gpu_the_other_ops_do_not_wait_for_one_again(script: Any, repository: Project) -> None:
+    (repository.root / "kernels" / "shift").mkdir()
+    (repository.root / "kernels" / "shift" / "op.py").touch()
+    script.says("ab --static", document=compiled(**{"scale/fast@2": "spills", "shift/fast@1": "spills"}))
+    script.says("ab", exit=3, stdout="", stderr="error: GPU 0 is busy\n")
+    found = job(script, repository)
+    lines = ["scale: no GPU that is fit to measure (exit code 3): GPU 0 is busy", "shift: not compared, since no GPU is fit to measure"]
+    assert (found.exit_code, found.lines, len(script.calls)) == (3, lines, 2)
+
+
 def test_an_unknown_base_ends_the_job(script: Any, repository: Project) -> None:
     script.says("ab --static", exit=2, stdout="", stderr="error: --base: unknown\n")
     assert job(script, repository, base="nosuch").exit_code == 2

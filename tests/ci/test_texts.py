@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import typer
 
 from fusebench.ci.findings import Declarations, from_ab, from_gate, from_static, worst_first
 from fusebench.ci.steps import Step
 from fusebench.ci.texts import COMMENT_LIMIT, JobOutcome, annotate, comment, issue, junit, summary
+from fusebench.cli.ci_command import _leave
 from fusebench.config import Project
 from fusebench.report.escape import one_line
 
@@ -54,6 +57,31 @@ def test_the_worst_come_first_and_the_rest_are_counted(judgement: Row, declared:
     assert lines[-1] == "::notice title=fusebench::and 14 more: 13 regression, 1 undecided; see the job summary"
     assert [one.gating for one in worst_first(found.judged)][-1] is False
     assert "::notice file" in annotate(outcome([judgement(decides=False)]), declared)[0]
+
+
+def test_a_night_without_a_baseline_or_a_gpu_is_annotated(judgement: Row, declared: Declarations) -> None:
+    for code, rows in ((4, []), (3, [judgement()])):
+        shown = annotate(outcome(rows, exit_code=code, lines=["no baseline: keep one"]), declared)
+        assert shown[0] == "::error title=fusebench::no baseline: keep one"
+    assert annotate(outcome([], exit_code=0, lines=["nothing was timed"]), declared) == []
+
+
+def test_a_folder_that_stays_from_night_to_night_does_not_use_up_the_annotations(
+    judgement: Row, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fifty of one job, over steps that share the folder; the next job has its own fifty."""
+    found = outcome([judgement(case=f"c{index}") for index in range(30)])
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
+    def shown(run: str) -> int:
+        monkeypatch.setenv("GITHUB_RUN_ID", run)
+        with pytest.raises(typer.Exit):
+            _leave(found, project, tmp_path)
+        return capsys.readouterr().out.count("::")
+
+    first = shown("7")
+    assert [shown("7") for _ in range(5)] == [first] * 4 + [0]
+    assert (shown("8"), shown("7")) == (first, first)
 
 
 def test_a_job_has_fifty_annotations_over_all_its_steps(judgement: Row, declared: Declarations) -> None:

@@ -21,6 +21,7 @@ def test_every_form_can_be_written_from_the_record(
     keep(run_id="r1", cases=("flux_1024",))
     shown = fusebench("report", "r1", "--format", form)
     assert (shown.exit_code, shown.stdout.startswith(start)) == (0, True)
+    assert fusebench("report", "--format", form).stdout == shown.stdout, "the latest run unless one is named"
     written = fusebench("report", "r1", "--format", form, "--out", "deep/report.txt")
     assert (written.exit_code, written.stdout) == (0, "")
     # Links to raw data are relative to the page; on stdout, to the run's folder.

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from fusebench.pytest_plugin import require_histogram
+from fusebench.pytest_plugin import pytest_benchmark_scale_unit, require_histogram
 from helpers.pytest_session import TESTS, Session
 
 HEAVY = ("torch", "triton", "numpy", "scipy", "pandas", "pyarrow", "typer", "rich", "matplotlib")
@@ -53,3 +53,12 @@ def test_a_histogram_that_cannot_be_drawn_is_refused_before_the_first_test(monke
     with pytest.raises(pytest.UsageError, match=r"needs pygal, not installed here: pip install 'pytest-benchmark\[histogram\]'"):
         require_histogram(cast("Any", wanted))
     require_histogram(cast("Any", SimpleNamespace(getoption=lambda name, default: default)))
+
+
+def test_times_of_fusebench_are_shown_in_microseconds_unless_another_unit_is_asked_for() -> None:
+    ours, other = [{"extra_info": {"time_us": 5e4}}], [{"extra_info": {}}]
+    plain = cast("Any", SimpleNamespace(getoption=lambda name, default: default))
+    asked = cast("Any", SimpleNamespace(getoption=lambda name, default: "ms"))
+    assert pytest_benchmark_scale_unit(plain, "seconds", ours) == ("u", 1e6)
+    for config, unit, benchmarks in ((plain, "operations", ours), (plain, "seconds", other), (asked, "seconds", ours)):
+        assert pytest_benchmark_scale_unit(config, unit, benchmarks) is None, "pytest-benchmark chooses"

@@ -32,7 +32,7 @@ def test_one_test_per_kernel_and_case_with_figures_in_pytest_benchmarks_json(ses
     assert "speedup" not in split["extra_info"]
     assert stored["machine_info"]["fusebench"]["device"] == info["device"]
     assert plain["group"] == "scale:even"
-    for words in ("test", "speedup", "error x split", "scale/plain@1[even]"):
+    for words in ("Name (time in us)", "test", "speedup", "error x split", "scale/plain@1[even]"):
         assert words in done.stdout
 
     again = session("--fusebench-suite=scale", CPU, "-k", "plain and even", "--benchmark-compare", "--benchmark-columns=median")

@@ -151,7 +151,11 @@ def pull_request(
     else:
         margin = [] if settings.margin is None else ["--margin", f"{settings.margin:g}"]
         end = clock() + settings.budget_minutes * 60
+        unfit = False
         for op, selection in ops.items():
+            if unfit:
+                lines.append(f"{op}: not compared, since no GPU is fit to measure")
+                continue
             left = end - clock()
             if left < _LEAST_S:
                 codes.append(ExitCode.UNDECIDED)
@@ -162,6 +166,7 @@ def pull_request(
             limit = left + settings.wait_minutes * 60 + _AFTER_BUDGET_S
             step = steps.run(f"ab {op}", arguments, limit_s=limit) if wanted.recorded is None else _recorded_ab(steps, op, wanted.recorded)
             codes.append(_known(step.exit_code))
+            unfit = step.exit_code == ExitCode.DEVICE_UNFIT
             found = from_ab(step.document, wanted.base)
             judged += found
             device = (step.document or {}).get("device", device) if found else device

@@ -68,9 +68,8 @@ def annotate(outcome: JobOutcome, declarations: Declarations, used: int = 0) -> 
     """
     found = worst_first(outcome.judged)
     room = min(STEP_ANNOTATIONS, JOB_ANNOTATIONS - used)
-    lines = [
-        f"::error title={_title('fusebench')}::{annotation(line)}" for line in outcome.lines[:1] if outcome.exit_code not in (0, 1, 4, 5)
-    ]
+    unexplained = outcome.exit_code not in (0, 1, 4, 5) or (outcome.exit_code and not found)
+    lines = [f"::error title={_title('fusebench')}::{annotation(line)}" for line in outcome.lines[:1] if unexplained]
     space = max(room - len(lines), 0)
     shown = found if len(found) <= space else found[: max(space - 1, 0)]
     lines += [_annotation(one, declarations) for one in shown]

@@ -168,8 +168,11 @@ def _leave(outcome: JobOutcome, project: Project, out: Path) -> None:
     from ..report.escape import one_line
 
     outcome = msgspec.structs.replace(outcome, steps=[msgspec.structs.replace(step, document=None) for step in outcome.steps])
+    # Of the same job alone: its steps may share the folder, and a folder that stays from one night to the next must not use them up.
     counter = out / "annotations.count"
-    used = int(counter.read_text()) if counter.is_file() else 0
+    job = " ".join(os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB")).strip()
+    before, _, number = counter.read_text().rpartition(":") if counter.is_file() else ("", "", "")
+    used = int(number) if job and before == job else 0
     notes = texts.annotate(outcome, Declarations(project.root, project.kernels), used)
     files = {
         "summary.md": texts.summary(outcome),
@@ -177,7 +180,7 @@ def _leave(outcome: JobOutcome, project: Project, out: Path) -> None:
         "annotations.txt": "".join(f"{note}\n" for note in notes),
     }
     files["outcome.json"] = msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode() + "\n"
-    files[counter.name] = str(used + len(notes))
+    files[counter.name] = f"{job}:{used + len(notes)}"
     if outcome.job == "nightly" and outcome.exit_code in (1, 5):
         files["issue.md"] = texts.issue(outcome)
     else:

@@ -112,6 +112,13 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         machine_info["fusebench"] = machine_facts(config)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_benchmark_scale_unit(config: pytest.Config, unit: str, benchmarks: list[dict[str, Any]]) -> tuple[str, float] | None:
+    """Show times that fusebench measured in microseconds, unless --benchmark-time-unit asks for another unit."""
+    ours = any("time_us" in one.get("extra_info", ()) for one in benchmarks)
+    return ("u", 1e6) if ours and unit == "seconds" and config.getoption("benchmark_time_unit", None) is None else None
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if (found := known_measuring(config)) is not None:
         from .summary import show
