@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from fusebench.accuracy import metrics
-from fusebench.accuracy.metrics import ErrorMetrics, compare, merge
+from fusebench.accuracy import comparison
+from fusebench.accuracy.comparison import compare
+from fusebench.accuracy.metrics import ErrorMetrics, merge
 
 NAN, INF = float("nan"), float("inf")
 
@@ -33,7 +34,7 @@ def test_chunks_give_the_sums_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     output = reference.float().bfloat16()
     output[7, 1, 2] = NAN
     whole = compare(output, reference)
-    monkeypatch.setitem(metrics._CHUNK, "cpu", 50)
+    monkeypatch.setitem(comparison._CHUNK, "cpu", 50)
     parts = compare(output, reference)
     for name in ("elements", "rows", "max", "inexact", "outward", "mismatches", "first_mismatches"):
         assert getattr(parts, name) == getattr(whole, name)

@@ -3,6 +3,7 @@
 from .contracts import judge_bitwise, judge_close
 from .gate import check_kernel
 from .memory import Placed, place
-from .metrics import ErrorMetrics, compare, merge
+from .comparison import compare
+from .metrics import ErrorMetrics, merge
 
 __all__ = ["ErrorMetrics", "Placed", "check_kernel", "compare", "judge_bitwise", "judge_close", "merge", "place"]

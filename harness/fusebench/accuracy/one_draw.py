@@ -15,7 +15,8 @@ from .contracts import judge_bitwise, judge_close
 from .draws import Special, keep_in_range, plant
 from .execution import place_at_random, run_guarded, run_plain, shares_memory
 from .memory import Placed
-from .metrics import ErrorMetrics, compare
+from .comparison import compare
+from .metrics import ErrorMetrics
 
 LOOSE_TOLERANCE = 5e-2
 """Absolute and relative tolerance of other harnesses for bfloat16 kernels: reported, never the gate."""
