@@ -66,9 +66,9 @@ class Reference:
         """
         if values.dtype != torch.float64:
             raise ValueError(f"an output is compared with a float64 reference, got {values.dtype} {tuple(values.shape)}")
-        self.values, self.dtype = values, dtype
+        self.values, self.dtype = values.contiguous(), dtype
         width = values.shape[-1] if values.dim() else 1
-        self._rows = values.reshape(-1, width) if values.numel() else values.reshape(0, max(1, width))
+        self._rows = self.values.reshape(-1, width) if values.numel() else values.reshape(0, max(1, width))
         step = max(1, _CHUNK.get(values.device.type, _CHUNK["cpu"]) // self._rows.shape[1])
         self._slices = [slice(first, min(first + step, len(self._rows))) for first in range(0, len(self._rows), step)]
         self._per_channel = self._inverse_channel_rms() if len(self._rows) >= _CHANNEL_ROWS else None
@@ -89,8 +89,8 @@ class Reference:
             ValueError: shape or dtype is not that of the reference.
         """
         if output.shape != self.values.shape or output.dtype != self.dtype:
-            due, found = f"{self.dtype} {tuple(self.values.shape)}", f"{output.dtype} {tuple(output.shape)}"
-            raise ValueError(f"this float64 reference is one of outputs {due}, got {found}")
+            due, got = f"{self.dtype} {tuple(self.values.shape)}", f"{output.dtype} {tuple(output.shape)}"
+            raise ValueError(f"this float64 reference is one of outputs {due}, got {got}")
         rows = output.detach().reshape(self._rows.shape)
         beside = tolerated.detach().reshape(self._rows.shape) if tolerated is not None else None
         pending = [(piece, self._plain_sums(rows, piece)) for piece in self._pieces]
@@ -101,7 +101,7 @@ class Reference:
                 found.append(self._by_element(rows, beside, numbers))
                 continue
             known = {"elements": (len(numbers) - len(piece.odd)) * rows.shape[1], "rows": len(numbers) - len(piece.odd)}
-            found.append(self._metrics(known | sums | piece.sums))
+            found.append(self._metrics({**known, **sums, **piece.sums}))
             if piece.odd:
                 found.append(self._by_element(rows, beside, piece.odd))
         return merge(found)
@@ -113,7 +113,8 @@ class Reference:
             if not finite:
                 sums[place] = _column_squares(self._rows[self._slices[place]].nan_to_num(0.0, 0.0, 0.0))
         squares = sums.sum(0)
-        return torch.where(squares > 0, (squares / len(self._rows)).rsqrt(), 0.0)
+        inverse: torch.Tensor = torch.where(squares > 0, (squares / len(self._rows)).rsqrt(), 0.0)
+        return inverse
 
     def _cut(self) -> list[_Piece]:
         if not self._slices:
@@ -131,7 +132,7 @@ class Reference:
 
     def _within(self, part: slice, rows: Sequence[int]) -> torch.Tensor:
         """Numbers of `rows` counted from the first row of `part`."""
-        return torch.tensor(rows, device=self._rows.device) - part.start
+        return torch.tensor([row - part.start for row in rows], device=self._rows.device)
 
     def _plain_sums(self, rows: torch.Tensor, piece: _Piece) -> dict[str, torch.Tensor]:
         """The figures that depend on the output, of all rows of `piece` but the odd ones."""
@@ -221,19 +222,22 @@ def _reference_sums(reference: torch.Tensor, dtype: torch.dtype, per_channel: to
 def _difference(output: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """`output - reference` in float64."""
     if output.device.type == "cpu":
-        return output.to(torch.float64).sub_(reference)  # twice as fast as subtraction that converts
+        wide: torch.Tensor = output.to(torch.float64)
+        return wide.sub_(reference)  # twice as fast as subtraction that converts
     return torch.sub(output, reference)  # one pass
 
 
 def _squares(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(tensor).square()
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor)
+    return norm.square()
 
 
 def _column_squares(tensor: torch.Tensor) -> torch.Tensor:
     """`[width]`: the sum of squares of each column."""
     if tensor.device.type == "cpu":
         return tensor.square().sum(0)  # 5 to 30 times as fast there as the norm of columns
-    return torch.linalg.vector_norm(tensor, dim=0).square_()
+    norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=0)
+    return norms.square_()
 
 
 def _relative(error: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

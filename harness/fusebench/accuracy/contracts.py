@@ -149,14 +149,25 @@ def judge_bitwise(output: torch.Tensor, other: torch.Tensor) -> BitAgreement:
     """
     if output.shape != other.shape or output.dtype != other.dtype:
         raise ValueError(f"cannot compare bits of {output.dtype} {tuple(output.shape)} with those of {other.dtype} {tuple(other.shape)}")
-    different = as_bits(output) != as_bits(other)
-    count = int(torch.count_nonzero(different))
-    if count and output.is_floating_point():
-        different &= ~(torch.isnan(output) & torch.isnan(other))
-        count = int(torch.count_nonzero(different))
+    different, count = _different(output, other)
     if not count:
         return BitAgreement(output.numel(), output.numel())
     first = int(different.flatten().nonzero()[0])
     values = (float(tensor.flatten()[first]) for tensor in (output, other))
     text = "{} is {:.9g}, not {:.9g}".format(position(first, output.shape), *values)
     return BitAgreement(output.numel(), output.numel() - count, text)
+
+
+def equal_elements(output: torch.Tensor, other: torch.Tensor) -> int:
+    """The number of equal elements of two tensors of one shape and dtype, as `judge_bitwise` counts them."""
+    return output.numel() - _different(output, other)[1]
+
+
+def _different(output: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A mask of the elements that differ, and their number."""
+    different = as_bits(output) != as_bits(other)
+    count = int(torch.count_nonzero(different))
+    if count and output.is_floating_point():
+        different &= ~(torch.isnan(output) & torch.isnan(other))
+        count = int(torch.count_nonzero(different))
+    return different, count

@@ -15,13 +15,14 @@ import torch
 from ..errors import KernelDeclarationError
 from ..registry.kernel import Kernel
 from ..registry.launching import interpreting
-from ..registry.op import Buffers, Op
+from ..registry.op import Op
 from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
-from .draws import MAGNITUDES, MOST_DRAWS, Special, is_small, special_draws
+from .draws import MAGNITUDES, MOST_DRAWS, Special
 from .metrics import ErrorMetrics, merge
 from .one_draw import Drawing
 from .pool import Pool
+from .shared_draws import Draws, DrawStore, room_on
 
 _CONFIRM_FACTORS = (4, 16)
 """Multiples of the first judgement's draws, each judged again.  A bfloat16 kernel that rounds as often as the split chain, but elsewhere,
@@ -45,6 +46,7 @@ def check_kernel(
     seed: int | None = None,
     rows: int | None = None,
     on_draw: OnDraw | None = None,
+    store: DrawStore | None = None,
 ) -> Accuracy:
     """Judge `kernel` on `params` by its contract; a kernel of a part of the op by that part's reference and split chain.
 
@@ -56,6 +58,7 @@ def check_kernel(
         rows: check the case shrunk to that many tokens (`Op.shrink`), for interpreters; to more where tokens have so few elements that
             bias would need hundreds of draws.
         on_draw: progress.
+        store: where draws are kept for checks of other kernels on this case with the same `seed`.
 
     Returns:
         The result; `passed` is False with a `reason` that names the defect, its place and its magnitude.
@@ -68,8 +71,13 @@ def check_kernel(
         op, split = kernel.part.op_of(op), split.of_part(kernel.part)
     checked, tokens = (params, None) if rows is None else _shrink(op, params, rows)
     seed = secrets.randbits(32) if seed is None else seed
-    check = _Check(kernel, op, checked, split=split, others=others or {}, device=device, seed=seed, on_draw=on_draw)
+    room = room_on(device) if store is not None else 0
+    case = (op.name, repr(checked), device, seed)
+    shared = (store or DrawStore()).of(case, kernel.part, lambda: Draws(op, checked, split=split, device=device, seed=seed, room=room))
+    check = _Check(kernel, op, checked, split=split, others=others or {}, device=device, draws=shared, on_draw=on_draw)
     reason = check.run()
+    if shared.overwritten():
+        reason = reason or "it writes far outside of its buffers: inputs and references that the check keeps for other kernels have changed"
     return check.result(reason, tokens=tokens)
 
 
@@ -114,15 +122,15 @@ class _Check:
         split: Kernel,
         others: Mapping[str, Kernel],
         device: torch.device,
-        seed: int,
+        draws: Draws,
         on_draw: OnDraw | None,
     ) -> None:
         self.contract = kernel.contract_for(params)
         self.interpreted = kernel.language is Language.TRITON and interpreting()
         self.names = op.outputs_of(params)
-        self.seed, self.on_draw = seed, on_draw
+        self.draws_of_case, self.on_draw = draws, on_draw
         target = _bitwise_target(kernel, self.contract, split, others)
-        self.drawing = Drawing(kernel, op, params, split=split, target=target, device=device, seed=seed)
+        self.drawing = Drawing(kernel, op, params, draws=draws, split=split, target=target, device=device)
         self.pools: dict[float, Pool] = {}
         self.draws = self.planned = self.compared = self.equal_to_split = 0
         self.loose = True
@@ -132,8 +140,7 @@ class _Check:
         self.planned = len(MAGNITUDES)
         for magnitude in MAGNITUDES:
             pool = self.pools[magnitude] = Pool(self.names, self.contract)
-            buffers = self.drawing.inputs(magnitude)
-            reason = self._draw_unit(pool, buffers) if magnitude == 1.0 else self._draw(pool, magnitude, buffers)
+            reason = self._draw_unit(pool) if magnitude == 1.0 else self._draw(pool, magnitude)
             if not reason:
                 reason = self._extend(pool, magnitude, self._draws_for_bias(pool, magnitude))
             if not reason:
@@ -142,17 +149,13 @@ class _Check:
                 return f"at input magnitude {magnitude:g}: {reason}"
         return ""
 
-    def _draw_unit(self, pool: Pool, buffers: Buffers) -> str:
+    def _draw_unit(self, pool: Pool) -> str:
         """One plain draw and the draws with special values or, where inputs are large, special values in the only draw."""
-        planted = special_draws(buffers)
-        if len(planted) > 1 or is_small(buffers):
-            if reason := self._draw(pool, 1.0, buffers):
-                return reason
-            buffers = self.drawing.inputs(1.0)
-        self.planned += pool.draws + len(planted) - 1
-        for number, kinds in enumerate(planted):
-            if reason := self._draw(pool, 1.0, buffers if number == 0 else self.drawing.inputs(1.0), kinds):
-                return f"with rows of {', '.join(kinds)} planted: {reason}"
+        planted = self.draws_of_case.unit_specials()
+        self.planned += len(planted) - 1
+        for kinds in planted:
+            if reason := self._draw(pool, 1.0, kinds):
+                return f"with rows of {', '.join(kinds)} planted: {reason}" if kinds else reason
         return ""
 
     def _draws_for_bias(self, pool: Pool, magnitude: float) -> int:
@@ -166,13 +169,13 @@ class _Check:
         self.planned += max(0, draws - pool.draws)
         while pool.draws < draws:
             # An interpreter has no races, and the draw before has shown unwritten memory: these draws are for statistics.
-            if reason := self._draw(pool, magnitude, self.drawing.inputs(magnitude), twice=not self.interpreted):
+            if reason := self._draw(pool, magnitude, twice=not self.interpreted):
                 return reason
         return ""
 
-    def _draw(self, pool: Pool, magnitude: float, buffers: Buffers, specials: tuple[Special, ...] = (), *, twice: bool = True) -> str:
-        """One draw on `buffers`, added to `pool`; it returns the reason of a failure that no pooling can excuse."""
-        drawn = self.drawing.draw(magnitude, buffers, specials, twice=twice)
+    def _draw(self, pool: Pool, magnitude: float, specials: tuple[Special, ...] = (), *, twice: bool = True) -> str:
+        """The next draw, added to `pool`; it returns the reason of a failure that no pooling can excuse."""
+        drawn = self.drawing.draw(magnitude, specials, twice=twice)
         if not drawn.outputs:
             return drawn.reason
         pool.add(drawn.outputs)
@@ -245,7 +248,7 @@ class _Check:
             within_loose_tolerance=self.loose and bool(self.compared),
             draws=self.draws,
             elements=self.compared,
-            seed=self.seed,
+            seed=self.draws_of_case.seed,
             tokens=tokens,
             interpreted=self.interpreted,
             reason=reason,

@@ -1,9 +1,9 @@
-"""One draw of a check: fresh inputs, the kernel run guarded on them, and its errors beside the split chain's."""
+"""One draw of a check: the kernel run guarded on its inputs, and its errors beside the split chain's."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,12 @@ import torch
 
 from ..registry.kernel import Kernel
 from ..registry.op import Buffers, Op
-from .contracts import judge_bitwise, judge_close
-from .draws import Special, keep_in_range, plant
+from .contracts import equal_elements, judge_bitwise, judge_close
+from .draws import MAGNITUDES, Special
 from .execution import place_at_random, run_guarded, run_plain, shares_memory
 from .memory import Placed
-from .comparison import compare
 from .metrics import ErrorMetrics
+from .shared_draws import Draw, Draws
 
 LOOSE_TOLERANCE = 5e-2
 """Absolute and relative tolerance of other harnesses for bfloat16 kernels: reported, never the gate."""
@@ -46,35 +46,29 @@ class Drawn:
 
 
 class Drawing:
-    """Draws inputs of one case at random, and runs a kernel on them."""
+    """Runs a kernel on draws of one case."""
 
     def __init__(
-        self, kernel: Kernel, op: Op, params: Any, *, split: Kernel, target: Kernel | None, device: torch.device, seed: int
+        self, kernel: Kernel, op: Op, params: Any, *, draws: Draws, split: Kernel, target: Kernel | None, device: torch.device
     ) -> None:
-        """`target`: the kernel that this one promises to equal bit for bit, or None.  `seed`: of all draws."""
+        """`target`: the kernel that this one promises to equal bit for bit, or None."""
         self._kernel, self._op, self._params = kernel, op, params
-        self._split, self._target, self._device = split, target, device
+        self._draws, self._split, self._target, self._device = draws, split, target, device
         self._names = op.outputs_of(params)
-        self._rng = random.Random(seed)
-        self._generator = torch.Generator(device=device).manual_seed(seed)
+        self._rng = random.Random(draws.seed)
+        self._numbers = dict.fromkeys(MAGNITUDES, 0)
         self._placed: Placed | None = None
 
-    def inputs(self, magnitude: float) -> Buffers:
-        """Fresh inputs of this magnitude."""
-        buffers = self._op.buffers(self._params, device=self._device, generator=self._generator, magnitude=magnitude)
-        keep_in_range(buffers)
-        return buffers
-
-    def draw(self, magnitude: float, buffers: Buffers, specials: tuple[Special, ...], *, twice: bool) -> Drawn:
-        """Run references and kernel on `buffers`, which are overwritten where `specials` are planted; the kernel runs `twice` or once.
+    def draw(self, magnitude: float, specials: tuple[Special, ...], *, twice: bool) -> Drawn:
+        """Run the kernel `twice` or once on the next draw of `magnitude`, in which `specials` are planted.
 
         Raises:
             KernelDeclarationError: an op's arguments copy their buffers.
             Exception: any error of the kernel.
         """
-        plant(buffers, specials, self._rng)
-        reference = self._op.reference(self._params, self._op.arguments(self._params, buffers))
-        split = run_plain(self._split, self._op, self._params, buffers)
+        draw = self._draws.draw(magnitude, self._numbers[magnitude], specials)
+        self._numbers[magnitude] += 1
+        buffers, split = draw.buffers, draw.split
         # The first call is the timed code as it is, on other values at the addresses of the draw before: it shows a result kept by address.
         # The second call, elsewhere in memory and under poison, must give the same bits: an error that moves is a race or a read of
         # unwritten memory.
@@ -85,33 +79,35 @@ class Drawing:
         if first.faults:
             return Drawn("; ".join(first.faults))
         reasons = []
+        returned = [*first.outputs]
         if twice:
             elsewhere = place_at_random(buffers, self._device, self._rng)
             second = run_guarded(self._kernel, self._op, self._params, elsewhere, expected=split, intercept=True)
             if second.faults:
                 return Drawn("; ".join(second.faults))
             reasons = self._compare_runs(first.outputs, second.outputs)
+            returned += second.outputs
         if self._target is not None:
             reasons += self._compare_with_target(self._target, first.outputs, split, buffers)
-        errors = self._errors(first.outputs, split, reference, look_loosely=magnitude == 1.0)
+        errors = self._errors(first.outputs, draw, look_loosely=magnitude == 1.0)
         reasons += [
             f"output {name!r}: {judge_close(one.kernel, one.kernel, 1.0, 0.0)}" for name, one in errors.items() if one.kernel.mismatches
         ]
+        if not self._op.in_place:
+            _wipe(returned)
         return Drawn("; ".join(reasons), errors)
 
-    def _errors(
-        self, outputs: Sequence[torch.Tensor], split: Sequence[torch.Tensor], reference: Mapping[str, torch.Tensor], *, look_loosely: bool
-    ) -> dict[str, OutputErrors]:
+    def _errors(self, outputs: Sequence[torch.Tensor], draw: Draw, *, look_loosely: bool) -> dict[str, OutputErrors]:
         return {
             name: OutputErrors(
-                kernel=compare(output, reference[name], tolerated=due),
-                split=compare(due, reference[name]),
+                kernel=draw.references[name].errors(output, tolerated=due),
+                split=draw.split_errors[name],
                 dtype=output.dtype,
                 elements=output.numel(),
-                equal_to_split=judge_bitwise(output, due).equal,
-                within_loose_tolerance=not look_loosely or _within_loose_tolerance(output, reference[name]),
+                equal_to_split=equal_elements(output, due),
+                within_loose_tolerance=not look_loosely or _within_loose_tolerance(output, draw.references[name].values),
             )
-            for name, output, due in zip(self._names, outputs, split, strict=True)
+            for name, output, due in zip(self._names, outputs, draw.split, strict=True)
         }
 
     def _compare_runs(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[str]:
@@ -140,6 +136,13 @@ class Drawing:
                     f"{agreement.elements} elements differ, first {agreement.first_difference}"
                 )
         return reasons
+
+
+def _wipe(outputs: Sequence[torch.Tensor]) -> None:
+    """Overwrite outputs that were judged: the next kernel is checked on the same draws, and may be given their memory."""
+    for output in outputs:
+        if output.is_floating_point():
+            output.detach().fill_(torch.nan)
 
 
 def _within_loose_tolerance(output: torch.Tensor, reference: torch.Tensor) -> bool:

@@ -160,6 +160,16 @@ def test_both_workers_work_at_the_same_time_and_results_keep_the_kernels_order(b
     )
 
 
+def test_all_kernels_of_a_case_get_one_seed_which_the_next_check_does_not_get(both: Any) -> None:
+    native, interpreter = Answering(Checked(accuracy=RIGHT)), Answering(Checked(accuracy=RIGHT))
+    both(native, interpreter)
+    both(native, interpreter)
+    seeds = [task.seed for task in (*native.tasks, *interpreter.tasks)]
+    assert None not in seeds
+    assert len(seeds) == 6
+    assert len(set(seeds)) == 2
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceUnfitError("planted")], ids=lambda error: type(error).__name__)
 def test_what_ends_one_workers_checks_does_not_wait_for_the_others(both: Any, error: BaseException) -> None:
     class Ending(Meeting):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -81,11 +82,14 @@ def check_all(
 ) -> list[Result]:
     """Put every runnable kernel of the case through the gate, in their order; the two workers work at the same time.
 
-    `on_progress`, and `on_checked` with a kernel and the seconds that its check took (compilation included), are called from two threads.
+    All are checked on the same draws, which a worker computes once.  `on_progress`, and `on_checked` with a kernel and the seconds that its
+    check took (compilation included), are called from two threads.
 
     Raises:
         DeviceUnfitError: as `check`.
     """
+
+    seed = _drawn(seed)
 
     def timed(kernel: Kernel) -> Result:
         began = time.monotonic()
@@ -157,10 +161,14 @@ def check_cases(
         if count == 0:
             on_case(place, [])
 
+    seeds = [_drawn(seed) for _ in cases]
+
     def work(place: int, share: Sequence[Kernel]) -> None:
         case = cases[place]
         with _borrowed(pool) as workers:
-            results = [check(workers, case, kernel, seed=seed, on_progress=lambda progress: show(case, progress)) for kernel in share]
+            results = [
+                check(workers, case, kernel, seed=seeds[place], on_progress=lambda progress: show(case, progress)) for kernel in share
+            ]
         arrived(place, results)
 
     jobs = max(1, min(jobs, len(pieces)))
@@ -183,6 +191,11 @@ def check_cases(
             for workers in everyone:
                 workers.interrupt()
             raise
+
+
+def _drawn(seed: int | None) -> int:
+    """The seed of a case's draws: `seed`, or a fresh one."""
+    return secrets.randbits(32) if seed is None else seed
 
 
 @contextmanager

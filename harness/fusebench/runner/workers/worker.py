@@ -40,6 +40,7 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
+    from ...accuracy.shared_draws import DrawStore
     from ...timing.arm import Arm
     from ...timing.placement import ArmSpec
 
@@ -102,6 +103,8 @@ class _Worker:
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
         self.case_key = ""
+        self.draws: DrawStore | None = None
+        """Draws that the checks of a case's kernels share; None where there are none."""
         if setup.timer and self.device.type == "cuda":
             self._start_timer()
 
@@ -131,6 +134,7 @@ class _Worker:
         try:
             if isinstance(task, CheckTask):
                 return self._check(task)
+            self.draws = None
             measured = self._measure(task)
             self._return_memory()
             around = time.monotonic() - began - measured.seconds
@@ -138,6 +142,7 @@ class _Worker:
         except (TimerError, InvalidSamplesError) as error:
             return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
+            self.draws = None  # it may have written anywhere before it failed
             reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))
             return Failure(status=_status_of(error), reason=reason, kernel=read_name(self.calling))
 
@@ -172,9 +177,11 @@ class _Worker:
 
     def _check(self, task: CheckTask) -> Checked:
         from ...accuracy.gate import check_kernel
+        from ...accuracy.shared_draws import DrawStore
 
         kernel, revision = self._kernel(task.kernel)
         op, params = self._case(task.case)
+        self.draws = self.draws or DrawStore()
         accuracy = check_kernel(
             kernel,
             op,
@@ -184,6 +191,7 @@ class _Worker:
             device=self.device,
             seed=task.seed,
             rows=task.rows,
+            store=self.draws,
             on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
         )
         return Checked(accuracy=accuracy)
