@@ -26,6 +26,8 @@ from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 
 if TYPE_CHECKING:
+    from ..config import Project
+    from ..runner.ab.command import IdenticalSource
     from ..runner.session import Outcome
     from ..schema import SamplingPlan
     from ..stats.sequential import Plan
@@ -111,31 +113,42 @@ def ab(
     Exit codes: 0 pass or improvement, 1 regression of speed or accuracy, 4 undecided, 5 a kernel of this checkout failed.
     """
     from ..device import resolve_device
-    from ..device.environment import git_state
     from ..device.toolchain import require_torch_for
-    from ..report.ab import ab_document, identical_document, identical_line, print_ab
-    from ..runner.ab.command import ComparisonRequest, IdenticalSource, measure_comparison
-    from ..runner.ab.strategy import ComparisonOptions, default_looks
-    from ..runner.evidence.base_checkout import BaseChoice
-    from ..runner.run.strategy import default_plan
+    from ..store.files import require_writable
     from ..timing.select import require_timer
-    from .shared.evidence_work import evidence_tools
-    from .shared.output import console, print_json
-    from .shared.progress import make_reporter
-    from .shared.selection import resolve_selection
-    from .shared.static_work import StaticOptions, compare_static
+    from .shared.selection import resolve_selection, with_kernels
 
     if (base is None) == (base_kernels is None):
         raise UsageError("say what to compare with: --base REF (a commit, branch or tag), or --base-kernels DIR, and not both")
-    choice = BaseChoice(ref=base, exact=exact, folder=base_kernels)
     if static:
-        chosen = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
+        from ..runner.evidence.base_checkout import BaseChoice
+        from .shared.static_work import StaticOptions, compare_static
+
+        choice = BaseChoice(ref=base, exact=exact, folder=base_kernels)
+        chosen = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
         raise typer.Exit(compare_static(chosen, choice, StaticOptions(kernel, arch, margin, allow_incomparable, jobs, no_cache, json)))
     require_timer(timer)
-    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
+    if out is not None:
+        require_writable(out, instead="name another with --out DIR")
+
+    from ..runner.evidence.base_checkout import BaseChoice
+
+    choice = BaseChoice(ref=base, exact=exact, folder=base_kernels)
+    choice.require(selection.project)
+
+    from ..report.ab import ab_document, print_ab
+    from ..runner.ab.command import ComparisonRequest, IdenticalSource, measure_comparison
+    from ..runner.ab.strategy import ComparisonOptions, default_looks
+    from ..runner.run.strategy import default_plan
+    from .shared.evidence_work import evidence_tools
+    from .shared.output import console, print_json
+    from .shared.progress import make_reporter
+
+    selection = with_kernels(selection)
     request = ComparisonRequest(
         project=selection.project,
         collection=selection.collection,
@@ -155,10 +168,7 @@ def ab(
     )
     outcome = measure_comparison(request, make_reporter())
     if isinstance(outcome, IdenticalSource):
-        if json:
-            print_json(identical_document(outcome.base, target.name, git_state(selection.project.root, {})))
-        else:
-            typer.echo(identical_line(outcome.base))
+        _print_identical(outcome, target.name, selection.project, json=json)
         raise typer.Exit(ExitCode.PASS)
     _write_report(outcome)
     if outcome.interruption is not None:
@@ -170,6 +180,17 @@ def ab(
         print_ab(outcome.record, console())
         typer.echo(f"run: {outcome.folder}")
     raise typer.Exit(ExitCode(outcome.record.exit_code))
+
+
+def _print_identical(outcome: IdenticalSource, device: str, project: Project, *, json: bool) -> None:
+    from ..device.environment import git_state
+    from ..report.ab import identical_document, identical_line
+    from .shared.output import print_json
+
+    if json:
+        print_json(identical_document(outcome.base, device, git_state(project.root, {})))
+    else:
+        typer.echo(identical_line(outcome.base))
 
 
 def _write_report(outcome: Outcome[Comparison]) -> None:

@@ -46,31 +46,33 @@ def bench(
     The first function marked with `@fusebench.benchmark(inputs=...)` is the one that the others are compared with.  Outputs are checked
     against `reference=`, or against the first function in float64.  No project, op or suite is needed; the run is written as `run` does.
     """
-    import msgspec
-
     from ..config import find_project
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..errors import UsageError
     from ..registry import load_collection
-    from ..runner.run.command import RunRequest, measure_run
-    from ..runner.run.strategy import RunOptions, default_plan
     from ..timing.select import require_timer
-    from ..verdict.margin_rule import MarginRule
-    from .run_command import command_line, show_run
-    from .shared.progress import make_reporter
 
     require_timer(timer)
     if not file.is_file() or file.suffix != ".py":
         raise UsageError(f"found {file}, expected a Python file whose functions are marked with `@fusebench.benchmark`; give its path")
+    target = resolve_device(device)
+    require_timer(timer, target.kind)
+    require_torch_for(target)
+
+    import msgspec
+
+    from ..runner.run.command import RunRequest, measure_run
+    from ..runner.run.strategy import RunOptions, default_plan
+    from ..verdict.margin_rule import MarginRule
+    from .run_command import command_line, show_run
+    from .shared.progress import make_reporter
+
     collection = load_collection([file], entry_points=False, operators=False)
     if collection.problems:
         raise UsageError(str(collection.problems[0]))
     (op,) = collection.ops.values()
     cases = cases_of(op, size or ())
-    target = resolve_device(device)
-    require_timer(timer, target.kind)
-    require_torch_for(target)
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }

@@ -132,24 +132,26 @@ def calibrate(
     if join:
         _join(context, join, json)
         return
-    import msgspec
-
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.ab.strategy import default_looks
-    from ..runner.calibrate.command import CalibrationRequest, measure_calibration
-    from ..runner.calibrate.targets import built_in_targets
-    from ..runner.calibrate.visit import CalibrationOptions
-    from ..runner.run.strategy import default_plan
     from ..timing.select import require_timer
-    from ..verdict.conclusion import PROCESSES
-    from .shared.progress import make_reporter
 
     require_timer(timer)
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
     selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
+
+    import msgspec
+
+    from ..runner.ab.strategy import default_looks
+    from ..runner.calibrate.command import CalibrationRequest, measure_calibration
+    from ..runner.calibrate.targets import built_in_targets
+    from ..runner.calibrate.visit import CalibrationOptions
+    from ..runner.run.strategy import default_plan
+    from ..verdict.conclusion import PROCESSES
+    from .shared.progress import make_reporter
+
     targets = [*built_in_targets(target.kind, built_in.ways), *selected]
     if not targets:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
@@ -226,9 +228,11 @@ def _selected(
         if device_kind != "cuda" or SUITE not in suite_names(project):
             return [], project, ()
         suite = [SUITE]
-    from ..runner.calibrate.targets import targets_of
     from .shared.selection import resolve_selection
 
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+
+    from ..runner.calibrate.targets import targets_of
+
     found = targets_of(selection.collection, selection.cases, device_kind, kernel)
     return found, selection.project, selection.collection.roots

@@ -51,15 +51,18 @@ def check(
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
+    from .shared.selection import resolve_selection, with_kernels
+
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
+    target = resolve_device(device)
+    require_torch_for(target)
+
     from ..runner.case_kernels import CaseKernels, case_kernels, split_reference
     from ..runner.workers.checking import check_cases, default_jobs
     from .shared.output import print_json, print_table
     from .shared.progress import make_reporter
-    from .shared.selection import resolve_selection
 
-    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
-    target = resolve_device(device)
-    require_torch_for(target)
+    selection = with_kernels(selection)
     units = [case_kernels(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
     for unit in units:
         split_reference(selection.collection, unit.op)

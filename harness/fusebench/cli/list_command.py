@@ -109,48 +109,52 @@ def _cases(request: _Request) -> Answer:
 
 
 def _kernels(request: _Request) -> Answer:
-    from .shared.listing import kernel_rows, support_rows
+    from .shared.listing import ListedKernels, kernel_rows, support_rows
     from .shared.selection import load_project, resolve_selection
 
+    device = _device_kind(request.device)
     selection, refused = None, tuple[str, ...]()
     if request.suite or request.case:
         selection = resolve_selection(
-            suite=request.suite, op=request.op, kernel=request.kernel, case=request.case, kernels=request.kernels, all_suites=True
+            suite=request.suite, op=request.op, case=request.case, kernels=request.kernels, load_kernels=False, all_suites=True
         )
         project, collection, refused = selection.project, selection.collection, selection.refused
         ops = list(dict.fromkeys(case.op for case in selection.cases))
     else:
-        project, collection = load_project(request.kernels, load_kernels=True)
-        if request.kernel is not None:
-            collection.require_match(request.kernel)
+        project, collection = load_project(request.kernels, load_kernels=False)
         ops = [collection.op(name).name for name in request.op.split(",")] if request.op is not None else list(collection.ops)
-    chosen = [kernel for op in ops for kernel in collection.kernels_of(op, request.kernel)]
-    device = _device_kind(request.device)
-    rows = kernel_rows(project, chosen, device)
+    listed = ListedKernels(project, collection)
+    if request.kernel is not None:
+        listed.require_match(request.kernel)
+    chosen = [kernel for op in ops for kernel in listed.listing.kernels_of(op, request.kernel)]
+    rows = kernel_rows(project, chosen, device, listed)
     texts = [row | {"note": f"covers {row['covers']}; {row['note']}" if row["covers"] else row["note"]} for row in rows]
     _show(request, texts, ["id", "role", "language", "contract", "runnable", "note"], f"kernels on {device}")
     if selection is not None:
         for row, kernel in zip(rows, chosen, strict=True):
-            row["cases"] = support_rows(selection, kernel)
+            row["cases"] = support_rows(selection, kernel, listed)
         support = [{"kernel": row["id"], **case} for row in rows for case in row["cases"]]
         _show(request, support, ["case", "kernel", "supported"], "support")
+    listed.keep()
     return rows, refused
 
 
 def _overview(request: _Request) -> Answer:
     from ..suites import list_suites
-    from .shared.listing import kernel_rows, op_row, suite_rows
+    from .shared.listing import ListedKernels, kernel_rows, op_row, suite_rows
     from .shared.selection import load_project
 
-    project, collection = load_project(request.kernels, load_kernels=True)
     device = _device_kind(request.device)
+    project, collection = load_project(request.kernels, load_kernels=False)
+    listed = ListedKernels(project, collection)
     ops = [op_row(op) for op in collection.ops.values()]
-    kernels = kernel_rows(project, collection.kernels.values(), device)
+    kernels = kernel_rows(project, listed.listing.kernels, device, listed)
     suites = suite_rows(list_suites(project, collection.ops))
     _show(request, ops, ["op", "in_place", "description"], "ops")
     _show(request, kernels, ["id", "role", "language", "runnable"], f"kernels on {device}")
     _show(request, suites, ["suite", "cases", "description"], "suites")
     _hint(project, collection, request)
+    listed.keep()
     return {"ops": ops, "kernels": kernels, "suites": suites}, [row["problem"] for row in suites if row["problem"]]
 
 

@@ -107,27 +107,38 @@ def ncu(
         _show_stored(stored, against, (set_name, names), anew=metric_set is not None or metrics is not None, json=json)
         return
 
-    from ..runner.count.command import CountRequest, measure_counters
-    from ..runner.count.device import look_for_device
-    from ..runner.count.stored import find_counters
-    from ..runner.evidence.base_checkout import BaseChoice
-    from .shared.progress import make_reporter
-    from .shared.selection import resolve_selection
+    from ..device.select import require_spec
+    from .shared.selection import resolve_selection, with_kernels
 
     if not suite and op is None and kernel is not None and all("/" in glob for glob in kernel.split(",")):
         op = ",".join(
             dict.fromkeys(glob.partition("/")[0] for glob in kernel.split(","))
         )  # `op/name@version` says which op, and so which suite
+    require_spec(device)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
+
+    from ..runner.count.stored import find_counters
+    from ..runner.evidence.base_checkout import BaseChoice
+
+    choice = BaseChoice(ref=base, exact=exact, folder=base_kernels) if base is not None or base_kernels is not None else None
+    if choice is not None:
+        choice.require(selection.project)
+    earlier = find_counters(against, selection.project) if against is not None else None
+
+    from ..runner.count.command import CountRequest, measure_counters
+    from ..runner.count.device import look_for_device
+    from .shared.progress import make_reporter
+
     looked = look_for_device(device)
-    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, narrow=True)
+    selection = with_kernels(selection, narrow=True)
     request = CountRequest(
         project=selection.project,
         collection=selection.collection,
         cases=selection.cases,
         kernel=selection.kernel,
         exact_kernel=selection.exact_kernel,
-        base=BaseChoice(ref=base, exact=exact, folder=base_kernels) if base is not None or base_kernels is not None else None,
-        earlier=find_counters(against, selection.project) if against is not None else None,
+        base=choice,
+        earlier=earlier,
         fit=looked.result(),
         metric_set=set_name,
         metrics=names,

@@ -135,32 +135,39 @@ def run(
     A kernel that regressed against the stored baseline is compiled at the baseline's commit and at the current one, and the report shows
     the changes.  If Nsight Compute can read hardware counters, it also shows those of the first four (--no-evidence leaves both out).
     """
-    import msgspec
-
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..runner.run.command import RunRequest, measure_run
-    from ..runner.run.strategy import RunOptions, default_plan
+    from ..store.files import require_writable
     from ..timing.select import require_timer
-    from ..verdict.margin_rule import MarginRule
-    from .shared.evidence_work import evidence_tools
     from .shared.output import remark
-    from .shared.progress import make_reporter
-    from .shared.selection import resolve_selection
+    from .shared.selection import resolve_selection, with_kernels
 
-    require_timer(timer)  # before the kernels are loaded
+    # Everything that the command line can have wrong comes before the kernels and the engine, whose imports take seconds.
+    require_timer(timer)
     stopped = _stopped(resume) if resume is not None else None
     if stopped is not None and not (suite or op or kernel or case):
         suite, op, kernel, case = selection_of(stopped)
-    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
     suites = tuple(one.name for one in selection.suites)
     if stopped is not None:
         require_same_selection(stopped, suites, op, kernel, case)
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
+    if out is not None:
+        require_writable(out, instead="name another with --out DIR")
     if target.kind == "cpu" and "smoke" not in suites and any(selection.project.is_shipped(Path(one.path)) for one in selection.suites):
         remark("note", "these cases are sized for a GPU and take minutes each on a CPU; `fusebench run --suite smoke` has small ones")
+
+    import msgspec
+
+    from ..runner.run.command import RunRequest, measure_run
+    from ..runner.run.strategy import RunOptions, default_plan
+    from ..verdict.margin_rule import MarginRule
+    from .shared.evidence_work import evidence_tools
+    from .shared.progress import make_reporter
+
+    selection = with_kernels(selection)
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }
@@ -189,10 +196,13 @@ def run(
 
 def _stopped(resume: str) -> Run:
     from ..config import find_project
+    from ..runner.run.resuming import require_incomplete
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
-    return read_run(find_run(resume, find_project()))
+    found = read_run(find_run(resume, find_project()))
+    require_incomplete(found)
+    return found
 
 
 def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None, str | None]:

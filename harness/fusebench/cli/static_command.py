@@ -73,7 +73,7 @@ def static(
     if promote and (kernel is not None or case is not None):
         raise UsageError("--promote with --kernel or --case would make an incomplete baseline; select whole suites")
     targets = find_targets(arch, gate=gate)
-    selection = resolve_selection(suite=suite, op=op, kernel=None, case=case, kernels=kernels, load_kernels=False)
+    selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
     reports = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)
     code = static_exit_code((), reports)
     judgements: list[StaticJudgement] | None = None

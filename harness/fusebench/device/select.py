@@ -58,6 +58,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} ({self.torch_name}, {self.uuid})" if self.kind == "cuda" else f"{self.name} (cpu)"
 
 
+def require_spec(spec: str) -> re.Match[str]:
+    """Check the form of `spec`; its match has the group `index`.
+
+    Raises:
+        UsageError: it has none of the four forms.
+    """
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise UsageError(f"--device {spec!r}: expected auto, cpu, cuda or cuda:N (N from 0)")
+    return match
+
+
 def resolve_device(spec: str = "auto", nvml: GpuMonitor | None = None, *, environ: Mapping[str, str] | None = None) -> Device:
     """The device of `spec` in this environment.
 
@@ -67,9 +79,7 @@ def resolve_device(spec: str = "auto", nvml: GpuMonitor | None = None, *, enviro
         UsageError: `spec` has none of the four forms.
         GpuUnavailableError: `spec` names a GPU and none is available; the message gives the cause.
     """
-    match = _SPEC.fullmatch(spec)
-    if match is None:
-        raise UsageError(f"--device {spec!r}: expected auto, cpu, cuda or cuda:N (N from 0)")
+    match = require_spec(spec)
     if spec == "cpu":
         return _cpu(())
     environment = os.environ if environ is None else environ

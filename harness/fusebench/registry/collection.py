@@ -98,12 +98,21 @@ class Collection:
 
     def require_match(self, pattern: str) -> None:
         """Raise UnknownNameError when no kernel matches the glob `pattern`, or one of several with commas between them."""
-        for glob in pattern.split(","):
-            if not any(kernel.id.matches(glob) for kernel in self.kernels.values()):
-                broken = f" ({len(self.problems)} kernel files failed to load)" if self.problems else ""
-                # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
-                spelling = 0 if "/" in glob else 1 if "@" in glob else 2
-                raise UnknownNameError(f"kernel{broken}", glob, {kernel.id.spellings[spelling] for kernel in self.kernels.values()})
+        require_match(pattern, [kernel.id for kernel in self.kernels.values()], broken=len(self.problems))
+
+
+def require_match(pattern: str, kernels: Sequence[KernelId], *, broken: int = 0) -> None:
+    """Raise UnknownNameError when none of `kernels` matches the glob `pattern`, or one of several with commas between them.
+
+    Args:
+        broken: number of kernel files that failed to load.
+    """
+    for glob in pattern.split(","):
+        if not any(kernel.matches(glob) for kernel in kernels):
+            failed = f" ({broken} kernel files failed to load)" if broken else ""
+            # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
+            spelling = 0 if "/" in glob else 1 if "@" in glob else 2
+            raise UnknownNameError(f"kernel{failed}", glob, {kernel.spellings[spelling] for kernel in kernels})
 
 
 def load_collection(

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -235,12 +235,15 @@ def kernel(
     return decorate
 
 
-def reason_not_runnable(kernel: Kernel, device: str, *, interpreter: bool = False) -> str | None:
+def reason_not_runnable(
+    kernel: Kernel | KernelInfo, device: str, *, interpreter: bool = False, absent: Sequence[str] | None = None
+) -> str | None:
     """None when `kernel` can run on `device` (`cpu` or `cuda`), else the reason.
 
-    With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.
+    With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.  `absent` are the kernel's
+    missing modules, where they are known already.
     """
-    absent = missing_modules(kernel)
+    absent = missing_modules(kernel) if absent is None else absent
     if absent:
         return f"not installed: {', '.join(absent)}" + (f" (pip install {kernel.install})" if kernel.install else "")
     if device == "cuda" or kernel.language is Language.TORCH:
@@ -253,7 +256,7 @@ def reason_not_runnable(kernel: Kernel, device: str, *, interpreter: bool = Fals
     return "CUDA C++ needs a GPU"
 
 
-def missing_modules(kernel: Kernel) -> list[str]:
+def missing_modules(kernel: Kernel | KernelInfo) -> list[str]:
     """The kernel's required modules that are not installed. Only the parents of dotted names are imported."""
     return [module for module in kernel.requires if not _installed(module)]
 

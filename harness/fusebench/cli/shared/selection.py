@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,39 +70,74 @@ def resolve_selection(
 ) -> Selection:
     """Resolve the SELECTION options; several ops or globs of one option have commas between them.
 
-    Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.  With `narrow` only the
-    kernels of the chosen cases' ops are loaded, or the one that `kernel` names in full, for commands whose start is worth shortening.
+    Without `suite`, the suite named like `op` is taken; without both, every suite when `all_suites` allows it.  Names are resolved before
+    any kernel is loaded, which takes seconds; a command that has more to refuse passes `load_kernels=False` and calls `with_kernels` later.
+    The kernels are then unknown to it, except that a `kernel` which matched none when they were last loaded is refused here already.
 
     Raises:
         UsageError: nothing selects a suite.
         UnknownNameError: a suite, op, kernel or case that does not exist.
         SuiteError: a suite file that is refused.
     """
-    project, collection = load_project(kernels, load_kernels=load_kernels and not narrow)
-    if kernel is not None and load_kernels and not narrow:
-        collection.require_match(kernel)
+    project, ops = load_project(kernels, load_kernels=False)
     for name in op.split(",") if op is not None else ():
-        collection.op(name)
-    suites, refused = _choose_suites(project, collection, suite, op, all_suites)
+        ops.op(name)
+    suites, refused = _choose_suites(project, ops, suite, op, all_suites)
     from ...suites import select_cases
 
-    cases = select_cases(suites, op, case)
-    if load_kernels and narrow:
-        collection = _kernels_of(cases, kernel, project, collection)
-    return Selection(project, collection, suites, tuple(cases), kernel, refused)
+    selection = Selection(project, ops, suites, tuple(select_cases(suites, op, case)), kernel, refused)
+    if kernel is not None:
+        _require_listed(kernel, ops)
+    return with_kernels(selection, narrow=narrow) if load_kernels else selection
 
 
-def _kernels_of(cases: Sequence[Case], kernel: str | None, project: Project, ops: Collection) -> Collection:
-    """The kernels of the ops of `cases`; if none matches, the kernels of all ops, so that the error can name the nearest."""
+def with_kernels(selection: Selection, *, narrow: bool = False) -> Selection:
+    """`selection`, whose collection holds ops alone, with their kernels.
+
+    With `narrow` only the kernels of the chosen cases' ops are loaded, or the one that the selection names in full, for commands whose
+    start is worth shortening.
+
+    Raises:
+        UnknownNameError: no kernel matches the selection's.
+    """
     from ...registry import load_collection
 
-    found = load_collection(ops.roots, entry_points=False, only={case.op for case in cases}, kernel=_exact(kernel), operators=False)
-    if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
-        found = load_collection(ops.roots, entry_points=False, operators=False)
-    _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
+    project, ops, kernel = selection.project, selection.collection, selection.kernel
+    if not narrow:
+        found = all_kernels(project, ops)
+    else:
+        found = load_collection(ops.roots, entry_points=False, only=selection.ops, kernel=selection.exact_kernel, operators=False)
+        # If none matches, the kernels of all ops, so that the error can name the nearest.
+        if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
+            found = load_collection(ops.roots, entry_points=False, operators=False)
+        _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
     if kernel is not None:
         found.require_match(kernel)
+    return replace(selection, collection=found)
+
+
+def all_kernels(project: Project, ops: Collection) -> Collection:
+    """The collection `ops` with all kernels, whose listing is kept for commands that need no more (see `kernel_listing`)."""
+    from ...registry import load_collection
+    from .kernel_listing import listing_file, listing_of
+
+    file = listing_file(ops.roots)
+    found = load_collection(ops.roots, entry_points=False)
+    _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
+    found.problems[:0] = [problem for problem in ops.problems if problem not in found.problems]
+    if not found.problems and file.read() is None:
+        file.keep(listing_of(found))
     return found
+
+
+def _require_listed(kernel: str, ops: Collection) -> None:
+    """Raise UnknownNameError if no kernel matched when all were last loaded, and nothing has changed since."""
+    from ...registry.collection import require_match
+    from .kernel_listing import listing_file
+
+    listing = listing_file(ops.roots).read()
+    if listing is not None:
+        require_match(kernel, [KernelId.parse(one.id) for one in listing.kernels])
 
 
 def _exact(kernel: str | None) -> KernelId | None:

@@ -50,6 +50,18 @@ class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `ref` itself is meant, and not its merge base with HEAD."""
     folder: Path | None = None
 
+    def require(self, project: Project) -> BaseCommit | None:
+        """The commit; None for a folder of kernels. This is quick, so that a wrong name is refused before anything is loaded.
+
+        Raises:
+            UsageError, UnknownNameError: as `resolve`.
+        """
+        if self.folder is None:
+            return find_base(project.root, self.ref or "", exact=self.exact)
+        if not self.folder.is_dir():
+            raise UsageError(f"--base-kernels {self.folder}: no such folder; expected one like `kernels/`, with a folder per op")
+        return None
+
     def resolve(self, project: Project, roots: Sequence[Path], scratch: Path) -> tuple[BaseRevision, tuple[Path, ...]]:
         """The base revision and its kernels folders; a commit's are unpacked below `scratch`.
 
@@ -57,14 +69,13 @@ class BaseChoice(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: the folder does not exist, there is no repository, or the commit has no kernels.
             UnknownNameError: the repository has no such commit.
         """
+        commit = self.require(project)
         if self.folder is not None:
-            if not self.folder.is_dir():
-                raise UsageError(f"--base-kernels {self.folder}: no such folder; expected one like `kernels/`, with a folder per op")
             folder = self.folder.resolve()
             # Kernels that it adds to ops of another root need that root; a folder that defines all of its ops stands alone.
             shared = [root for root in roots if not root.is_relative_to(project.root)] if adds_to_ops(folder) else []
             return BaseRevision(asked=str(self.folder)), (folder, *shared)
-        commit = find_base(project.root, self.ref or "", exact=self.exact)
+        assert commit is not None
         found = extract(project.root, commit, roots, scratch)
         asked = self.ref or ""
         return BaseRevision(asked=asked, commit=commit.commit, merge_base=commit.merge_base, notes=found.notes), found.roots

@@ -17,6 +17,12 @@ FINGERPRINT = (
 """Fields of the environment that must agree: the resumed record must be true of each of its cases."""
 
 
+def require_incomplete(run: Run) -> None:
+    """Raise UsageError if `run` was not stopped before its end."""
+    if run.complete:
+        raise UsageError(f"--resume: run {run.id} is complete; start a new one by leaving --resume out")
+
+
 class Resumed:
     """The finished cases of an earlier run.
 
@@ -25,8 +31,7 @@ class Resumed:
     """
 
     def __init__(self, run: Run, samples: Sequence[Sample]) -> None:
-        if run.complete:
-            raise UsageError(f"--resume: run {run.id} is complete; start a new one by leaving --resume out")
+        require_incomplete(run)
         self.run = run
         self._samples = samples
         self._summaries = {summary.case.key: summary for summary in run.cases}

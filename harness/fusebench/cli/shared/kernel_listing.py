@@ -1,0 +1,201 @@
+"""The kernels of some folders as the loader declared them: kept on disk, so that listing and refusing them imports no kernel.
+
+A kernel file may declare its kernels in any way, and may fail to load, so only the loader knows what there is.  Its answer is kept in the
+user's cache folder and is used again while nothing that can change it has changed: every file of the folders, the modules imported from
+elsewhere, the packages in reach of Python, the environment variables that the files name, and the GPU's driver.  The answer of a load with
+problems is never kept, so that they are reported again.  A folder that cannot be written, or a damaged entry, costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ... import __version__
+from ...schema import KernelId, KernelInfo
+
+if TYPE_CHECKING:
+    from ...registry import Collection
+    from ...schema import Case
+
+MOST_FILES, MOST_BYTES = 5_000, 64 * 2**20
+"""Folders with more than this are read by the loader every time: digesting them would take longer than half a second."""
+MOST_ENTRIES = 32
+"""Entries that are kept, the newest ones: about 100 kB each."""
+_VARIABLES = ("CUDA_", "FUSEBENCH_", "LD_LIBRARY_PATH", "NVIDIA_", "PYTORCH_", "TORCH", "TRITON_")
+"""Beginnings of the names of environment variables that Python packages for GPUs read when they are imported."""
+_OWN_PLACES = frozenset({"FUSEBENCH_CACHE_DIR", "FUSEBENCH_LOCK_DIR"})
+
+
+class KernelListing(msgspec.Struct, kw_only=True):
+    """What the loader and the kernels said."""
+
+    kernels: list[KernelInfo]
+    not_installed: dict[str, list[str]] = {}
+    """By kernel, the modules of `requires` that are absent."""
+    support: dict[str, dict[str, dict[str, str]]] = {}
+    """By op and by a case's parameters (see `parameters_key`): why kernels decline the case, by kernel; one without an entry takes it."""
+
+    def reason_unsupported(self, case: Case, kernel: str) -> str | None:
+        """Why `kernel` declines `case`; empty if it takes it, and None if that is not known yet."""
+        declined = self.support.get(case.op, {}).get(parameters_key(case.params))
+        return None if declined is None else declined.get(kernel, "")
+
+    def kernels_of(self, op: str, pattern: str | None = None) -> list[KernelInfo]:
+        """Kernels of `op` in the loader's order, whose id, `name@version` or name matches the glob `pattern`."""
+        return [one for one in self.kernels if one.op == op and (pattern is None or KernelId.parse(one.id).matches(pattern))]
+
+
+class _Entry(msgspec.Struct, kw_only=True):
+    files: str
+    """Digest of the folders' files."""
+    outside: dict[str, tuple[int, int]]
+    """Size and time of change, in ns, of each module that was imported from neither the folders nor an installed package."""
+    listing: KernelListing
+
+
+class ListingFile:
+    """The entry for the folders `roots`, in the folder of entries `cache`."""
+
+    def __init__(self, roots: Sequence[Path], cache: Path) -> None:
+        self._roots = roots
+        contents = _contents(roots)
+        self._files = _digest_of(contents) if contents is not None else None
+        surroundings = json.dumps([[str(root) for root in roots], _surroundings(contents or {})])
+        self._path = cache / f"{hashlib.sha256(surroundings.encode()).hexdigest()[:32]}.json"
+
+    def read(self) -> KernelListing | None:
+        """The kept listing, if it is what the loader would say now."""
+        try:
+            entry = msgspec.json.decode(self._path.read_bytes(), type=_Entry)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        current = entry.files == self._files and all(_stamp(file) == tuple(stamp) for file, stamp in entry.outside.items())
+        return entry.listing if current else None
+
+    def keep(self, listing: KernelListing) -> None:
+        """Keep what this process has loaded, unless a file has changed meanwhile."""
+        contents = _contents(self._roots)
+        if self._files is None or contents is None or _digest_of(contents) != self._files:
+            return
+        outside = {file: stamp for file in _outside(self._roots) if (stamp := _stamp(file)) is not None}
+        entry = _Entry(files=self._files, outside=outside, listing=listing)
+        making = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}")
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            making.write_bytes(msgspec.json.encode(entry))
+            making.replace(self._path)  # atomic, so that a reader sees all of one entry
+        with suppress(OSError):
+            making.unlink(missing_ok=True)
+            for old in sorted(self._path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)[:-MOST_ENTRIES]:
+                old.unlink(missing_ok=True)
+
+
+def listing_file(roots: Sequence[Path]) -> ListingFile:
+    """The entry for `roots` in the user's cache folder."""
+    from ...device.user_cache import own_cache
+
+    return ListingFile(roots, own_cache() / "kernels")
+
+
+def listing_of(collection: Collection) -> KernelListing:
+    """What the loader said: the kernels of a whole collection."""
+    return KernelListing(kernels=[kernel.info for kernel in collection.kernels.values()])
+
+
+def parameters_key(params: Mapping[str, Any]) -> str:
+    """A case's parameters as one text, whatever their order."""
+    return msgspec.json.encode(dict(params), order="sorted").decode()
+
+
+def _contents(roots: Sequence[Path]) -> dict[Path, bytes] | None:
+    """The files below `roots`; None if one of these is a file, whose neighbours count too, or if there are too many."""
+    found: dict[Path, bytes] = {}
+    size = 0
+    for root in roots:
+        if not root.is_dir():
+            return None
+        for file in _files_below(root):
+            try:
+                size += file.stat().st_size
+                if len(found) >= MOST_FILES or size > MOST_BYTES:
+                    return None
+                found[file] = file.read_bytes()
+            except OSError:
+                return None
+    return found
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _digest_of(contents: Mapping[Path, bytes]) -> str:
+    digest = hashlib.sha256()
+    for file, content in contents.items():
+        digest.update(f"{file}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _surroundings(contents: Mapping[Path, bytes]) -> list[Any]:
+    """What a load depends on besides files: fusebench, Python, what can be imported, environment variables and the GPU's driver."""
+    text = b"\n".join(content for file, content in contents.items() if file.suffix == ".py")
+    named = [
+        (name, value)
+        for name, value in sorted(os.environ.items())
+        if name not in _OWN_PLACES
+        and (name.startswith(_VARIABLES) or any(f"{quote}{name}{quote}".encode("utf-8", "surrogateescape") in text for quote in "\"'"))
+    ]
+    driver = [_text_of("/proc/driver/nvidia/version"), *sorted(name for name in _names_in("/dev") if name.startswith("nvidia"))]
+    return [__version__, sys.version, [(place, _importable(place)) for place in sys.path], named, driver]
+
+
+def _importable(place: str) -> list[str]:
+    """What the folder `place` of `sys.path` offers by name: modules, packages, and installed distributions with their versions."""
+    endings = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
+    names = (name for name in _names_in(place or ".") if not name.startswith((".", "__")))
+    return sorted(name for name in names if "." not in name or name.endswith(endings))
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return [one.name for one in Path(folder).iterdir()]
+    except OSError:
+        return []
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _outside(roots: Iterable[Path]) -> set[str]:
+    """Source files of modules that lie neither below `roots` nor among the installed packages: those that a person edits in place."""
+    paths = sysconfig.get_paths()
+    installed = tuple(f"{os.path.realpath(paths[name])}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    below = tuple(f"{root}{os.sep}" for root in roots)
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {file for file in files if file and not os.path.realpath(file).startswith(installed) and not file.startswith(below)}
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
