@@ -5,6 +5,7 @@ Import counts, not seconds, are what a test can hold; the time follows from them
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,11 @@ print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-def imported(probe: str, *arguments: str) -> set[str]:
-    """Top-level modules that a fresh process holds after running `probe` in the repository."""
-    done = subprocess.run([sys.executable, "-c", probe, *arguments], cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=60)
+def imported(probe: str, *arguments: str, cwd: Path = REPOSITORY, **environment: str) -> set[str]:
+    """Top-level modules that a fresh process holds after running `probe` in `cwd`."""
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY / "harness")} | environment
+    command = [sys.executable, "-c", probe, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=variables, check=True, capture_output=True, text=True, timeout=60)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("imported:"), done.stdout
     return set(last.split()[1:])
@@ -54,6 +57,47 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert not modules & {*HEAVY, "typer", "rich"}
 
 
-def test_the_probe_sees_what_a_command_imports() -> None:
-    """The detector on a planted defect: listing kernels does import torch."""
-    assert "torch" in imported(PROBE, "list", "kernels", "--device", "cpu")
+def test_kernels_are_loaded_once_and_then_listed_and_refused_without(tmp_path: Path) -> None:
+    """The first listing is also the detector on a planted defect: it does import torch."""
+    cache = {"FUSEBENCH_CACHE_DIR": str(tmp_path)}
+    assert "torch" in imported(PROBE, "list", "kernels", "--device", "cpu", **cache)
+    assert not imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", **cache) & set(HEAVY)
+    refused = PROBE.replace("assert not exit.code", "assert exit.code == 2")
+    assert not imported(refused, "run", "--suite", "smoke", "--kernel", "nope@9", "--device", "cpu", **cache) & set(HEAVY)
+
+
+USAGE_ERRORS = (
+    "run",
+    "run --suite nope",
+    "run --suite scale --device gpu",
+    "run --suite scale --timer cupti --device cpu",
+    "run --suite scale --out /proc/nope",
+    "check --case nope --suite scale",
+    "check --op nope",
+    "ab --suite nope --base HEAD",
+    "static --suite nope --arch sm_90",
+    "ncu --suite scale --against nope",
+    "calibrate --op nope",
+    "bench nope.py",
+    "gate nope",
+    "report nope",
+    "list ops --op nope",
+)
+
+
+def test_usage_errors_come_before_any_kernel_is_imported(toy_project: Path) -> None:
+    """Planted: a kernel file whose import takes for ever."""
+    (toy_project / "kernels" / "scale" / "slow.py").write_text("import time\ntime.sleep(1000)\n")
+    probe = """
+import sys
+from fusebench.cli.main import app
+for line in sys.argv[1:]:
+    try:
+        app(line.split(), prog_name="fusebench")
+    except SystemExit as exit:
+        assert exit.code == 2, (line, exit.code)
+print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+    modules = imported(probe, *USAGE_ERRORS, cwd=toy_project)
+    assert not modules & {"torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy"}
+    assert not imported(PROBE, "list", "suites", cwd=toy_project) & set(HEAVY)
