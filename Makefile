@@ -11,6 +11,9 @@ SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 PYTEST ?= -n auto
 
+# Tests start hundreds of processes: without stored bytecode each would compile fusebench, and pytest rewrite its plugins, anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all lint types contract docs browser clean
 
 run: $(READY)

@@ -16,6 +16,7 @@ from fusebench.schema import Run
 from fusebench.store.history_file import KeptRun
 
 REPOSITORY = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 # These guides have tests of their own, which also run their errors and their files.
 COMMANDS = [

@@ -23,6 +23,7 @@ from fusebench.suites import list_suites, load_suite
 REPOSITORY = Path(__file__).parents[1]
 GUIDE = (REPOSITORY / "docs" / "your_repository.md").read_text()
 FILE = re.compile(r"^# ([\w./]+\.(?:py|toml))$")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def steps(text: str) -> Iterator[tuple[str, str]]:

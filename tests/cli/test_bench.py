@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from fusebench.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SOURCE = """
 import torch
 from fusebench import benchmark

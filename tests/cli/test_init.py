@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from fusebench.cli.main import app
 from fusebench.config import find_project
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, list(arguments))

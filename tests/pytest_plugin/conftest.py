@@ -1,15 +1,15 @@
-"""Sessions of pytest with the plugin, each a process of its own, in a copy of the toy project."""
+"""Sessions of pytest with the plugin, each a forked process of its own, in a copy of the toy project."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.forked_workers import run_module
 from helpers.pytest_session import PLAIN, TESTS, Session
 
 QUICK = ("--fusebench-replicates=2", "--fusebench-rounds=2")
@@ -30,10 +30,10 @@ def session(project: Path) -> Session:
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         # By name and not by its entry point: the sources under test need not be the installed ones.
-        command = [sys.executable, "-m", "pytest", "-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-rA", *QUICK, *arguments]
+        command = ["-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-rA", *QUICK, *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         path = os.pathsep.join(filter(None, [str(TESTS.parent / "harness"), os.environ.get("PYTHONPATH")]))
         environment |= {"PYTHONPATH": path, "COLUMNS": "200", **(env or {})}
-        return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        return run_module("pytest", command, environment, project)
 
     return run

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fusebench.cli.main import app
 from fusebench.registry import Collection, load_collection
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 PAGE = Path(__file__).parents[2] / "docs" / "adding_an_op.md"
 FILES = {
     code.partition("\n")[0].removeprefix("# "): code

@@ -5,7 +5,8 @@ on that would see a bias that no kernel has.  So the conversion is replaced by t
 overflows to infinity.  The conversion back is wrong for subnormals, and is replaced by a shift.
 
 At every launch, and at every call of a device function within one, the interpreter searches all of triton.language for the functions that
-it replaces: up to a quarter of a check's time.  The functions never change, so the search is made once.
+it replaces: up to a quarter of a check's time.  The functions never change, so the search is made once.  A launch has replaced them for its
+device functions too, so their calls replace nothing.
 """
 
 from __future__ import annotations
@@ -63,5 +64,14 @@ def install_remembered_builtins() -> None:
             if is_builtin(member):  # false within a launch, which has replaced it already
                 interpreter._patch_attr(namespace, name, member, builder, scope)
 
+    patch_lang = interpreter._patch_lang
+
+    def patch_lang_once(fn: Any) -> Any:
+        languages = [member for member in fn.__globals__.values() if member is tl or member is tl.core]
+        if languages and not any(is_builtin(language.static_assert) for language in languages):
+            return interpreter._LangPatchScope()
+        return patch_lang(fn)
+
     patch_builtin.remembers = True  # type: ignore[attr-defined]
     interpreter._patch_builtin = patch_builtin
+    interpreter._patch_lang = patch_lang_once

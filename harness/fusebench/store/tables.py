@@ -6,6 +6,7 @@ text.  pyarrow is imported only when a table is read or written.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,8 @@ def encode_table(
     import pyarrow
     import pyarrow.parquet
 
-    info = msgspec.inspect.type_info(kind)
-    arrow = _arrow_type(info, "", frozenset(left_out), frozenset(single))
-    values = [_to_columns(msgspec.to_builtins(row), info) for row in rows]
+    arrow = _arrow_type(_description(kind), "", frozenset(left_out), frozenset(single))
+    values = [_to_columns(msgspec.to_builtins(row), kind) for row in rows]
     table = pyarrow.Table.from_struct_array(pyarrow.array(values, type=arrow)).replace_schema_metadata(dict(metadata))
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, sink, compression="zstd", compression_level=COMPRESSION_LEVEL)
@@ -64,11 +64,10 @@ def decode_table(content: bytes, kind: type, where: Path, *, remedy: str) -> tup
     import pyarrow
     import pyarrow.parquet
 
-    info = msgspec.inspect.type_info(kind)
     try:
         table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if not key.startswith(b"ARROW")}
-        rows = [_from_columns(row, info) for row in table.to_pylist()]
+        rows = [_from_columns(row, kind) for row in table.to_pylist()]
     except (pyarrow.ArrowException, msgspec.DecodeError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunRecordError(f"{where}: truncated or garbled ({len(content)} bytes): {error}; {remedy}") from error
     return rows, metadata
@@ -99,39 +98,50 @@ def _arrow_type(info: Any, path: str, left_out: frozenset[str], single: frozense
     return pyarrow.type_for_alias((plain | text)[type(info)])
 
 
-def _to_columns(value: Any, info: Any) -> Any:
+@functools.cache
+def _description(kind: type) -> Any:
+    """`kind` as msgspec describes it, which takes longer than to read a small table."""
+    return msgspec.inspect.type_info(kind)
+
+
+def _to_columns(value: Any, kind: type) -> Any:
     """`value`, built of plain types, with every dictionary that is a field as JSON text."""
-    return _mapped(value, info, lambda found: msgspec.json.encode(finite(found)).decode())
+    return _mapped(value, _places(kind), lambda found: msgspec.json.encode(finite(found)).decode())
 
 
-def _from_columns(value: Any, info: Any) -> Any:
+def _from_columns(value: Any, kind: type) -> Any:
     """The inverse of `_to_columns`."""
-    return _mapped(value, info, msgspec.json.decode)
+    return _mapped(value, _places(kind), msgspec.json.decode)
 
 
-def _mapped(value: Any, info: Any, change: Any) -> Any:
-    inspect = msgspec.inspect
-    if value is None or not _holds_dictionary(info):
+def _mapped(value: Any, places: Any, change: Any) -> Any:
+    if value is None or places is None:
         return value
-    if isinstance(info, inspect.UnionType):
-        (info,) = [one for one in info.types if not isinstance(one, inspect.NoneType)]
-    if isinstance(info, inspect.DictType):
+    if places is True:
         return change(value)
-    if isinstance(info, inspect.StructType):
-        types = {field.encode_name: field.type for field in info.fields}
-        return {name: _mapped(entry, types[name], change) if name in types else entry for name, entry in value.items()}
-    return [_mapped(entry, info.item_type, change) for entry in value]
+    if isinstance(places, dict):
+        return {name: _mapped(entry, places.get(name), change) for name, entry in value.items()}
+    return [_mapped(entry, places[0], change) for entry in value]
 
 
-def _holds_dictionary(info: Any) -> bool:
+@functools.cache
+def _places(kind: type) -> Any:
+    """Where a value of `kind` has dictionaries: None nowhere, True here, {field: places} in a struct, [places of an item] in a list."""
+    return _places_in(_description(kind))
+
+
+def _places_in(info: Any) -> Any:
     inspect = msgspec.inspect
     match info:
         case inspect.DictType():
             return True
         case inspect.UnionType():
-            return any(_holds_dictionary(one) for one in info.types)
+            several = [places for one in info.types if (places := _places_in(one)) is not None]
+            assert len(several) < 2, f"{info}: which of them a value is, its columns do not say"
+            return several[0] if several else None
         case inspect.StructType():
-            return any(_holds_dictionary(field.type) for field in info.fields)
+            found = {field.encode_name: _places_in(field.type) for field in info.fields}
+            return {name: places for name, places in found.items() if places is not None} or None
         case inspect.ListType() | inspect.VarTupleType():
-            return _holds_dictionary(info.item_type)
-    return False
+            return None if (item := _places_in(info.item_type)) is None else [item]
+    return None
