@@ -12,8 +12,9 @@ import pytest
 
 from fusebench.cli import calibrate_command
 from fusebench.device import resolve_device
-from fusebench.errors import DeviceUnfitError
+from fusebench.errors import DeviceUnfitError, UsageError
 from fusebench.runner.calibrate import targets as subjects
+from fusebench.runner.calibrate.command import CalibrationRequest
 from fusebench.runner.calibrate.visit import VisitWork
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.schema import ExitCode
@@ -52,6 +53,35 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path
     assert "of 4 A/A comparisons called slower" in ran.stdout, ran.output
 
 
+@pytest.mark.parametrize(
+    ("device", "sizes", "slowdowns"),
+    [("cpu", 2**16, calibrate_command.CPU_SLOWDOWNS[-2:]), ("cuda", 6_250_000, calibrate_command.GPU_SLOWDOWNS[-2:])],
+)
+@pytest.mark.usefixtures("toy_project", "with_gpu")
+def test_a_quick_look_makes_few_comparisons_and_each_as_strictly_as_the_whole(
+    fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, device: str, sizes: int, slowdowns: tuple[float, ...]
+) -> None:
+    requests: list[CalibrationRequest] = []
+
+    def planted(request: CalibrationRequest, _: object) -> None:
+        requests.append(request)
+        raise UsageError("planted: nothing is to be measured")
+
+    monkeypatch.setattr("fusebench.runner.calibrate.command.measure_calibration", planted)
+    Path("suites/calibration.toml").write_text(Path("suites/scale.toml").read_text().replace('"scale"', '"calibration"', 1))
+    for options in (["--quick"], []):
+        assert "planted" in fusebench("calibrate", "--device", device, *options).stderr
+    quick, whole = requests
+    assert [target.case.name for target in quick.targets] == [f"rows_{sizes}", f"delay_{sizes}"]
+    assert (quick.options.slowdowns, quick.options.passes, quick.options.identical, quick.options.injected) == (slowdowns, 1, 8, 1)
+    assert len(whole.targets) > len(quick.targets)
+    for strict in ("looks", "plan", "processes"):
+        assert getattr(quick.options, strict) == getattr(whole.options, strict)
+    fusebench("calibrate", "--device", device, "--quick", "--built-in", "delay", "--identical", "3", "--planted", "2")
+    assert [target.case.name for target in requests[-1].targets] == [f"delay_{sizes}"]
+    assert (requests[-1].options.identical, requests[-1].options.injected) == (3, 2)
+
+
 @pytest.mark.usefixtures("few")
 def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
     toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +97,8 @@ def test_a_device_that_proves_unfit_ends_with_3_and_keeps_what_was_measured(
 
     monkeypatch.setattr(VisitWork, "measure", first_only)
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1")
+    assert "a quick look, on " in result.stdout
+    assert "too few for a claim" in result.stdout
     assert (result.exit_code, "after 1 of 2 visits, which are kept: planted" in " ".join(result.stderr.split())) == (3, True), result.output
     (file,) = (toy_project / "results" / "calibration").glob("*.json")
     record = read_calibration(file)

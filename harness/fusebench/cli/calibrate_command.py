@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
 CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
-QUICK_PASSES, PASSES = 1, 2
+PASSES = 2
 IDENTICAL = 24
 """A/A pairs in each pass: two passes over the twelve built-in targets and the twelve of the suite make 1152 comparisons."""
 INJECTED = 3
 """Pairs of each slowdown in each pass, at least."""
+QUICK_IDENTICAL, QUICK_INJECTED, QUICK_SIZES = 8, 1, 2
+"""With --quick: A/A pairs of a target, pairs of a slowdown, and slowdowns, the largest.
+
+A visit costs timed calls (arms x rounds x replicates) and, for each fresh process, a warm-up. With 24 A/A pairs and three pairs of four
+slowdowns a target has 72 arms to judge, its pilot 34, and each of five processes some 34 more. Here it has 20 arms, its pilot 18 at most,
+and each process some ten. The looks, the margin and the five processes stay: fewer comparisons, each as strict as in `ab`.
+"""
 
 
 class BuiltIn(StrEnum):
@@ -75,8 +82,21 @@ def calibrate(
     cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
     timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
     passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every target.", show_default=False)] = None,
-    identical: Annotated[int, typer.Option("--identical", min=1, help="A/A pairs in each measurement.")] = IDENTICAL,
-    quick: Annotated[bool, typer.Option("--quick", help="One pass: to see that it works, not to claim anything.")] = False,
+    identical: Annotated[
+        int | None,
+        typer.Option(
+            "--identical", min=1, show_default=False, help=f"A/A pairs in each measurement; {IDENTICAL}, or {QUICK_IDENTICAL} with --quick."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="A quick look in well under a minute, to see that it works: one pass over one built-in kernel with more rows and one with "
+            f"a delay, {QUICK_IDENTICAL} A/A pairs each and the {QUICK_SIZES} largest slowdowns once. A suite joins only where named. "
+            "Each verdict is as strict as ever, but there are too few for a claim.",
+        ),
+    ] = False,
     budget: Annotated[
         float | None,
         typer.Option(
@@ -93,8 +113,8 @@ def calibrate(
             "--planted",
             min=1,
             show_default=False,
-            help=f"Pairs of each injected slowdown in each measurement. Unless given {INJECTED}, and without --quick more where fewer than "
-            f"{FEWEST_TRIALS} trials of a class of calls, too few to be claimed, would come of it.",
+            help=f"Pairs of each injected slowdown in each measurement. Unless given {INJECTED} ({QUICK_INJECTED} with --quick), and "
+            f"without --quick more where fewer than {FEWEST_TRIALS} trials of a class of calls, too few to be claimed, would come of it.",
         ),
     ] = None,
     built_in: Annotated[
@@ -128,6 +148,8 @@ def calibrate(
 
     The result lies in results/calibration/ and stands in every report of the device.  Several GPUs of one model can be calibrated at the
     same time, with --add and a --device each; those on other machines are put together with --join.
+
+    The whole takes half an hour of an H200, and --quick well under a minute.
     """
     if join:
         _join(context, join, json)
@@ -140,22 +162,26 @@ def calibrate(
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
-    selected, project, roots = _selected(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind)
+    selected, project, roots = _selected(
+        suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind, default=target.kind == "cuda" and not quick
+    )
 
     import msgspec
 
     from ..runner.ab.strategy import default_looks
     from ..runner.calibrate.command import CalibrationRequest, measure_calibration
-    from ..runner.calibrate.targets import built_in_targets
+    from ..runner.calibrate.targets import built_in_targets, one_of_each
     from ..runner.calibrate.visit import CalibrationOptions
     from ..runner.run.strategy import default_plan
     from ..verdict.conclusion import PROCESSES
     from .shared.progress import make_reporter
 
-    targets = [*built_in_targets(target.kind, built_in.ways), *selected]
+    own = built_in_targets(target.kind, ("rows", "delay") if quick and built_in is BuiltIn.ALL else built_in.ways)
+    targets = [*(one_of_each(own) if quick else own), *selected]
     if not targets:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
+    slowdowns = GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS
     request = CalibrationRequest(
         project=project,
         roots=roots,
@@ -165,10 +191,10 @@ def calibrate(
         options=CalibrationOptions(
             plan=msgspec.structs.replace(default_plan(target.kind, state), replicates=TRUTH_REPLICATES),
             looks=default_looks(target.kind),
-            slowdowns=GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS,
-            passes=passes or (QUICK_PASSES if quick else PASSES),
-            identical=identical,
-            injected=injected or INJECTED,
+            slowdowns=slowdowns[-QUICK_SIZES:] if quick else slowdowns,
+            passes=passes or (1 if quick else PASSES),
+            identical=identical or (QUICK_IDENTICAL if quick else IDENTICAL),
+            injected=injected or (QUICK_INJECTED if quick else INJECTED),
             trials=FEWEST_TRIALS if injected is None and not quick else 0,
             processes=PROCESSES,
         ),
@@ -178,7 +204,14 @@ def calibrate(
         add=add,
     )
     found, record, file = measure_calibration(request, make_reporter())
-    _show(record, file, f"{len(found.trials)} comparisons in {found.seconds:.0f} s", json=json)
+    done = f"{len(found.trials)} comparisons in {found.seconds:.0f} s"
+    if quick:
+        equal = sum(one.place.nominal == 0 for one in found.trials)
+        done = (
+            f"a quick look, on {equal} A/A comparisons and {len(found.trials) - equal} injected slowdowns, too few for a claim: "
+            f"`fusebench calibrate` makes one; {done}"
+        )
+    _show(record, file, done, json=json)
     if found.unfit:
         raise DeviceUnfitError(found.unfit)
 
@@ -215,9 +248,20 @@ def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> No
 
 
 def _selected(
-    *, suite: list[str] | None, op: str | None, kernel: str | None, case: str | None, kernels: list[Path] | None, device_kind: str
+    *,
+    suite: list[str] | None,
+    op: str | None,
+    kernel: str | None,
+    case: str | None,
+    kernels: list[Path] | None,
+    device_kind: str,
+    default: bool,
 ) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...]]:
-    """The targets that the SELECTION options add, the project, and its kernels folders where any is needed."""
+    """The targets that the SELECTION options add, the project, and its kernels folders where any is needed.
+
+    Args:
+        default: whether the suite `calibration` is taken where nothing is selected.
+    """
     from ..config import find_project
     from ..suites import suite_names
 
@@ -225,7 +269,7 @@ def _selected(
         if kernel is not None or case is not None:
             raise UsageError("--kernel and --case choose among the cases of a suite; add --suite NAME or --op NAME")
         project = find_project()
-        if device_kind != "cuda" or SUITE not in suite_names(project):
+        if not default or SUITE not in suite_names(project):
             return [], project, ()
         suite = [SUITE]
     from .shared.selection import resolve_selection

@@ -107,6 +107,14 @@ def built_in_targets(device_kind: str, ways: Container[str] = frozenset(Way)) ->
     return [_built_in(way, kernel, size) for way, (kernel, counts) in kernels.items() if way in ways for size in counts]
 
 
+def one_of_each(targets: Sequence[CalibrationTarget]) -> list[CalibrationTarget]:
+    """Of each way of slowing down, the target in the middle of the sizes: the shorter of two."""
+    ways: dict[str, list[CalibrationTarget]] = {}
+    for target in targets:
+        ways.setdefault(target.case.name.partition("_")[0], []).append(target)
+    return [found[(len(found) - 1) // 2] for found in ways.values()]
+
+
 def _built_in(way: Way, kernel: str, elements: int) -> CalibrationTarget:
     injection = Injection.ROWS if way is Way.ROWS else Injection.DELAY
     params = {"elements": elements, DELAY_KEY: BASE_DELAY_NS if injection is Injection.DELAY else 0}
