@@ -4,16 +4,24 @@ import struct
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import msgspec
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fusebench.report.pages import write_views
 from fusebench.report.plots.palette import colour_of, marker_of
-from fusebench.report.plots.speedup import _by_effect, _kernels, run_pictures, speedup_png
-from fusebench.schema import Estimate, Run, Status
+from fusebench.report.plots.parts import kernels_of
+from fusebench.report.plots.speedup import _by_effect, _speedups, run_pictures, speedup_png
+from fusebench.report.plots.versions import versions_figure
+from fusebench.report.versions import version_steps
+from fusebench.schema import Estimate, Role, Run, Status
+
+
+def drawn(figure: Figure) -> Figure:
+    FigureCanvasAgg(figure).draw()
+    return figure
 
 
 def dimensions(png: bytes) -> tuple[int, int]:
@@ -30,21 +38,14 @@ def test_the_picture_grows_with_the_cases_but_stays_printable(synthetic: ModuleT
     assert 600 <= height <= 2500
 
 
-def test_the_title_of_a_narrow_picture_fits_it(synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_title_of_a_narrow_picture_fits_it(synthetic: ModuleType) -> None:
     """Of a run of which some cases were measured in several processes, on which there is the most to say."""
-    widths: list[float] = []
-    save = Figure.savefig
-
-    def kept(figure: Any, *to: Any, **options: Any) -> None:
-        save(figure, *to, **options)
-        widths.append(figure._suptitle.get_window_extent().width / (options["dpi"] * figure.get_figwidth()))
-
-    monkeypatch.setattr(Figure, "savefig", kept)
     run = synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.BASELINE, synthetic.FUSED])
     first, *others = run.results
     several = msgspec.structs.replace(first, measurement=msgspec.structs.replace(first.measurement, processes=8))
-    speedup_png(msgspec.structs.replace(run, results=[several, *others]))
-    assert 0.5 < widths[0] < 1.0
+    figure = drawn(_speedups(msgspec.structs.replace(run, results=[several, *others])))
+    title = next(one for one in figure.texts if "replicate" in one.get_text())
+    assert 0.5 < title.get_window_extent().width / figure.bbox.width < 1.0
 
 
 def test_the_same_run_gives_the_same_picture_and_another_gives_another(synthetic: ModuleType) -> None:
@@ -85,11 +86,11 @@ def test_kernels_of_one_name_share_a_colour_over_the_ops_of_a_suite(synthetic: M
         for result in run.results
     ]
     measured = [*run.results, *other]
-    assert _kernels(measured) == _kernels(run.results)
+    assert kernels_of(measured) == kernels_of(run.results)
 
 
 def test_a_kernel_has_one_colour_everywhere_and_no_two_of_an_op_share_colour_and_marker(synthetic: ModuleType) -> None:
-    roles = _kernels(synthetic.make_run(cases=("flux_1024",)).results)
+    roles = kernels_of(synthetic.make_run(cases=("flux_1024",)).results)
     marks = {(colour_of(kernel, role), marker_of(role)) for kernel, role in roles.items()}
     assert len(marks) == len(roles)
     for kernel, role in roles.items():
@@ -102,29 +103,54 @@ def test_cases_are_sorted_by_effect(synthetic: ModuleType) -> None:
     assert order == ["qknorm_rope:zimage_1024", "qknorm_rope:flux_1024"]
 
 
-@pytest.mark.parametrize("count", [5, 150])
-def test_labels_are_legible_from_5_to_150_cases(synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def require_legible(figure: Figure, cases: int) -> None:
     """No label of a case overlaps its neighbour, and none leaves the picture."""
-    found: list[tuple[float, float, float]] = []
-    save = Figure.savefig
-
-    def kept(figure: Any, *to: Any, **options: Any) -> None:
-        save(figure, *to, **options)
-        found.extend((box.x0, box.y0, box.y1) for label in figure.axes[0].get_yticklabels() if (box := label.get_window_extent()))
-
-    monkeypatch.setattr(Figure, "savefig", kept)
-    kernels = [synthetic.BASELINE, synthetic.FUSED]
-    speedup_png(synthetic.make_run(cases=[f"a_case_of_some_length_{index}" for index in range(count)], kernels=kernels))
-    assert len(found) == count
-    assert min(left for left, _, _ in found) >= 0
-    edges = sorted((low, high) for _, low, high in found)
+    found = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert len(found) == cases
+    assert min(box.x0 for box in found) >= 0
+    edges = sorted((box.y0, box.y1) for box in found)
     assert all(above[0] > below[1] for below, above in pairwise(edges))
+
+
+@pytest.mark.parametrize("count", [5, 150])
+def test_labels_are_legible_from_5_to_150_cases(synthetic: ModuleType, count: int) -> None:
+    kernels = [synthetic.BASELINE, f"{synthetic.OP}/fused_triton@1", synthetic.FUSED]
+    run = synthetic.make_run(cases=[f"a_case_of_some_length_{index}" for index in range(count)], kernels=kernels)
+    require_legible(drawn(_speedups(run)), count)
+    require_legible(drawn(versions_figure(run, version_steps(run))), count)
+
+
+def test_versions_are_compared_with_the_one_before_largest_effect_first(synthetic: ModuleType) -> None:
+    slow = {("zimage_1024", synthetic.FUSED): 1.5}
+    run = synthetic.make_run(cases=("zimage_1024", "flux_1024"), slow=slow)
+    steps = version_steps(run)
+    assert [(step.newer.case, step.label) for step in steps] == [
+        ("flux_1024", "fused_triton@2 over @1"),
+        ("zimage_1024", "fused_triton@2 over @1"),
+    ]
+    faster, slower = (step.speedup for step in steps)
+    assert faster.value == pytest.approx(1.25 / 1.08)
+    assert slower.high < 1.0 < faster.low, "the slower version is told apart"
+    figure = versions_figure(run, steps)
+    marked = {line.get_color() for line in figure.axes[0].lines if line.get_marker() == "o"}
+    assert marked == {colour_of(synthetic.FUSED, Role.FUSED)}, "the colour of the newer version, as everywhere"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fused_triton@1", "fused_triton@2"]
+
+
+def test_versions_that_have_no_neighbour_make_no_picture(synthetic: ModuleType) -> None:
+    """One version, a version without a time, and a version that covers a part of the op."""
+    one = synthetic.make_run(cases=("flux_1024",), kernels=[synthetic.BASELINE, synthetic.FUSED])
+    untimed = {("flux_1024", f"{synthetic.OP}/fused_triton@1"): (Status.CRASHED, "boom")}
+    two = synthetic.make_run(cases=("flux_1024",))
+    parts = [msgspec.structs.replace(result, covers="norm only" if "fused" in result.kernel else "") for result in two.results]
+    for run in (one, synthetic.make_run(cases=("flux_1024",), status=untimed), msgspec.structs.replace(two, results=parts)):
+        assert version_steps(run) == []
 
 
 def test_every_picture_is_written_as_png_and_as_svg_with_a_title(synthetic: ModuleType) -> None:
     hostile = synthetic.make_run(cases=("flux_1024",), environment={"device_name": "H200 $\\frac{ <b>\x1b[2J"})
     pictures = run_pictures(hostile)
-    assert sorted(pictures) == ["roofline.png", "roofline.svg", "speedup.png", "speedup.svg"]
+    assert sorted(pictures) == [f"{name}.{form}" for name in ("roofline", "speedup", "versions") for form in ("png", "svg")]
     for name, content in pictures.items():
         assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
         assert b"\x1b[2J" not in content

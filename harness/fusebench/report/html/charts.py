@@ -18,12 +18,15 @@ from ...verdict.history.shifts import Track
 from ..escape import html
 from ..history import History, commit_of, level_text
 from ..plots.palette import colour_of
+from ..versions import VersionStep
 from ..wording import bounded, count, short_kernel, size
 
 MOST_BARS = 150
 """Speedups in one chart; the table holds them all."""
 
 
+_NARROW = 600
+"""Pixels up to which a chart is legible on a phone; a wider one scrolls there instead of shrinking."""
 AXIS = 0.05
 """Half of the axis of a distribution in a table, as a share of the median: what lies beyond is drawn at its end."""
 
@@ -42,31 +45,56 @@ def speedup_bars(rows: Sequence[tuple[str, Result]]) -> str:
     """The best fused kernel of every case, the largest speedup first; `rows` are case keys and results with a speedup."""
     timed = [(case, result, result.measurement.speedup) for case, result in rows if result.measurement and result.measurement.speedup]
     timed.sort(key=lambda row: -row[2].value)
-    if not timed:
+    bars = [_Bar(case, short_kernel(one.kernel), colour_of(one.kernel, one.role), speedup) for case, one, speedup in timed]
+    return _bars(bars, "Speedup of the best fused kernel over the split chain", "1x: the split chain")
+
+
+def version_bars(steps: Sequence[VersionStep]) -> str:
+    """Every version of a kernel against the version before it, as `version_steps` sorts them."""
+    bars = [
+        _Bar(f"{step.newer.case_key} @{version}", step.label, colour_of(step.newer.kernel, step.newer.role), step.speedup)
+        for step in steps
+        if (version := step.newer.kernel.rpartition("@")[2])
+    ]
+    return _bars(bars, "Speedup of each version of a kernel over the version before it", "1x: the version before")
+
+
+class _Bar(msgspec.Struct, frozen=True):
+    label: str
+    what: str
+    """Shown with the label when the pointer rests on the bar."""
+    colour: str
+    speedup: Estimate
+
+
+def _bars(bars: Sequence[_Bar], title: str, one_label: str) -> str:
+    """Bars with intervals from 0, `bars` being sorted; the first and the last where there are more than `MOST_BARS`."""
+    if not bars:
         return ""
+    shown = bars if len(bars) <= MOST_BARS else [*bars[: MOST_BARS // 2], *bars[-(MOST_BARS // 2) :]]
     left, width, step = 300, 900, 18
-    top = max(row[2].high if bounded(row[2]) else row[2].value for row in timed[:MOST_BARS])
+    top = max(bar.speedup.high if bounded(bar.speedup) else bar.speedup.value for bar in shown)
     scale = (width - left - 70) / max(top, 1.2)
     one, parts = left + scale, []
-    for place, (case, result, estimate) in enumerate(timed[:MOST_BARS]):
-        y = 24 + place * step
+    for place, bar in enumerate(shown):
+        y, estimate = 24 + place * step, bar.speedup
         end = left + estimate.value * scale
-        label = case if len(case) <= 44 else f"{case[:43]}…"
+        label = bar.label if len(bar.label) <= 44 else f"{bar.label[:21]}…{bar.label[-22:]}"
         parts.append(
             f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{html(label)}</text>'
-            f'<rect x="{left}" y="{y + 2}" width="{end - left:.1f}" height="11" fill="{colour_of(result.kernel, result.role)}">'
-            f"<title>{html(f'{case}, {short_kernel(result.kernel)}: {estimate.value:.2f}x')}</title></rect>"
+            f'<rect x="{left}" y="{y + 2}" width="{end - left:.1f}" height="11" fill="{bar.colour}">'
+            f"<title>{html(f'{bar.label}, {bar.what}: {estimate.value:.2f}x')}</title></rect>"
         )
         if bounded(estimate):
             low, end = left + estimate.low * scale, left + estimate.high * scale
             parts.append(f'<path class="bar" d="M{low:.1f} {y + 7.5}H{end:.1f}M{low:.1f} {y + 4.5}v6M{end:.1f} {y + 4.5}v6"/>')
         parts.append(f'<text x="{end + 6:.1f}" y="{y + 11}">{estimate.value:.2f}x</text>')
-    height = 30 + len(timed[:MOST_BARS]) * step
+    height = 30 + len(shown) * step
     parts.append(
-        f'<path class="one" d="M{one:.1f} 18V{height - 4}"/><text x="{one:.1f}" y="13" text-anchor="middle">1x: the split chain</text>'
+        f'<path class="one" d="M{one:.1f} 18V{height - 4}"/><text x="{one:.1f}" y="13" text-anchor="middle">{html(one_label)}</text>'
     )
-    more = f", the first {MOST_BARS} of {len(timed)}" if len(timed) > MOST_BARS else ""
-    return _svg(width, height, f"Speedup of the best fused kernel over the split chain, with 95 % intervals, sorted{more}", parts)
+    more = f", the first and the last {MOST_BARS // 2} of {len(bars)}" if len(shown) < len(bars) else ""
+    return _svg(width, height, f"{title}, with 95 % intervals, sorted{more}", parts)
 
 
 def roofline(rows: Sequence[tuple[int, Result]]) -> str:
@@ -84,7 +112,8 @@ def roofline(rows: Sequence[tuple[int, Result]]) -> str:
     for decade in range(low, high + 1):
         x = left + (decade - low) * across
         parts.append(f'<path class="grid" d="M{x:.1f} {top}V{height - bottom}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 16}" text-anchor="middle">{size(10**decade)}</text>')
+        anchor = "end" if decade == high else "middle"
+        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 16}" text-anchor="{anchor}">{size(10**decade).replace(".0", "")}</text>')
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = height - bottom - share * up
         parts.append(f'<path class="{"one" if share == 1 else "grid"}" d="M{left} {y:.1f}H{width - 20}"/>')
@@ -108,22 +137,21 @@ def legend(results: Iterable[Result]) -> list[tuple[str, str]]:
 
 
 def small_bar(estimate: Estimate, top: float) -> str:
-    """A bar of a table's cell, `top` being the largest value of its column; the cell's text says the figure."""
-    end = 60 * min(1.0, estimate.value / top)
-    line = ""
-    if bounded(estimate):
-        line = f'<path class="bar" d="M{60 * min(1.0, estimate.low / top):.1f} 5H{60 * min(1.0, estimate.high / top):.1f}"/>'
-    return f'<svg class="s" viewBox="0 0 60 10" aria-hidden="true"><path class="f" d="M0 2H{end:.1f}V8H0Z"/>{line}</svg>'
+    """A bar of a table's cell, `top` being the largest value of its column; the cell's text says the figure.
+
+    One element, which the style sheet draws by its percentages: thousands of drawings of their own would make a page slow.
+    """
+    values = (estimate.value, *((estimate.low, estimate.high) if bounded(estimate) else ()))
+    end, *ends = (round(100 * min(1.0, value / top)) for value in values)
+    whisker = f";--l:{ends[0]};--h:{max(ends[1], ends[0] + 1)}" if ends else ""
+    return f'<i class="s" style="--e:{end}{whisker}"></i>'
 
 
 def small_box(spread: Spread) -> str:
     """Whiskers at 5 and 95 %, a box from 25 to 75 %, the median in the middle of an axis that ends `AXIS` away from it."""
     ends = (spread.p5, spread.p25, spread.p75, spread.p95)
-    a, b, d, e = (round(50 + 49 * max(-1.0, min(1.0, (end / spread.median - 1) / AXIS)), 1) for end in ends)
-    return (
-        f'<svg class="s d" viewBox="0 0 100 10" aria-hidden="true"><path class="bar" d="M{a} 5H{e}"/>'
-        f'<path class="f" d="M{b} 1H{max(d, b + 1)}V9H{b}Z"/><path class="m" d="M50 0V10"/></svg>'
-    )
+    a, b, d, e = (round(50 + 49 * max(-1.0, min(1.0, (end / spread.median - 1) / AXIS))) for end in ends)
+    return f'<i class="d" style="--a:{a};--b:{b};--c:{max(d, b + 1)};--e:{max(e, a + 1)}"></i>'
 
 
 def history_line(history: History, track: Track) -> str:
@@ -194,4 +222,5 @@ def _mark(role: Role, x: float, y: float, colour: str) -> str:
 def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     said = html(title)
     head = f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{said}"><title>{said}</title>'
-    return f"{head}{''.join(parts)}</svg>"
+    drawn = f"{head}{''.join(parts)}</svg>"
+    return f'<div class="scroll">{drawn}</div>' if width > _NARROW else drawn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from ...verdict.history.series import Figure
 from ...verdict.history.shifts import Shift, Track
+from .. import escape
 from ..history import History, commit_of
 from ..pages import file_name
 from ..summary import headline
 from ..wording import count, short_kernel
+from .parts import picture_file, said_only
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Picture
 
 MOST_PANELS = 24
 """Panels of one picture: six rows of four stay readable on a screen."""
@@ -25,16 +25,18 @@ MOST_PANELS = 24
 OVERVIEW = "history.png"
 
 _COLUMNS = 4
+_DPI = 120
 _SLOWER, _FASTER, _OTHER = "#d55e00", "#009e73", "#9a9a9a"  # Okabe and Ito's, told apart by colour-blind readers
 _LABELS = {Figure.SOL: "share of SOL", Figure.SPEEDUP: "speedup", Figure.RAW: "us"}
 
 
 def history_png(history: History) -> bytes:
     """The series that moved, those with a slower newest level first, as PNG bytes; the first ones where none moved."""
+    history = escape.cleaned(history)
     moved = sorted((track for track in history.tracks if track.shifts), key=lambda track: not track.newest_slower)
     shown = moved or [track for track in history.tracks if not track.too_short]
     if not shown:
-        return _empty(f"{count(len(history.runs), 'comparable run')}: nothing to show")
+        return picture_file(said_only(f"{count(len(history.runs), 'comparable run')}: nothing to show"), "png", _DPI)
     title = f"{len(moved)} of {len(history.tracks)} series moved" if moved else f"none of {len(history.tracks)} series moved"
     if len(shown) > MOST_PANELS:
         title += f"; {MOST_PANELS} shown"
@@ -43,6 +45,7 @@ def history_png(history: History) -> bytes:
 
 def history_pictures(history: History) -> dict[str, bytes]:
     """File names and contents: `history.png`, and one picture with all kernels of every case where one of them moved."""
+    history = escape.cleaned(history)
     found = {OVERVIEW: history_png(history)}
     cases: dict[tuple[str, str], list[Track]] = {}
     for track in history.tracks:
@@ -66,12 +69,13 @@ def _panels(history: History, tracks: Sequence[Track], title: str) -> bytes:
     for index, (track, axes) in enumerate(zip(tracks, grid.flat, strict=False)):
         _panel(history, track, axes)
         name = f"{track.series.suite}:{track.series.case}" if several else track.series.case
-        axes.set_title(f"{name}  {short_kernel(track.series.kernel)}", fontsize=7 if several else 8)
+        axes.set_title(escape.picture(f"{name}  {short_kernel(track.series.kernel)}"), fontsize=7 if several else 8)
         axes.tick_params(labelbottom=index + columns >= len(tracks))  # the lowest of its column, in a row that is not full either
     for axes in grid[:, 0]:
         axes.set_ylabel(_LABELS[history.figure], fontsize=8)
-    picture.suptitle(f"{headline(history.runs[-1].run)}, {count(len(history.runs), 'run')}\n{title}", fontsize=10)
-    return _png(picture)
+    said = f"{headline(history.runs[-1].run)}, {count(len(history.runs), 'run')}"
+    picture.suptitle(escape.picture(f"{said}\n{title}"), fontsize=10)
+    return picture_file(picture, "png", _DPI)
 
 
 def _panel(history: History, track: Track, axes: Axes) -> None:
@@ -88,10 +92,10 @@ def _panel(history: History, track: Track, axes: Axes) -> None:
         colour = _colour(shift)
         axes.axvline(shift.place - 0.5, color=colour, linewidth=1.2, linestyle="--", zorder=1)
         text = f"{shift.change - 1:+.1%}\n{commit_of(history.runs[shift.place].run)[:7]}"
-        axes.text(shift.place - 0.3, 0.98, text, transform=axes.get_xaxis_transform(), fontsize=6, color=colour, va="top")
+        axes.text(shift.place - 0.3, 0.98, escape.picture(text), transform=axes.get_xaxis_transform(), fontsize=6, color=colour, va="top")
     axes.set_xlim(-1, len(history.runs))
     marks = sorted({0, len(history.runs) // 2, len(history.runs) - 1})
-    axes.set_xticks(marks, [history.runs[place].run.created[:10] for place in marks])
+    axes.set_xticks(marks, [escape.picture(history.runs[place].run.created[:10]) for place in marks])
     axes.tick_params(labelsize=7)
     axes.margins(y=0.25)
     if series.figure is Figure.SOL:
@@ -108,21 +112,3 @@ def _colour(shift: Shift) -> str:
     if shift.yardstick_moved:
         return _OTHER
     return _SLOWER if shift.slower else _FASTER
-
-
-def _empty(text: str) -> bytes:
-    from matplotlib.figure import Figure as Picture
-
-    picture = Picture(figsize=(8, 2), layout="constrained")
-    picture.text(0.5, 0.5, text, ha="center", va="center")
-    return _png(picture)
-
-
-def _png(picture: Picture) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(picture)
-    buffer = io.BytesIO()
-    # Without the software's version in the file, the same history gives the same bytes.
-    picture.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
-    return buffer.getvalue()

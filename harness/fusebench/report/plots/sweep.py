@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...schema import Case, Estimate, Result, Run, Status
+from .. import escape
 from ..wording import bounded, short_kernel
 from .palette import ROLE_ORDER, colour_of, marker_of
 
@@ -54,7 +55,8 @@ def sweep_figure(run: Run, sweep: Sweep) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 8), layout="constrained")
-    figure.suptitle(f"{sweep.suite}:{sweep.name} · {sweep.op} over {sweep.parameter} · {run.environment.device_name}", fontsize=10)
+    title = f"{sweep.suite}:{sweep.name} · {sweep.op} over {sweep.parameter} · {run.environment.device_name}"
+    figure.suptitle(escape.picture(title), fontsize=10)
     above, below = figure.subplots(2, 1, sharex=True)
     timed = [
         result
@@ -73,7 +75,7 @@ def sweep_figure(run: Run, sweep: Sweep) -> Figure:
     below.set_ylabel("speedup over the baseline")
     below.axhline(1.0, color="#888888", linewidth=1)
     values = list(sweep.cases.values())
-    below.set_xlabel(sweep.parameter)
+    below.set_xlabel(escape.picture(sweep.parameter))
     if min(values) > 0:
         below.set_xscale("log", base=2)
     below.set_xticks(values, [f"{value:g}" for value in values])
@@ -98,7 +100,7 @@ def _line(axes: Axes, sweep: Sweep, results: Sequence[Result], estimates: Sequen
     style: dict[str, Any] = {
         "color": colour_of(first.kernel, first.role),
         "marker": marker_of(first.role),
-        "label": short_kernel(first.kernel),
+        "label": escape.picture(short_kernel(first.kernel)),
     }
     low = [one.value - one.low if one is not None and bounded(one) else nan for one in found]
     high = [one.high - one.value if one is not None and bounded(one) else nan for one in found]
