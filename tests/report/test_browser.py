@@ -7,10 +7,14 @@ import json
 import re
 import shutil
 import subprocess
+import time
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+import pandas
 import pytest
 
 from fusebench.report.html.page import html_report
@@ -34,6 +38,8 @@ for (let turn = 0; turn < 2; turn++) {
 }
 found.sorted = heads[at].getAttribute("aria-sort");
 const box = table.closest(".wrap").getBoundingClientRect(), last = rows(table)[0].cells[heads.length - 1].getBoundingClientRect();
+heads[at].querySelector("button").focus();
+found.focus = getComputedStyle(document.activeElement).outlineStyle;
 found.verdict = [last.left >= box.left - 1, last.right <= box.right + 1];
 found.all = document.querySelectorAll("table.runs tbody tr").length;
 const words = document.getElementById("filter");
@@ -43,18 +49,21 @@ found.filtered = left.map((row) => row.cells[1].textContent.trim());
 found.status = document.getElementById("status").textContent;
 found.unnamed = [...document.querySelectorAll("button, input, select, a, svg[role=img]")].filter((one) =>
   !(one.textContent.trim() || one.getAttribute("aria-label") || one.closest("label")?.textContent.trim())).length;
+found.levels = [...document.querySelectorAll("h1, h2, h3, h4")].map((one) => Number(one.tagName[1]));
+found.named = [...document.querySelectorAll("table")].every((one) =>
+  one.caption || one.closest("[role=region]")?.matches("[aria-label], [aria-labelledby]"));
 found.hidden_focus = document.querySelector("a.skip").getAttribute("href");
 document.body.dataset.found = JSON.stringify(found);
 </script></body>"""
 
 
-def probed(page: str, folder: Path, width: int) -> dict[str, Any]:
-    """What the page is like in a browser window of that width."""
+def probed(page: str, folder: Path, width: int, *, probe: str = PROBE, wait: bool = True) -> dict[str, Any]:
+    """What `probe` finds out about the page in a browser window of that width; without `wait`, on the wall's clock."""
     file = folder / "page.html"
-    file.write_text(page.replace("</body>", PROBE))
+    file.write_text(page.replace("</body>", probe))
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile"]
-    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    command += [f"--window-size={width},900", *(["--virtual-time-budget=2000"] if wait else []), "--dump-dom", file.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     answer = re.search(r'data-found="([^"]*)"', done.stdout)
     assert answer is not None, done.stdout[-2000:] + done.stderr[-2000:]
@@ -79,16 +88,66 @@ def test_a_nightly_sorts_filters_and_fits(nightly: str, tmp_path: Path, width: i
     assert found["sorted"] == "descending"
     assert set(found["filtered"]) == {"fused_triton@2"}
     assert found["status"] == f"{len(found['filtered'])} of {found['all']} rows shown"
+    assert all(after - before <= 1 for before, after in pairwise(found["levels"]))
+    assert found["named"], "every table has a caption or stands in a region with a name"
     assert found["unnamed"] == 0, "a screen reader has a name for every control and chart"
     assert found["hidden_focus"] == "#tables"
     assert found["network"] == 0
 
 
-def test_a_run_of_500_cases_is_below_two_megabytes(synthetic: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def large(synthetic: ModuleType) -> tuple[str, float]:
+    """The page of a run of 500 cases and 3000 rows with the distributions of its samples, and the processor seconds that it took."""
     run: Run = synthetic.make_run(cases=[f"case_{index}" for index in range(500)])
-    page = html_report(run)
+    # Two samples of every kernel say as much about the page as two hundred.
+    samples = pandas.DataFrame([msgspec.structs.asdict(one) for one in synthetic.make_samples(run, replicates=1, rounds=2)])
+    start = time.process_time()
+    return html_report(run, samples=samples), time.process_time() - start
+
+
+def test_a_run_of_500_cases_is_built_quickly_and_below_two_megabytes(large: tuple[str, float]) -> None:
+    page, seconds = large
     assert len(page.encode()) < 2_000_000
-    assert page.count('<tr><th scope="row" title=') == 3000
+    assert seconds < 5.0
+    assert page.count('<tr><th scope="row">case_') == 3000
+    assert page.count('<i class="d"') == 3000
+
+
+INTERACTIVE = """
+<script>
+addEventListener("load", () => {
+  const table = document.querySelector("table.runs"), rows = () => [...table.tBodies[0].rows].filter((row) => row.offsetHeight > 0).length;
+  const button = table.tHead.rows[0].cells[3].querySelector("button"), first = table.tBodies[0].rows[0];
+  button.click();
+  const answered = table.tBodies[0].rows[0].getBoundingClientRect().height > 0 && table.tBodies[0].rows[0] !== first;
+  const found = { answered, ms: performance.now(), width: innerWidth, scroll: document.documentElement.scrollWidth, rows: [rows()] };
+  const words = document.getElementById("filter"), filter = (text) => { words.value = text; words.dispatchEvent(new Event("input")); };
+  filter("fused_triton@2"); found.rows.push(rows());
+  filter(""); found.rows.push(rows());
+  button.focus(); found.outline = getComputedStyle(button).outlineStyle;
+  const more = document.querySelector("button.more"); more.focus(); more.click();
+  found.rows.push(rows());
+  found.focus = document.activeElement === table.closest(".wrap");
+  document.body.dataset.found = JSON.stringify(found);
+});
+</script></body>"""
+
+
+@needs_browser
+def test_a_run_of_500_cases_answers_a_first_click_within_a_second(large: tuple[str, float], tmp_path: Path) -> None:
+    """From the start of navigation to the sorted table, at the best of three: a machine that is busy with other tests is no page."""
+    found = probed(large[0], tmp_path, 1280, probe=INTERACTIVE, wait=False)
+    for _ in range(2):
+        found = min(found, probed(large[0], tmp_path, 1280, probe=INTERACTIVE, wait=False) if found["ms"] > 1000 else found, key=_ms)
+    assert found["answered"]
+    assert found["ms"] < 1000
+    assert found["scroll"] <= found["width"]
+    assert found["rows"] == [200, 500, 200, 3000], "the first rows; all that a filter finds; the first rows; all"
+    assert found["focus"], "the keyboard stays at the table when its button is gone"
+
+
+def _ms(found: dict[str, Any]) -> float:
+    return float(found["ms"])
 
 
 def test_the_page_names_what_it_shows_for_screen_readers(nightly: str) -> None:

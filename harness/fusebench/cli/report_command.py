@@ -176,7 +176,11 @@ def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
 
 def _plots(run: Run, folder: Path) -> dict[Path, bytes]:
     from ..report.plots.speedup import run_pictures
+    from ..report.versions import ONE_VERSION, version_steps
+    from .shared.output import remark
 
+    if not version_steps(run):
+        remark("note", ONE_VERSION)
     return {folder / name: content for name, content in run_pictures(run).items()}
 
 
@@ -254,9 +258,9 @@ def _render(run: Run, form: Format, folder: Path, out: Path | None, history: His
 
         return github_annotations(run)
     if form is Format.CSV:
-        from ..report.frame import run_frame
+        from ..report.frame import run_csv
 
-        return run_frame(run).to_csv(index=False)
+        return run_csv(run)
     from ..report.pull_request import pull_request_page
 
     return pull_request_page(run)

@@ -11,6 +11,7 @@ from ..schema import GroundTruth
 from ..stats.rates import Rate
 from ..store.calibrations import CalibrationRecord, CaseComponents
 from ..verdict.calibration import Calibration, ClassSummary
+from . import escape
 from .document import finite
 from .markdown import markdown_table
 from .summary import TOO_FEW, calibration_words, smallest_words
@@ -32,16 +33,19 @@ SCATTER_HEADER = ("kernel", "case", "us", "rounds", "placements", "processes", "
 
 def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
     """The whole calibration as Markdown, which is also what the terminal shows."""
+    record, summary = escape.cleaned(record), escape.cleaned(summary)
     plan, looks = record.sampling, record.looks
+    words = calibration_words(record.note, record.environment.device, record.timer, record.cache)
     parts = [
-        f"# Calibration of {record.environment.device_name}",
+        f"# Calibration of {escape.markdown(record.environment.device_name)}",
         "",
-        f"{calibration_words(record.note, record.environment.device, record.timer, record.cache)}.",
+        f"{escape.markdown(words)}.",
         "",
-        f"timer {record.timer}, {record.cache} cache, {plan.rounds} rounds a replicate, looks after {', '.join(map(str, looks.looks))} "
-        f"replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, {record.processes} fresh processes confirm; "
+        f"timer {escape.markdown(record.timer)}, {record.cache} cache, {plan.rounds} rounds a replicate, looks after "
+        f"{', '.join(map(str, looks.looks))} replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, "
+        f"{record.processes} fresh processes confirm; "
         f"{len(record.trials)} comparisons in {len(record.sessions)} session{'s' if len(record.sessions) > 1 else ''}, "
-        f"the last on {record.sessions[-1]}.",
+        f"the last on {escape.markdown(record.sessions[-1])}.",
         "",
         "## By duration of the call, and whether it makes one launch or several",
         "",
@@ -57,7 +61,7 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         *markdown_table(SCATTER_HEADER, [_scatter_row(one) for one in record.components], right_from=2),
     ]
     if record.warnings:
-        parts += ["", *(f"* {warning}" for warning in record.warnings)]
+        parts += ["", *(f"* {escape.markdown(warning)}" for warning in record.warnings)]
     return "\n".join(parts).rstrip() + "\n"
 
 

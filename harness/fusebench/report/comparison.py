@@ -17,7 +17,7 @@ from . import escape
 from .document import ends, finite
 from .table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, count, error_against_split, microseconds, short_kernel
+from .wording import DASH, count, error_ratio, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ class _Figures(msgspec.Struct, frozen=True):
     time_us: float | None
     speedup: float | None
     sol: float | None
-    rms: str
+    error: str
     status: str
 
 
@@ -88,7 +88,7 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
     console.print(Text(f"new {new.id}  {new.created}  {new.environment.device_name}"))
     for difference in record_differences(new, old) + fingerprint_differences(new, old):
         console.print(Text(f"differs: {difference}", style="yellow"))
-    figures = ("old us", "new us", "old speedup", "new speedup", "old rms", "new rms", "change")
+    figures = ("old us", "new us", "old speedup", "new speedup", "old error", "new error", "change")
     rows = []
     before, after = _index(old), _index(new)
     for judgement in judgements:
@@ -101,8 +101,8 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
                 microseconds(right.time_us),
                 _times(left.speedup),
                 _times(right.speedup),
-                left.rms,
-                right.rms,
+                left.error,
+                right.error,
                 _change(judgement),
                 _verdict(judgement),
             ]
@@ -163,7 +163,7 @@ def _figures(result: Result | None) -> _Figures:
         time_us=finite(timing.time_us.value) if timing else None,
         speedup=finite(timing.speedup.value) if timing and timing.speedup else None,
         sol=finite(timing.sol) if timing else None,
-        rms=error_against_split(accuracy.rms_error, accuracy.split_rms_error) if accuracy else DASH,
+        error=error_ratio(accuracy),
         status=str(result.status),
     )
 

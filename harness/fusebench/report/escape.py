@@ -111,6 +111,12 @@ def annotation(foreign: str, *, in_property: bool = False) -> str:
     return quoted.replace(":", "%3A").replace(",", "%2C") if in_property else quoted
 
 
+def json_document(encoded: str) -> str:
+    """The JSON document `encoded` with the same values: `\\u` escapes stand for control characters and for the marks of CI commands."""
+    shown = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", encoded)
+    return re.sub(r"##(?=\[|[a-z]+\[)", r"#\\u0023", shown)
+
+
 def picture(foreign: str) -> str:
     """`foreign` for matplotlib, which reads dollar signs as mathematics."""
     return text(foreign).replace("$", r"\$")

@@ -39,6 +39,18 @@ def run_frame(run: Run) -> pd.DataFrame:
     return pd.DataFrame([_row(result, summaries.get(result.case_key)) for result in run.results])
 
 
+def run_csv(run: Run) -> str:
+    """`run_frame` as CSV.  A text that a spreadsheet would take for a formula follows an apostrophe, which a spreadsheet does not show."""
+    frame = run_frame(run)
+    for name in frame.select_dtypes(exclude="number"):
+        frame[name] = frame[name].map(lambda value: f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value)
+    return str(frame.to_csv(index=False))
+
+
+_FORMULA = ("=", "+", "@", "\t")
+"""Starts of a formula.  A minus is not among them: reasons start with a change such as `-5.37%`."""
+
+
 def _row(result: Result, summary: CaseSummary | None) -> dict[str, Any]:
     timing, accuracy, verdict = result.measurement, result.accuracy, result.verdict
     error = accuracy.rms_error / accuracy.split_rms_error if accuracy is not None and accuracy.split_rms_error > 0 else None

@@ -11,11 +11,12 @@ from . import escape
 from .evidence.attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
-from .summary import calibration_line, control_line, headline, sampling, spending_lines
+from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines
 from .wording import (
     DASH,
+    ERROR_MEANING,
     cases_with_results,
-    error_against_split,
+    error_ratio,
     excuses,
     named_cases,
     part_notes,
@@ -36,13 +37,13 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
     """The report as GitHub-flavoured Markdown.  `plot` is the picture's path relative to the report; empty for none."""
     run = escape.cleaned(run)
     parts = [f"# {escape.markdown(headline(run))}", ""]
-    parts += [f"> {notice}" for notice in _notices(run)]
+    parts += notice_lines(run)
     parts += ["", *environment_table(run), "", *_savings(run)]
     for name in dict.fromkeys(summary.case.suite for summary in run.cases):
         parts += _suite(run, name)
     if plot and any(result.status is Status.MEASURED for result in run.results):
         parts += [f"![Speedup and share of the speed of light]({plot})", ""]
-    parts += [part for line in compiled_lines(run) for part in (f"{line}.", "")]
+    parts += [part for line in compiled_lines(run) for part in (f"{escape.markdown(line)}.", "")]
     parts += [*evidence_markdown(attached_to(run)), *_parts(run), *_left_out(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
@@ -67,6 +68,11 @@ def evidence_markdown(entries: Iterable[Attached]) -> list[str]:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def notice_lines(run: Run) -> list[str]:
+    """A quoted line for everything to know before the figures: incompleteness, a timer fallback, cases that were not cold, warnings."""
+    return [f"> {notice}" for notice in _notices(run)]
 
 
 def _notices(run: Run) -> list[str]:
@@ -125,17 +131,22 @@ def _suite(run: Run, name: str) -> list[str]:
         "speedup [95 % CI]",
         "SOL",
         "GB/s",
-        "max error (x split)",
+        "error",
         "verdict",
     )
-    lines = [f"## {name}", "", *markdown_table(header, [_case_row(summary, rows, fused) for summary, rows in blocks], right_from=2), ""]
+    lines = [
+        f"## {escape.markdown(name)}",
+        "",
+        *markdown_table(header, [_case_row(summary, rows, fused) for summary, rows in blocks], right_from=2),
+        "",
+    ]
     baselines = ", ".join(escape.code(kernel) for kernel in dict.fromkeys(summary.baseline for summary, _ in blocks if summary.baseline))
     if baselines:
         what = "the fastest fused kernel of each case" if fused else "the fastest kernel besides it: no fused kernel was timed"
         lines += [f"split: {baselines}; {challenger}: {what}.", ""]
     for line in weighted_lines(run):
         if line.startswith(f"weighted speedup of {name}:"):
-            lines += [f"**{line[0].upper()}{line[1:]}**", ""]
+            lines += [f"**{escape.markdown(line[0].upper() + line[1:])}**", ""]
     return lines
 
 
@@ -159,7 +170,7 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         speedup(timing.speedup),
         share(timing.sol),
         bandwidth(timing.gb_per_s),
-        error_against_split(best.accuracy.max_error, best.accuracy.split_max_error) if best.accuracy is not None else DASH,
+        error_ratio(best.accuracy),
         _verdict(best),
     ]
 
@@ -175,19 +186,20 @@ def _parts(run: Run) -> list[str]:
 
 
 def _left_out(run: Run) -> list[str]:
-    listed = [excuse for excuse in excuses(run) if excuse.status is not Status.CHECKED or excuse.reason]
-    if not listed:
-        return []
+    """Kernels that failed or were left out, one line each; one line for all that cannot run here."""
+    listed = [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
     lines = [
         f"* {escape.code(excuse.kernel)} on {escape.markdown(named_cases(excuse, len(run.cases)))}: {status_text(excuse.status)}: "
         f"{escape.markdown(excuse.reason or 'no reason recorded')}"
         for excuse in listed
     ]
-    return ["## Kernels without a time", "", *lines, ""]
+    lines += [f"* {escape.markdown(absent)}"] if (absent := absent_line(run)) else []
+    return ["## Kernels without a time", "", *lines, ""] if lines else []
 
 
 def _everything(run: Run) -> list[str]:
-    rows = [full_row(summary, row) for summary, results in cases_with_results(run) for row in results]
+    blocks = list(cases_with_results(run))
+    rows = [full_row(summary, row) for summary, results in blocks for row in results if row.status is not Status.NOT_RUNNABLE]
     if not rows:
         return []
     marked = [[case, escape.code(kernel), *rest] for case, kernel, *rest in rows]
@@ -204,15 +216,15 @@ def _method(run: Run) -> list[str]:
     lines = [
         "## How this was measured",
         "",
-        f"* timer: {run.timer}" + (f", a fallback: {run.timer_fallback}" if run.timer_fallback else ""),
+        f"* timer: {escape.markdown(run.timer)}" + (f", a fallback: {escape.markdown(run.timer_fallback)}" if run.timer_fallback else ""),
         f"* cache: {run.plan.cache} when a timed call starts",
-        f"* {sampling(run)}; speedups are paired within a replicate",
+        f"* {escape.markdown(sampling(run))}; speedups are paired within a replicate",
         "* copy, stream: the device's own copy of the case's minimum bytes; one elementwise launch over as many (in place if the op is)",
         "* SOL: time of the faster of these two, in the same rounds and cache state, over the kernel's time",
-        "* errors are against a float64 reference, worst output and input draw, beside the split chain's own error on the same inputs",
+        f"* {ERROR_MEANING}",
     ]
     if control := control_line(run):
-        lines.append(f"* {control}")
-    lines.append(f"* {calibration_line(run)}")
-    lines += [f"* {line}" for line in spending_lines(run)]
+        lines.append(f"* {escape.markdown(control)}")
+    lines.append(f"* {escape.markdown(calibration_line(run))}")
+    lines += [f"* {escape.markdown(line)}" for line in spending_lines(run)]
     return [*lines, "", "To reproduce:", "", *escape.code_block(run.command), ""]

@@ -12,7 +12,7 @@ from ..stats.weighted import BEST_FUSED
 from ..store.baselines import VIEWS
 from ..store.files import write_file
 from . import escape
-from .markdown import environment_table, markdown_report, markdown_table
+from .markdown import environment_table, markdown_report, markdown_table, notice_lines
 from .plots.speedup import speedup_png
 from .pull_request import pull_request_page
 from .savings import SAVING_HEADER, compiled_lines, saving_rows
@@ -41,7 +41,7 @@ def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
 
 
 def only_suite(run: Run, suite: str) -> Run:
-    """The run's record with the cases and results of one suite, without the time spent on the whole run."""
+    """The run's record with the cases and results of one suite, without the warnings about the whole run and the time spent on it."""
     results = [result for result in run.results if result.suite == suite]
     kernels = {result.kernel for result in results}
     return msgspec.structs.replace(
@@ -50,17 +50,20 @@ def only_suite(run: Run, suite: str) -> Run:
         cases=[summary for summary in run.cases if summary.case.suite == suite],
         kernels=[kernel for kernel in run.kernels if kernel.id in kernels],
         results=results,
+        warnings=[],
         spending=None,
     )
 
 
 def _index(run: Run, suites: list[str]) -> str:
-    lines = [f"# {escape.markdown(headline(run))}", "", *environment_table(run), ""]
+    warned = msgspec.structs.replace(run, cases=[])  # a suite's own page names its cases that were not cold
+    notices = [line for one in notice_lines(warned) for line in (one, ">")][:-1]
+    lines = [f"# {escape.markdown(headline(run))}", "", *notices, "", *environment_table(run), ""]
     if rows := saving_rows(run):
         lines += ["## Microseconds saved per denoise step", "", *markdown_table(SAVING_HEADER, rows), ""]
     lines += ["## Suites", "", *markdown_table(("suite", "cases", "weighted speedup of the best fused kernels"), _rows(run, suites)), ""]
-    lines += [f"{line}.\n" for line in (*compiled_lines(run), calibration_line(run), *spending_lines(run))]
-    return "\n".join(lines).rstrip() + "\n"
+    lines += [f"{escape.markdown(line)}.\n" for line in (*compiled_lines(run), calibration_line(run), *spending_lines(run))]
+    return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 
 def _rows(run: Run, suites: list[str]) -> list[tuple[str, ...]]:

@@ -6,7 +6,7 @@ from ..schema import CaseSummary, Measurement, Result, Role, Run, VerdictKind
 from .wording import (
     DASH,
     cases_with_results,
-    error_against_split,
+    error_ratio,
     microseconds,
     part_label,
     share,
@@ -29,8 +29,7 @@ FULL_HEADER = (
     "gap us",
     "host us",
     "extra memory",
-    "rms error (x split)",
-    "max error (x split)",
+    "error",
     "equal to split",
     "verdict",
 )
@@ -52,11 +51,9 @@ def full_row(summary: CaseSummary, row: Result) -> list[str]:
         cells.append(microseconds(timing.gap_us))
         cells += [microseconds(timing.host_us), size(timing.extra_memory_bytes)]
     if accuracy is None:
-        cells += [DASH] * 3
+        cells += [DASH] * 2
     else:
-        cells.append(error_against_split(accuracy.rms_error, accuracy.split_rms_error))
-        cells.append(error_against_split(accuracy.max_error, accuracy.split_max_error))
-        cells.append(share(accuracy.equal_to_split))
+        cells += [error_ratio(accuracy), share(accuracy.equal_to_split)]
     return [*cells, outcome(row)]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ..schema import Measurement, Result, Role, Run, SuiteSummary
 from ..stats.weighted import BEST_FUSED, best_fused
-from .wording import DASH, count, microseconds, share, short_kernel
+from .wording import DASH, cases_with_results, count, microseconds, share, short_kernel
 
 SAVING_HEADER = ("suite", "baseline us", "best fused us", "saved us", "saved", "compiled saves us", "cases covered", "launches covered")
 
@@ -127,8 +127,7 @@ def compiled_lines(run: Run) -> list[str]:
     """
     compared = 0
     slower = []
-    for summary in run.cases:
-        rows = [result for result in run.results if result.case_key == summary.case.key]
+    for summary, rows in cases_with_results(run):
         fused = best_fused(rows)
         compiled = _best_compiled(rows)
         if fused is None or fused.measurement is None or compiled is None:

@@ -82,13 +82,6 @@ def size(value: int | None) -> str:
     return f"{amount:.1f} GB"
 
 
-def error_against_split(own: float, split: float) -> str:
-    """`1.2e-03 (0.98x split)`; without the ratio where the split chain is exact."""
-    if own == 0:
-        return "0"
-    return f"{own:.1e} ({own / split:.2f}x)" if split > _ERROR_EPSILON else f"{own:.1e}"
-
-
 def error_ratio(accuracy: Accuracy | None) -> str:
     """`0.71x`: the RMS error of the worst output as a multiple of the split chain's, every output channel scaled to RMS 1.
 

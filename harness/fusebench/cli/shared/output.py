@@ -38,7 +38,9 @@ def print_json(document: Any) -> None:
     """Print `document` (msgspec structs allowed) as the one JSON document on stdout."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    from ...report.escape import json_document
+
+    typer.echo(json_document(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
 
 
 def remark(kind: str, message: object) -> None:

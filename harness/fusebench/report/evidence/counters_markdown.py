@@ -8,6 +8,7 @@ from typing import Any
 from ...counters.diff import changes
 from ...counters.metric_sets import NAMED, wanted
 from ...counters.records import Capture, CaptureStatus, CounterRun
+from .. import escape
 from ..markdown import environment_table, markdown_table
 from ..wording import count
 from .counters_table import (
@@ -29,29 +30,32 @@ _RIGHT_FROM = 2
 
 def counters_markdown(run: CounterRun) -> str:
     """The report as GitHub-flavoured Markdown."""
-    parts = [f"# Counters · {run.environment.device_name} · Nsight Compute {run.ncu_version}", ""]
-    parts += [f"> {notice}" for notice in _notices(run)]
-    parts += ["", *environment_table(run), *([f"| base | {run.base} |"] if run.base else []), ""]
+    run = escape.cleaned(run)
+    title = escape.markdown(f"Counters · {run.environment.device_name} · Nsight Compute {run.ncu_version}")
+    parts = [f"# {title}", "", *(f"> {notice}" for notice in _notices(run))]
+    parts += ["", *environment_table(run), *([f"| base | {escape.cell(run.base)} |"] if run.base else []), ""]
     parts += ["## Kernels", "", *markdown_table(CAPTURE_COLUMNS, capture_rows(run), _RIGHT_FROM), ""]
     if named := named_rows(run):
         parts += ["## Named metrics", "", *markdown_table(NAMED_COLUMNS, named, len(NAMED_COLUMNS) - 1), ""]
     for pair in diff_pairs(run):
         header = diff_columns(pair.before, pair.after)
-        parts += [f"## {diff_title(pair.before, pair.after)}", "", *markdown_table(header, diff_rows(pair.before, pair.after)), ""]
+        title = escape.markdown(diff_title(pair.before, pair.after))
+        parts += [f"## {title}", "", *markdown_table(header, diff_rows(pair.before, pair.after)), ""]
     parts += [*_readings(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 
 def _notices(run: CounterRun) -> list[str]:
     found = [] if run.complete else ["**Incomplete run**: not every kernel was captured."]
-    return found + [f"Warning: {warning}" for warning in run.warnings]
+    return found + [f"Warning: {escape.markdown(warning)}" for warning in run.warnings]
 
 
 def _readings(run: CounterRun) -> list[str]:
     lines = ["## Reading", ""]
     for capture in _captured(run):
         said = [line for line in (*readings(capture), traffic_line(capture, run.cache_control)) if line]
-        lines += [f"`{kernel_label(capture)}` on {capture.case_key}:", "", *(f"* {line}" for line in said or ["no rule applies"]), ""]
+        lines += [f"{escape.code(kernel_label(capture))} on {escape.markdown(capture.case_key)}:", ""]
+        lines += [*(f"* {escape.markdown(line)}" for line in said or ["no rule applies"]), ""]
     return lines if len(lines) > 2 else []
 
 
@@ -60,7 +64,12 @@ def _everything(run: CounterRun) -> list[str]:
     lines = []
     for case in dict.fromkeys(capture.case_key for capture in _captured(run)):
         captures = [capture for capture in _captured(run) if capture.case_key == case]
-        lines += [f"{case} ({captures[0].shape}):", "", *markdown_table(figure_columns(captures), figure_rows(captures)), ""]
+        lines += [
+            escape.markdown(f"{case} ({captures[0].shape}):"),
+            "",
+            *markdown_table(figure_columns(captures), figure_rows(captures)),
+            "",
+        ]
     if not lines:
         return []
     return ["<details>", "<summary>Every figure</summary>", "", *lines, "</details>", ""]
@@ -71,16 +80,15 @@ def _method(run: CounterRun) -> list[str]:
     return [
         "## How this was counted",
         "",
-        f"* metric set {run.metric_set}, {count(len(run.metrics), 'metric')}; a figure that was not collected is not shown",
-        f"* caches {caches}; clocks: control {run.clock_control}",
+        f"* metric set {escape.markdown(run.metric_set)}, {count(len(run.metrics), 'metric')}; "
+        "a figure that was not collected is not shown",
+        f"* caches {escape.markdown(caches)}; clocks: control {escape.markdown(run.clock_control)}",
         "* counters are collected in several passes over the same launch, so times here are not those of `fusebench run`",
         "* moved/min: bytes read from DRAM and stored, per byte that the op must read and write",
         "",
         "To reproduce:",
         "",
-        "```",
-        run.command,
-        "```",
+        *escape.code_block(run.command),
         "",
     ]
 

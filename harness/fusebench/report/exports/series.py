@@ -11,7 +11,7 @@ import msgspec
 
 from ...errors import RunRecordError
 from ...schema import CaseSummary, Estimate, KernelInfo, Measurement, Result, Run, Status
-from ..escape import one_line
+from ..escape import json_document, one_line
 from ..wording import bounded
 
 
@@ -85,7 +85,7 @@ def document(value: Any) -> str:
     Raises:
         ValueError: it holds an infinity or a NaN, which JSON cannot.
     """
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json_document(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def device_facts(run: Run) -> Mapping[str, str]:

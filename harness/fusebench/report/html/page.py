@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...schema import CaseSummary, Result, Run, Status, VerdictKind
+from ...stats.weighted import BEST_FUSED
 from .. import escape
 from ..evidence.attached import attached_to, grouped
 from ..history import History
 from ..rows import bandwidth, outcome
-from ..savings import SAVING_HEADER, compiled_lines, saving_lines, saving_rows, weighted_lines
+from ..savings import SAVING_HEADER, compiled_lines, saving_rows
 from ..summary import (
     absent_line,
     calibration_line,
@@ -25,6 +27,7 @@ from ..summary import (
     spending_lines,
     verdict_line,
 )
+from ..versions import ONE_VERSION, version_steps
 from ..wording import (
     DASH,
     ERROR_MEANING,
@@ -42,7 +45,7 @@ from ..wording import (
     status_text,
     with_spread,
 )
-from .charts import Spread, best_of_each, history_caption, history_line, legend, roofline, small_bar, small_box, speedup_bars
+from .charts import Spread, best_of_each, history_caption, history_line, legend, roofline, small_bar, small_box, speedup_bars, version_bars
 
 if TYPE_CHECKING:
     import pandas
@@ -83,6 +86,7 @@ def html_report(
     listed = [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
     bytes_of = {summary.case.key: summary.minimum_bytes for summary in run.cases}
     timed = [result for result in run.results if result.measurement is not None and not result.covers]
+    weighted = list(dict.fromkeys([BEST_FUSED, *(kernel for suite in run.suites for kernel in suite.weighted_speedup)]))
     page: str = (
         environment()
         .get_template("report.html.j2")
@@ -91,11 +95,14 @@ def html_report(
             verdict=verdict_line(run),
             headline=headline(run),
             attention=[_attention(kind, result) for kind, result in needing_attention(run)],
-            weighted=[*weighted_lines(run), *saving_lines(run)],
+            weighted_header=("suite", *(kernel.replace("_", " ") if kernel == BEST_FUSED else kernel for kernel in weighted)),
+            weighted=_weighted_rows(run, weighted),
             saving_header=SAVING_HEADER,
             savings=saving_rows(run),
             sections=_sections(blocks, spreads),
             bars=speedup_bars(best_of_each((summary.case.key, rows) for summary, rows in blocks)),
+            versions=version_bars(version_steps(run)),
+            one_version=ONE_VERSION,
             roofline=roofline([(bytes_of[result.case_key], result) for result in timed if result.case_key in bytes_of]),
             legend=legend(timed),
             history=_history(history),
@@ -111,6 +118,10 @@ def html_report(
                 *spending_lines(run),
                 calibration_line(run),
                 ERROR_MEANING,
+                *(
+                    ["calls: box from 25 to 75 %, whiskers from 5 to 95 % of the timed calls, on an axis of ±5 % about the median"]
+                    * bool(spreads)
+                ),
             ],
             distributions=bool(spreads),
             raw=dict(raw or {}),
@@ -124,9 +135,18 @@ def environment() -> Any:
     """jinja2's environment for the templates of this package: everything is escaped unless a chart made it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=PackageLoader("fusebench.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    found.filters["breakable"] = _breakable
+    return found
+
+
+def _breakable(foreign: str) -> Any:
+    """`foreign`, escaped, with places where a narrow screen may break an identifier: a word is never cut elsewhere if that is enough."""
+    from markupsafe import Markup
+
+    return Markup(re.sub(r"(?<=\w)([/_:@])(?=\w)", r"\1<wbr>", escape.html(foreign)))
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -167,6 +187,20 @@ def _sections(blocks: Sequence[tuple[CaseSummary, list[Result]]], spreads: Sprea
     return found
 
 
+def _weighted_rows(run: Run, kernels: Sequence[str]) -> list[list[str]]:
+    """A row per suite, with the number of cases where a kernel covers fewer than all."""
+    rows = []
+    for suite in run.suites:
+        row = [suite.name]
+        for kernel in kernels:
+            value, covered = suite.weighted_speedup.get(kernel), suite.covered_cases.get(kernel, suite.cases)
+            part = "" if covered == suite.cases else f" ({covered} of {suite.cases} cases)"
+            row.append(DASH if value is None else f"{value:.3f}x{part}")
+        if suite.weighted_speedup:
+            rows.append(row)
+    return rows
+
+
 def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -> list[str]:
     timing, kind = row.measurement, row.verdict.kind if row.verdict is not None else None
     box = small_box(spread) if spread is not None and spread.median > 0 else ""
@@ -191,17 +225,23 @@ def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -
     return [*cells, f'<span class="v {mark}"{title}>{escape.html(outcome(row))}</span>', escape.html(summary.shape)]
 
 
-def _attention(kind: VerdictKind, result: Result) -> dict[str, str]:
+def _attention(kind: VerdictKind, result: Result) -> dict[str, str | bool]:
     reason = (result.verdict.reason if result.verdict is not None else "") or failure_reason(result)
     return {
-        "kind": str(kind) + ("" if result.gating else ", advisory"), "mark": str(kind), "kernel": result.kernel, "case": result.case_key,
+        "kind": str(kind) + ("" if result.gating else ", advisory"), "advisory": not result.gating,
+        "mark": str(kind), "kernel": result.kernel, "case": result.case_key,
         "reason": escape.one_line(reason or "no reason recorded"), "command": reproduce(result),
     }  # fmt: skip
 
 
-def _history(history: History | None) -> list[tuple[str, str]]:
+def _history(history: History | None) -> list[tuple[str, str, bool]]:
+    """Drawing, caption, and whether it has a change point; the series with a slower newest level first."""
     if history is None or not history.runs:
         return []
     history = escape.cleaned(history)
     tracks = sorted(history.tracks, key=lambda track: (not track.newest_slower, not track.shifts))
-    return [(history_line(history, track), history_caption(track)) for track in tracks[:MOST_HISTORY_LINES] if track.series.values]
+    return [
+        (history_line(history, track), history_caption(track), bool(track.shifts))
+        for track in tracks[:MOST_HISTORY_LINES]
+        if track.series.values
+    ]

@@ -29,10 +29,22 @@
         row.hidden = !fits; all += 1; here += fits;
       }
       shown += here;
+      table.classList.toggle("cut", "more" in table && !parts.length && !kind);
       table.closest("section").hidden = here === 0 && (parts.length > 0 || kind !== "");
     }
     status(`${shown} of ${all} rows shown`);
   };
+  for (const more of document.querySelectorAll("button.more")) {
+    const table = more.closest("section").querySelector("table");
+    table.more = more;
+    more.addEventListener("click", () => {
+      delete table.more;
+      table.classList.remove("cut");
+      table.closest(".wrap").focus();
+      more.parentElement.remove();
+      status(`all ${table.tBodies[0].rows.length} rows shown`);
+    });
+  }
   words.addEventListener("input", filter);
   verdict.addEventListener("change", filter);
   document.getElementById("csv").addEventListener("click", () => {
