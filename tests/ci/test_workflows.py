@@ -62,6 +62,12 @@ def test_a_job_is_bounded_and_its_steps_are_safe(file: Path, name: str, job: dic
                 assert os.access(REPOSITORY / script, os.X_OK), script
 
 
+def test_actionlint_knows_the_labels_of_the_runners() -> None:
+    """It refuses a label that GitHub does not have, unless its own settings name it."""
+    known = yaml.safe_load((REPOSITORY / ".github" / "actionlint.yaml").read_text())["self-hosted-runner"]["labels"]
+    assert set(loaded(REPOSITORY / ".github" / "workflows" / "nightly.yml")["jobs"]["measure"]["strategy"]["matrix"]["gpu"]) <= set(known)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_a_script_is_executable_short_and_good_bash(script: Path) -> None:
     assert os.access(script, os.X_OK)
