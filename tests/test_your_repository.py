@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from fusebench.suites import list_suites, load_suite
 
 REPOSITORY = Path(__file__).parents[1]
 GUIDE = (REPOSITORY / "docs" / "your_repository.md").read_text()
+(INSTALL,) = re.findall(r"^```\n(pip wheel .*?\n)```", GUIDE, re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# ([\w./]+\.(?:py|toml))$")
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -134,16 +136,19 @@ def test_the_checkout_uses_its_own_folders(shipped: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the checkout, since building leaves files behind."""
+    """The wheel of the guide's first two commands, in a copy of the checkout, since building leaves files behind."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "checkout"
     for name in ("harness", "kernels", "suites"):
         shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(REPOSITORY / name, copy / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(copy), "-w", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
-    return next(folder.glob("*.whl"))
+    build, install = (shlex.split(line) for line in INSTALL.splitlines())
+    assert [*build[:2], *install[:2]] == ["pip", "wheel", "pip", "install"]
+    offline = ["--quiet", "--no-build-isolation"]
+    subprocess.run([sys.executable, "-m", *build, *offline], cwd=copy, check=True, capture_output=True)
+    (found,) = copy.glob(install[2])
+    return found
 
 
 def test_the_wheel_brings_every_kernel_and_suite_of_the_checkout(wheel: Path) -> None:
@@ -154,6 +159,13 @@ def test_the_wheel_brings_every_kernel_and_suite_of_the_checkout(wheel: Path) ->
         assert files
         assert not missing
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("kernels/", "suites/"))]
+
+
+def test_the_guides_name_extras_that_exist() -> None:
+    texts = [file.read_text() for file in (REPOSITORY / "docs").glob("*.md")]
+    named = {extra for text in texts for found in re.findall(r"fusebench\[([\w,]+)\]", text) for extra in found.split(",")}
+    assert named
+    assert named <= tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 
 
 def test_the_installed_wheel_lists_its_suites_in_an_empty_folder(wheel: Path, tmp_path: Path, empty: Path) -> None:
