@@ -228,6 +228,15 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def forked_compilers() -> Iterator[None]:
+    """The processes of static evidence start in a tenth of a second too."""
+    from helpers.forked_workers import forking_compilers
+
+    with forking_compilers():
+        yield
+
+
+@pytest.fixture
 def spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are new interpreters, as they are in use; for a test in a module that asks for `forked_workers`."""
     monkeypatch.setattr(multiprocessing, "get_context", GET_CONTEXT)

@@ -32,7 +32,7 @@ SPILLING = "unit_sum/spilling@1"
 SPILLED = "bytes of spill stores"
 Fusebench = Callable[..., Outcome]
 Canned = Callable[..., Run]
-pytestmark = pytest.mark.usefixtures("forked_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers", "forked_compilers")
 
 
 def git(folder: Path, *arguments: str) -> str:

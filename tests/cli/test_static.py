@@ -20,6 +20,7 @@ from fusebench.store.static_baselines import promote_static, read_static
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SELECTION = ("--suite", "unit_sum", "--arch", "sm_90", "--jobs", "2")
 Fusebench = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("forked_compilers")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from fusebench.evidence.records import StaticReport
 from fusebench.evidence.targets import TARGETS
 from fusebench.registry import load_collection
 from fusebench.suites import load_suite
+from helpers.forked_workers import forking_compilers
 
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
 SPOILED = {
@@ -44,7 +45,8 @@ def collect_project(root: Path, target: str = "sm_90", **options: Any) -> Static
     project = find_project(root)
     collection = load_collection(project.kernels, kernels=False, entry_points=False)
     suite = load_suite("unit_sum", project, collection.ops)
-    return collect(suite.cases, TARGETS[target], ops=collection.ops, roots=collection.roots, jobs=2, **options)
+    with forking_compilers():
+        return collect(suite.cases, TARGETS[target], ops=collection.ops, roots=collection.roots, jobs=2, **options)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ environment, Triton's choice to interpret) is tested on processes that are spawn
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -13,11 +14,12 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from multiprocessing import forkserver
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver, reduction
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 
 class ForkedProcess(ForkServerProcess):
@@ -52,35 +54,106 @@ def forking() -> Forking:
     return context
 
 
-def run_module(module: str, arguments: Sequence[str], environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What `python -m module arguments` prints and exits with in `folder`, from a forked process that imports fusebench anew.
+class Descriptor:
+    """A file descriptor that a process gets as a copy of its own when it starts."""
 
-    Its workers are forked too, by the same server.
-    """
-    with tempfile.TemporaryDirectory() as kept:
-        files = (Path(kept) / "stdout", Path(kept) / "stderr")
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.number),)
+
+
+def _received(copy: Any) -> Descriptor:
+    return Descriptor(copy.detach())
+
+
+class ForkedModule:
+    """`subprocess.Popen` for `python -m module`: a forked process, which imports fusebench anew and forks its own workers alike."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int | IO[bytes],
+        stderr: IO[bytes],
+        env: dict[str, str],
+        start_new_session: bool,
+    ) -> None:
+        module = command.index("-m") + 1
+        reading, writing = os.pipe()
+        self.stdin: IO[bytes] | None = os.fdopen(writing, "wb") if stdin == subprocess.PIPE else None
+        self.stdout: IO[bytes] | None = None
+        if isinstance(stdout, int):
+            answers, answering = os.pipe()
+            self.stdout = os.fdopen(answers, "rb")
+        else:
+            answering = os.dup(stdout.fileno())
         context = forking()
         forkserver.ensure_running()
-        address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-        target = functools.partial(run_as_main, module, arguments, environment, folder, files=files, address=address)
-        process = context.Process(target=target)
-        process.start()
-        process.join(600)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        assert process.exitcode is not None
-        return subprocess.CompletedProcess([module, *arguments], process.exitcode, *(file.read_text() for file in files))
+        target = functools.partial(
+            run_as_main,
+            command[module:],
+            env,
+            [Descriptor(number) for number in (reading, answering, stderr.fileno())],
+            address=forkserver._forkserver._forkserver_address,  # type: ignore[attr-defined]
+            own_session=start_new_session,
+            own_folder="-P" not in command,
+        )
+        self._process = context.Process(target=target)
+        self._process.start()
+        self.pid = self._process.pid
+        os.close(reading)
+        os.close(answering)
+        if self.stdin is None:
+            os.close(writing)
+
+    def wait(self) -> int:
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+@contextlib.contextmanager
+def forking_compilers() -> Iterator[None]:
+    """The processes that record and compile for static evidence are forked meanwhile."""
+    from fusebench.evidence import static_process
+
+    before = static_process.subprocess
+    static_process.subprocess = SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedModule)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        static_process.subprocess = before
+
+
+def run_module(arguments: Sequence[str], environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What `python -m *arguments` prints and exits with in `folder`."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        with contextlib.chdir(folder):
+            process = ForkedModule(
+                ["-m", *arguments], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, start_new_session=False
+            )
+        code = process.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(arguments, code, stdout.read().decode(), stderr.read().decode())
 
 
 def run_as_main(
-    module: str, arguments: Sequence[str], environment: dict[str, str], folder: Path, *, files: tuple[Path, Path], address: str
+    command: Sequence[str], environment: dict[str, str], files: Sequence[Descriptor], *, address: str, own_session: bool, own_folder: bool
 ) -> None:
-    for descriptor, file in enumerate(files, start=1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    for number, file in enumerate(files):
+        os.dup2(file.number, number)
+        os.close(file.number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  for as long as the process lives
+    if own_session:
+        os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(folder)
+    if environment.get("OMP_NUM_THREADS") == "1":  # read when torch was imported
+        sys.modules["torch"].set_num_threads(1)
     for name in [name for name in sys.modules if name.partition(".")[0] == "fusebench"]:
         del sys.modules[name]
     # Python lets a forked process talk to its own server (see `_serve_one`), but forgets the address.
@@ -88,6 +161,7 @@ def run_as_main(
     server._forkserver_address, server.ensure_running = address, lambda: None
     context = Forking()
     multiprocessing.get_context = lambda method=None: context  # type: ignore[assignment]
-    sys.argv[1:] = arguments
-    sys.path.insert(0, str(folder))
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.argv[1:] = command[1:]
+    if own_folder:
+        sys.path.insert(0, str(Path.cwd()))
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from fusebench.registry.compiled import compiled_kernel
 from fusebench.registry.launching import interpreting
 from fusebench.schema import Role
 from helpers import cubin_dump
+from helpers.forked_workers import run_module
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,9 +85,7 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
     def run(wanted: list[dict[str, Any]]) -> Compiled:
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), *filter(None, [environment.get("PYTHONPATH")])])
-        program = [sys.executable, "-m", "helpers.static_compile", json.dumps(wanted)]
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+        done = run_module(["helpers.static_compile", json.dumps(wanted)], environment, ROOT)
         assert done.returncode == 0, done.stderr[-4000:]
         return Compiled(json.loads(done.stdout))
 
