@@ -18,10 +18,12 @@ from fusebench.ci.settings import PullRequest
 from fusebench.ci.texts import JobOutcome
 from fusebench.config import Project
 from fusebench.errors import UsageError
+from fusebench.schema import Status
 from fusebench.store.history_file import keep_run, write_history
 from fusebench.store.run_folder import read_run, write_run
 
 Row = Callable[..., dict[str, Any]]
+ERROR = {"verdict": "error", "decides": True, "change": None, "reason": "wrong"}
 
 
 @pytest.fixture
@@ -79,6 +81,20 @@ def test_whatever_kept_a_night_from_a_verdict_has_an_exit_code_and_a_line(script
     script.says("run", **({"document": {"run": str(run)}} | run_says)).says("gate", **gate_says)
     found = night(script, project)
     assert (found.exit_code, found.lines[0]) == (code, line)
+
+
+def test_a_failed_kernel_of_a_first_night_is_told_although_there_is_no_baseline(
+    script: Any, project: Project, synthetic: ModuleType
+) -> None:
+    failed = synthetic.make_run(cases=("flux_1024",), status={("flux_1024", synthetic.FUSED): (Status.WRONG, "output q is 1, not 2")})
+    folder = write_run(project.results / "runs", failed, [])
+    script.says("run", exit=5, document={"run": str(folder)}).says("gate", exit=4, document=gated([], baseline=None, reason="keep one"))
+    found = night(script, project)
+    (told,) = found.judged
+    assert (told.kernel, told.verdict, told.gating, told.reason) == (synthetic.FUSED, "error", True, "wrong: output q is 1, not 2")
+    assert (found.exit_code, found.lines) == (5, ["no baseline: keep one"])
+    script.says("gate", exit=5, document=gated([{"suite": "qknorm_rope", "case": "flux_1024", "kernel": synthetic.FUSED, **ERROR}]))
+    assert [one.by for one in night(script, project).judged] == ["gate"], "told once"
 
 
 def test_a_regression_by_the_gate_alone_fails_the_night(script: Any, project: Project, run: Path, judgement: Row) -> None:

@@ -22,7 +22,10 @@ def declare(arguments: str) -> str:
 BROKEN_FILES = {
     "missing version": (declare("'scale', 'fast', role='fused', language='torch'"), r"line 3: TypeError: .*'version'"),
     "version 0": (declare("'scale', 'fast', version=0, role='fused', language='torch'"), r"line 3: KernelDeclarationError: .*scale/fast@0"),
-    "unknown role": (declare("'scale', 'fast', version=1, role='fussed', language='torch'"), r"line 3: KernelDeclarationError: .*'fussed'"),
+    "unknown role": (
+        declare("'scale', 'fast', version=1, role='fussed', language='torch'"),
+        r"line 3: KernelDeclarationError: .*found role='fussed', expected one of split, fused",
+    ),
     "unknown language": (declare("'scale', 'fast', version=1, role='fused', language='tryton'"), r"line 3: .*'tryton'"),
     "unknown op": (
         declare("'scael', 'fast', version=1, role='fused', language='torch'"),

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ..schema import FAILED_STATUSES, Run
+
 _ORDER = {"error": 0, "regression": 1, "undecided": 2, "incomparable": 3, "improvement": 4, "pass": 5}
 
 
@@ -27,7 +29,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     change: float | None = None
     """New time over old; None if no times were compared."""
     by: str
-    """The step that judged: `gate`, `ab` or `static`."""
+    """The step that judged: `run`, `gate`, `ab` or `static`."""
     reproduce: str
     """A command line."""
 
@@ -55,6 +57,23 @@ def from_gate(document: Any) -> list[Judged]:
     return [
         _judged(row, "gate", ["run", "--suite", row["suite"], "--case", row["case"], "--kernel", row["kernel"]], row["decides"])
         for row in _rows(document, "judgements")
+    ]
+
+
+def from_run(run: Run) -> list[Judged]:
+    """Kernels that failed in the run itself, which has a verdict on them also where there is no baseline."""
+    return [
+        Judged(
+            kernel=result.kernel,
+            case=result.case_key,
+            verdict="error",
+            gating=result.role_gates,
+            reason=f"{result.status}: {result.reason}",
+            by="run",
+            reproduce=shlex.join(["fusebench", "check", "--suite", result.suite, "--case", result.case, "--kernel", result.kernel]),
+        )
+        for result in run.results
+        if result.status in FAILED_STATUSES
     ]
 
 

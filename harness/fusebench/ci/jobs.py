@@ -17,7 +17,7 @@ import msgspec
 from ..config import Project
 from ..errors import UsageError
 from ..schema import ExitCode, worst_exit_code
-from .findings import Declarations, Judged, from_ab, from_gate, from_static
+from .findings import Declarations, Judged, from_ab, from_gate, from_run, from_static
 from .settings import PullRequest
 from .steps import Step, Steps
 from .texts import MEANINGS, JobOutcome
@@ -64,6 +64,8 @@ def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> JobOu
     else:
         gated = steps.run("gate", ["gate", str(folder), "--json"])
         judged = from_gate(gated.document)
+        known = {(one.kernel, one.case) for one in judged}
+        judged += [one for one in _failed_in(folder) if (one.kernel, one.case) not in known]
         code = worst_exit_code([_known(ran.exit_code), _known(gated.exit_code)])
         if _unexplained(ran, judged):
             lines.append(f"run: {_said(ran)}")
@@ -267,12 +269,25 @@ def _recorded_ab(steps: Steps, op: str, folder: Path) -> Step:
         document = msgspec.json.decode(file.read_bytes())
         return steps.add(f"ab {op}", f"(dry run) {file}", int(document["exit_code"]), document=document)
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-        return steps.add(f"ab {op}", f"(dry run) {file}", ExitCode.UNDECIDED, f"undecided: not measured, and nothing recorded: {error}")
+        cause = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        reason = f"not measured, and nothing recorded: {file}: {cause}; write `fusebench ab --op {op} --json` of a machine with a GPU there"
+        return steps.add(f"ab {op}", f"(dry run) {file}", ExitCode.UNDECIDED, f"undecided: {reason}")
 
 
 def _folder_of(step: Step) -> Path | None:
     name = step.document.get("run") if isinstance(step.document, dict) else None
     return Path(name) if isinstance(name, str) else None
+
+
+def _failed_in(folder: Path) -> list[Judged]:
+    """Kernels that failed in the run: without a baseline, `gate` says nothing of them."""
+    from ..errors import FusebenchError
+    from ..store.run_folder import read_run
+
+    try:
+        return from_run(read_run(folder))
+    except FusebenchError:  # `gate` reads it, too, and says so
+        return []
 
 
 def _of_run(folder: Path, gated: Any, project: Project) -> tuple[str, str]:

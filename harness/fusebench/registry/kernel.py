@@ -204,9 +204,13 @@ def kernel(
     Raises:
         KernelDeclarationError: a value outside the accepted ones.
     """
+    for key, value, kinds in (("role", role, Role), ("language", language, Language)):
+        if value not in [str(kind) for kind in kinds]:
+            known = ", ".join(map(str, kinds))
+            raise KernelDeclarationError(f"@kernel({op!r}, {name!r}, version={version!r}): found {key}={value!r}, expected one of {known}")
+    declared_role, declared_language = Role(role), Language(language)
     try:
         kernel_id = KernelId.parse(f"{op}/{name}@{version}")
-        declared_role, declared_language = Role(role), Language(language)
     except ValueError as error:
         raise KernelDeclarationError(f"@kernel({op!r}, {name!r}, version={version!r}): {error}") from error
 
