@@ -24,6 +24,14 @@ def unwatched_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusebench.device.cpu_load.busiest_processes", lambda: [])
 
 
+@pytest.fixture(autouse=True)
+def own_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Listings of kernels are kept in a folder of the test's own, and not among the user's."""
+    folder = tmp_path / "listings"
+    monkeypatch.setattr("fusebench.cli.shared.kernel_listing.entries_folder", lambda: folder)
+    return folder
+
+
 @pytest.fixture
 def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder: kernels `scale/split@1` and `scale/fast@2`, suites `scale` and `models/toy` of two cases each."""

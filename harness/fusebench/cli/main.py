@@ -9,6 +9,7 @@ exit code of its own: Python's would be that of a regression.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ from . import (
     run_command,
     static_command,
 )
+from .shared.completion import asks_in_bash, complete_in_bash
 from .shared.exit_status import exit_code_of
 from .shared.options import join_alternatives
 
@@ -74,7 +76,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 pass, 1 regression, 2 usage, 3 device not fit to measure, 4 undecided, 5 a kernel failed, "
     "70 a fault of fusebench itself, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # help is plain text: brackets in it mean themselves, and rich need not be imported
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -120,6 +121,9 @@ def main() -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if asks_in_bash():
+            sys.stdout.write(complete_in_bash(os.environ, lambda: app(prog_name="fusebench")))
+            return
         app(prog_name="fusebench")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

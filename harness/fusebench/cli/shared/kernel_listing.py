@@ -34,7 +34,8 @@ MOST_ENTRIES = 32
 """Entries that are kept, the newest ones: about 100 kB each."""
 _VARIABLES = ("CUDA_", "FUSEBENCH_", "LD_LIBRARY_PATH", "NVIDIA_", "PYTORCH_", "TORCH", "TRITON_")
 """Beginnings of the names of environment variables that Python packages for GPUs read when they are imported."""
-_OWN_PLACES = frozenset({"FUSEBENCH_CACHE_DIR", "FUSEBENCH_LOCK_DIR"})
+_IRRELEVANT = frozenset({"_", "FUSEBENCH_CACHE_DIR", "FUSEBENCH_LOCK_DIR"})
+"""Variables that count for no kernel: the shell puts the path of the program into `_`."""
 
 
 class KernelListing(msgspec.Struct, kw_only=True):
@@ -72,6 +73,7 @@ class ListingFile:
         contents = _contents(roots)
         self._files = _digest_of(contents) if contents is not None else None
         surroundings = json.dumps([[str(root) for root in roots], _surroundings(contents or {})])
+        self._outside: dict[str, tuple[int, int]] = {}
         self._path = cache / f"{hashlib.sha256(surroundings.encode()).hexdigest()[:32]}.json"
 
     def read(self) -> KernelListing | None:
@@ -80,16 +82,18 @@ class ListingFile:
             entry = msgspec.json.decode(self._path.read_bytes(), type=_Entry)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        current = entry.files == self._files and all(_stamp(file) == tuple(stamp) for file, stamp in entry.outside.items())
-        return entry.listing if current else None
+        if entry.files != self._files or any(_stamp(file) != tuple(stamp) for file, stamp in entry.outside.items()):
+            return None
+        self._outside = entry.outside
+        return entry.listing
 
     def keep(self, listing: KernelListing) -> None:
-        """Keep what this process has loaded, unless a file has changed meanwhile."""
+        """Keep what this process has loaded, or has read and added to, unless a file has changed meanwhile."""
         contents = _contents(self._roots)
         if self._files is None or contents is None or _digest_of(contents) != self._files:
             return
         outside = {file: stamp for file in _outside(self._roots) if (stamp := _stamp(file)) is not None}
-        entry = _Entry(files=self._files, outside=outside, listing=listing)
+        entry = _Entry(files=self._files, outside=outside | self._outside, listing=listing)
         making = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}")
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,9 +107,14 @@ class ListingFile:
 
 def listing_file(roots: Sequence[Path]) -> ListingFile:
     """The entry for `roots` in the user's cache folder."""
+    return ListingFile(roots, entries_folder())
+
+
+def entries_folder() -> Path:
+    """The folder of entries in the user's cache folder."""
     from ...device.user_cache import own_cache
 
-    return ListingFile(roots, own_cache() / "kernels")
+    return own_cache() / "kernels"
 
 
 def listing_of(collection: Collection) -> KernelListing:
@@ -156,7 +165,7 @@ def _surroundings(contents: Mapping[Path, bytes]) -> list[Any]:
     named = [
         (name, value)
         for name, value in sorted(os.environ.items())
-        if name not in _OWN_PLACES
+        if name not in _IRRELEVANT
         and (name.startswith(_VARIABLES) or any(f"{quote}{name}{quote}".encode("utf-8", "surrogateescape") in text for quote in "\"'"))
     ]
     driver = [_text_of("/proc/driver/nvidia/version"), *sorted(name for name in _names_in("/dev") if name.startswith("nvidia"))]

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from .completion import complete_case, complete_kernel, complete_op, complete_suite
+
 
 def a_number(value: float | None) -> float | None:
     """Callback of numeric options: refuses `nan`, which passes every minimum and maximum.
@@ -47,23 +49,36 @@ def join_alternatives(arguments: Sequence[str]) -> list[str]:
 
 SuiteOption = Annotated[
     list[str] | None,
-    typer.Option("--suite", metavar="NAME|PATH", help="Suite by name (see `fusebench list suites`) or TOML file; repeatable."),
+    typer.Option(
+        "--suite",
+        metavar="NAME|PATH",
+        help="Suite by name (see `fusebench list suites`) or TOML file; repeatable.",
+        autocompletion=complete_suite,
+    ),
 ]
 OpOption = Annotated[
     str | None,
     typer.Option(
-        "--op", metavar="NAME", help="Only cases and kernels of this op, repeatable; without --suite, the suite of the same name."
+        "--op",
+        metavar="NAME",
+        help="Only cases and kernels of this op, repeatable; without --suite, the suite of the same name.",
+        autocompletion=complete_op,
     ),
 ]
 KernelOption = Annotated[
     str | None,
     typer.Option(
-        "--kernel", metavar="GLOB", help="Only these kernels: `fused_triton`, `fused_triton@2`, `qknorm_rope/*`, `*cuda*`; repeatable."
+        "--kernel",
+        metavar="GLOB",
+        help="Only these kernels: `fused_triton`, `fused_triton@2`, `qknorm_rope/*`, `*cuda*`; repeatable.",
+        autocompletion=complete_kernel,
     ),
 ]
 CaseOption = Annotated[
     str | None,
-    typer.Option("--case", metavar="GLOB", help="Only these cases: `flux_1024`, `*_1024`, or `suite:case`; repeatable."),
+    typer.Option(
+        "--case", metavar="GLOB", help="Only these cases: `flux_1024`, `*_1024`, or `suite:case`; repeatable.", autocompletion=complete_case
+    ),
 ]
 DeviceOption = Annotated[
     str,
