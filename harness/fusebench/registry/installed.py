@@ -29,6 +29,7 @@ class BrokenEntryPoint(NamedTuple):
 def installed_folders(group: str) -> tuple[list[InstalledFolder], list[BrokenEntryPoint]]:
     """The folders that the entry points of `group` name, and the entry points that name none."""
     import importlib.metadata  # slow to import, and not needed to declare a kernel
+    import importlib.util
 
     folders: list[InstalledFolder] = []
     broken: list[BrokenEntryPoint] = []
