@@ -70,7 +70,11 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     ):
         spent = options.resumed.run.spending if options.resumed is not None else None
         context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
-        strategy = RunStrategy(context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm)
+        # A budget is for the first cases; and a run that is resumed has compiled most of its kernels.
+        ahead = device.kind == "cuda" and request.budget_s is None and request.resume is None
+        strategy = RunStrategy(
+            context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm, ahead=ahead
+        )
         engine = Engine(strategy, request.budget_s)
         interruption = attempt(engine, request.cases, warnings)
     record = engine.record()

@@ -26,8 +26,9 @@ from ...stats.weighted import suite_summaries
 from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
 from ..case_kernels import CaseKernels, case_kernels, result_for, split_reference, work_of
-from ..context import MeasuringContext
+from ..context import COMPILE, MeasuringContext
 from ..engine import Budget, Strategy
+from ..workers.compiling import compile_ahead
 from ..workers.protocol import Measured
 from .measured_case import CaseMeasurement, Remeasurement
 from .precision import LOOKS
@@ -79,15 +80,17 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         rule: MarginRule,
         baseline: Run | None = None,
         confirm: bool = True,
+        ahead: bool = False,
     ) -> None:
         """
         Args:
             baseline: the stored baseline, which is valid; None if there is none.
             confirm: whether suspects are remeasured.
+            ahead: whether several processes compile the kernels of all cases before the first check.
         """
         self.context: MeasuringContext = context
         self.collection, self.options = collection, options
-        self._rule, self._baseline, self._confirm = rule, baseline, confirm
+        self._rule, self._baseline, self._confirm, self._ahead = rule, baseline, confirm, ahead
         self._judgement: RunJudgement | None = None
         self._results: list[Result] = []
         self._cases: list[CaseSummary] = []
@@ -120,7 +123,14 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         for unit in units:
             split_reference(self.collection, unit.op)
         self._units = {unit.case.key: unit for unit in units}
+        if self._ahead:
+            self._compile(units)
         return units
+
+    def _compile(self, units: Sequence[CaseKernels]) -> None:
+        context = self.context
+        with context.phases.timed(COMPILE):
+            compile_ahead(context.pool, units, on_step=lambda done, total: context.reporter.step("compile", done, total))
 
     def same_work(self, unit: CaseKernels) -> Hashable | None:
         copied = any(summary.same_as for summary in self._cases if summary.case.key == unit.case.key)

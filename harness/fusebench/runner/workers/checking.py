@@ -117,7 +117,12 @@ OnCase = Callable[[int, list[Result]], None]
 def default_jobs(device: Device) -> int:
     """Checks at a time: as many as this process may use cores; on a GPU one, since several contend for its memory: that is for the caller
     to ask for, who knows its size."""
-    return 1 if device.kind != "cpu" else max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return 1 if device.kind != "cpu" else usable_cores()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def check_cases(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -40,11 +41,12 @@ class WorkerPool:
             timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty if nothing is timed.
         """
         self.device = device
+        self.roots = tuple(roots)
         self.timer = timer
 
         def worker(*, interpret: bool = False, timer: str = "") -> WorkerProcess:
             setup = WorkerSetup(
-                roots=tuple(roots),
+                roots=self.roots,
                 base_roots=tuple(base_roots),
                 ops=None if ops is None else frozenset(ops),
                 device=device.torch_name,
@@ -79,6 +81,17 @@ class WorkerPool:
     def _new(self, count: int) -> list[WorkerProcess]:
         """`count` more native workers, none of them started; none where `count` is negative."""
         return [self._worker(timer=self.timer) for _ in range(count)]
+
+    @contextmanager
+    def helpers(self, count: int) -> Iterator[Sequence[WorkerProcess]]:
+        """`count` further workers for work that is not timed, which start together and end with the block."""
+        workers = [self._worker() for _ in range(count)]
+        try:
+            for worker in workers:
+                worker.start()
+            yield workers
+        finally:
+            _end(workers)
 
     def dismiss_fresh(self) -> None:
         """End every fresh worker."""

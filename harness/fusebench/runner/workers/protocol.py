@@ -47,6 +47,13 @@ class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the case is shrunk to; None for all."""
 
 
+class CompileTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Call kernels once on one case, so that their code is in the compilers' caches; nothing is judged."""
+
+    case: Case
+    kernels: tuple[str, ...]
+
+
 class ExtraArm(msgspec.Struct, frozen=True, kw_only=True):
     """An arm with a name and, where given, parameters of its own."""
 
@@ -130,6 +137,10 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Accuracy
 
 
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """Every kernel of a `CompileTask` was called."""
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Timings of one case, by arm name (kernel ids, and the yardsticks and control of `timing.placement`)."""
 
@@ -196,5 +207,5 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the device or its timer, not a kernel, is at fault (exit code 3)."""
 
 
-Task = CheckTask | MeasureTask
-Reply = Checked | Measured | Failure
+Task = CheckTask | CompileTask | MeasureTask
+Reply = Checked | Compiled | Measured | Failure

@@ -6,6 +6,7 @@ Kernels run here and nowhere else, so one that crashes, hangs or corrupts the de
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import time
@@ -27,6 +28,8 @@ from .protocol import (
     Checked,
     CheckTask,
     CompareTask,
+    Compiled,
+    CompileTask,
     ConfirmTask,
     Failure,
     Measured,
@@ -135,6 +138,8 @@ class _Worker:
             if isinstance(task, CheckTask):
                 return self._check(task)
             self.draws = None
+            if isinstance(task, CompileTask):
+                return self._compile(task)
             measured = self._measure(task)
             self._return_memory()
             around = time.monotonic() - began - measured.seconds
@@ -195,6 +200,28 @@ class _Worker:
             on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
         )
         return Checked(accuracy=accuracy)
+
+    def _compile(self, task: CompileTask) -> Compiled:
+        """Call each kernel as its check will, on inputs of the same layout."""
+        import torch
+
+        from ...accuracy.execution import place_at_random
+
+        # Other processes compile at the same time, and in each of them Inductor, which is not imported yet, would start one per core.
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        op, params = self._case(task.case)
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        buffers = op.buffers(params, device=self.device, generator=generator)
+        for number, name in enumerate(task.kernels):
+            self._progress("compile", number, len(task.kernels), name)
+            self._call(name)
+            kernel, _ = self._kernel(name)
+            whole = op if kernel.part is None else kernel.part.op_of(op)
+            whole.apply(kernel, (), whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers))
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        self._return_memory()
+        return Compiled()
 
     def _measure(self, task: MeasureTask) -> Measured:
         from ...device import settle
