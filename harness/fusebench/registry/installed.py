@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def installed_folders(group: str) -> tuple[list[InstalledFolder], list[BrokenEnt
         cause = f"it is not a package; name a package whose {content}"
         locations: list[str] = []
         try:
-            spec = importlib.util.find_spec(entry_point.value)  # runs the parent package's __init__
+            spec = find_spec(entry_point.value)  # runs the parent package's __init__
             locations = list(spec.submodule_search_locations or []) if spec is not None else []
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a distribution raises concerns that distribution alone
             cause = f"{type(error).__name__}: {error}"
