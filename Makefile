@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRITON := triton==3.9.0
+# Bytecode comes last and from every core, where pip would use one.  Some packages hold templates that do not compile, which is no error.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # The five published cases where there is an NVIDIA GPU; a suite of seconds where there is none.
 SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
@@ -56,9 +58,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { echo "fusebench needs Python 3.11 to 3.13, and found none; pass PYTHON=/path/to/python3.13" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRITON)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gpu,dev]'
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) "$(TRITON)"
+	$(INSTALL) -c constraints.txt -e '.[gpu,dev]'
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	touch $@
 
 clean:
