@@ -57,8 +57,9 @@ def report(
         typer.Option(
             "--format",
             help="md: one page for a pull request; html: one self-contained file with everything; junit, github: for CI; pages: a folder "
-            "with a page and a picture per suite; plots: a folder with pictures as PNG and SVG; record: the record in the newest schema; "
-            "csv: a row per kernel and case; the others are files for the tools of these names (docs/exports.md).",
+            "with a page and a picture per suite; plots: a folder with speedup, roofline, version over version and sweeps as PNG and SVG; "
+            "record: the record in the newest schema; csv: a row per kernel and case; the others are files for the tools of these names "
+            "(docs/exports.md).",
         ),
     ] = Format.MARKDOWN,
     out: Annotated[
@@ -67,7 +68,9 @@ def report(
     ] = None,
     site: Annotated[
         Path | None,
-        typer.Option("--site", metavar="DIR", help="Write a static site instead: index, a page per kernel, RUN, dashboard-data.json."),
+        typer.Option(
+            "--site", metavar="DIR", help="Write a static site instead: index, a page per kernel, the HTML of RUN, dashboard-data.json."
+        ),
     ] = None,
     past: Annotated[
         list[str] | None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ..schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
 from . import escape
 from .savings import weighted_lines
-from .summary import headline
+from .summary import headline, verdict_line
 from .wording import failure_reason, part_label, part_notes, short_kernel, with_spread
 
 
@@ -76,21 +77,31 @@ def github_annotations(run: Run) -> str:
     """One workflow command per finding.
 
     `::error`: failed kernels and regressions.  `::warning`: undecided and incomparable kernels, and the run's own warnings.  `::notice`:
-    advisory findings of either kind, the weighted speedups, and each kernel that covers a part of its op.
+    advisory findings of either kind, the verdict of the run with its weighted speedups, and each kernel that covers a part of its op.
     """
-    lines = [line for result in run.results if (line := _annotation(result))]
+    lines = [line for result, alike in _told_once(run.results) if (line := _annotation(result, alike))]
     if not run.complete:
         lines.append(_command("warning", "incomplete run", "not every case was measured"))
     lines += [_command("warning", "fusebench", warning) for warning in run.warnings]
-    summary = "; ".join(weighted_lines(run)) or "no weighted speedup"
+    summary = "; ".join([verdict_line(run), *weighted_lines(run)])
     lines.append(_command("notice", f"fusebench: {headline(run)}", summary))
     lines += [_command("notice", "fusebench: part of an op", note) for note in part_notes(run)]
     return "\n".join(lines) + "\n"
 
 
-def _annotation(result: Result) -> str:
+def _told_once(results: Sequence[Result]) -> list[tuple[Result, int]]:
+    """Results with the number of others that are incomparable for the same reason, which are left out: GitHub shows ten a step."""
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for place, result in enumerate(results):
+        verdict = result.verdict
+        alike = verdict is not None and verdict.kind is VerdictKind.INCOMPARABLE and result.status not in FAILED_STATUSES
+        groups.setdefault((verdict.reason, result.gating) if alike and verdict is not None else (place,), []).append(result)
+    return [(group[0], len(group) - 1) for group in groups.values()]
+
+
+def _annotation(result: Result, alike: int) -> str:
     silent = "" if result.gating else "notice"
-    where = f"{result.kernel} on {result.suite}:{result.case}"
+    where = f"{result.kernel} on {result.suite}:{result.case}" + (f" and {alike} more" if alike else "")
     if result.status in FAILED_STATUSES:
         return _command(silent or "error", f"{where}: {result.status}", failure_reason(result) or "no reason recorded")
     if result.verdict is None:

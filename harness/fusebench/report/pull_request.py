@@ -53,6 +53,8 @@ ONE_OP_LIMIT = 4_000
 MOST_OPEN_CASES = 40
 """Cases whose tables stand open; the tables of a larger run are folded by suite."""
 CASE_HEADER = ("case", "shape", "split us", "fused us", "kernel", "speedup [95 % CI]", "SOL", "error", "verdict")
+_NO_FUSED = {"fused us": "best other us"}
+"""Columns of a suite without a timed fused kernel."""
 SUITE_HEADER = ("suite", "cases", "weighted speedup", "split us per step", "saved us per step", "saved")
 
 Lines = list[str]
@@ -159,16 +161,20 @@ def _findings(found: Found, most: int) -> Lines:
 
 
 def _open_questions(found: Found, most: int) -> Lines:
+    """Results that nothing was concluded about; those with the same reason are one line."""
     if not found:
         return []
+    groups: dict[tuple[VerdictKind, bool, str], list[Result]] = {}
+    for kind, result in found:
+        groups.setdefault((kind, result.gating, result.verdict.reason if result.verdict is not None else ""), []).append(result)
     lines = [
-        f"* {kind}{'' if result.gating else ' (advisory)'} {_named(result)}: "
-        f"{escape.markdown(escape.one_line(result.verdict.reason if result.verdict is not None else '', 160))}"
-        for kind, result in found[:most]
+        f"* {kind}{'' if gating else ' (advisory)'} {_named(results[0])}"
+        f"{f' and {len(results) - 1} more' if len(results) > 1 else ''}: {escape.markdown(escape.one_line(reason, 160))}"
+        for (kind, gating, reason), results in list(groups.items())[:most]
     ]
     title = f"{count(len(found), 'result')} undecided or incomparable"
-    lines += [f"* and {len(found) - most} more"] if lines and len(found) > most else []
-    return _folded(title, lines) if lines else [f"* {title}"] if found else []
+    lines += [f"* and {len(groups) - most} more"] if lines and len(groups) > most else []
+    return _folded(title, lines) if lines else [f"* {title}"]
 
 
 def _named(result: Result) -> str:
@@ -184,7 +190,9 @@ def _tables(run: Run, most: int) -> Lines:
     folded = len(run.cases) > MOST_OPEN_CASES
     lines: Lines = []
     for name, cases in blocks.items():
-        table = markdown_table(CASE_HEADER, [_row(summary, rows) for summary, rows in cases[:most]], right_from=2) if most else []
+        fused = any(best_fused(rows) is not None for _, rows in cases)
+        header = CASE_HEADER if fused else [_NO_FUSED.get(title, title) for title in CASE_HEADER]
+        table = markdown_table(header, [_row(summary, rows) for summary, rows in cases[:most]], right_from=2) if most else []
         table += [f"| {count(len(cases) - most, 'case')} more in the HTML report |{' |' * 8}"] if 0 < most < len(cases) else []
         title = f"{escape.markdown(name)}: {count(len(cases), 'case')}{_weighted(suites.get(name))}{_tally(cases)}"
         lines += [*_folded(title, table), ""] if folded else [f"## {title}", "", *table, ""]

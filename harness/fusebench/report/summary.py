@@ -124,6 +124,8 @@ def verdict_line(run: Run) -> str:
         word = word if run.exit_code or not run.complete else "Measured"
         counted = f"{count(measured, 'kernel-case pair')} timed, none judged"
     else:
+        judged = gating[VerdictKind.PASS] or gating[VerdictKind.IMPROVEMENT]
+        word = word if judged or run.exit_code or not run.complete else "Not judged"
         counted = ", ".join(f"{gating[kind]} {kind}" for kind in (*_NOTABLE, VerdictKind.PASS) if gating[kind])
     aside = ", ".join(f"{advisory[kind]} {kind}" for kind in _NOTABLE if advisory[kind])
     return f"{word}: {counted}" + (f"; advisory: {aside}" if aside else "")
