@@ -129,3 +129,14 @@ def test_an_advisory_result_is_counted_apart(synthetic: ModuleType) -> None:
     page = pull_request_page(msgspec.structs.replace(run, results=silent))
     assert page.startswith("# Pass: 5 pass; advisory: 1 regression\n")
     assert "**regression** (advisory) `qknorm_rope/compiled@1`" in page
+
+
+def test_a_run_that_nothing_was_judged_of_says_so_and_why_once(synthetic: ModuleType) -> None:
+    """Without a baseline and without a fused kernel: no `Pass`, one line for one reason, and no column of fused times."""
+    run = synthetic.make_run(kernels=[synthetic.BASELINE, f"{synthetic.OP}/compiled@1"])
+    kinds = dict.fromkeys((synthetic.BASELINE, f"{synthetic.OP}/compiled@1"), VerdictKind.INCOMPARABLE)
+    page = pull_request_page(judged(run, kinds, ExitCode.PASS, "no baseline is stored"))
+    assert page.startswith("# Not judged: 10 incomparable\n")
+    assert page.count("no baseline is stored") == 1
+    assert "on qknorm_rope:flux_1024 and 9 more:" in page
+    assert "| split us | best other us | kernel |" in page

@@ -85,7 +85,8 @@ def history_lines(history: History) -> list[tuple[str, str]]:
     """The sentences around the table, each with its terminal style."""
     lines = [(line, "") for line in _about(history)]
     lines += [(f"left out: {text}", "yellow") for text in _left_out(history.left_out)]
-    lines += [(f"skipped: {one.reason}", "yellow") for one in history.unreadable]
+    for one in history.unreadable:
+        lines.append((f"skipped: {one.reason}" if one.folder in one.reason else f"skipped: {one.folder}: {one.reason}", "yellow"))
     return lines
 
 
