@@ -19,13 +19,18 @@ def stored() -> list[Path]:
     return [file for file in RESULTS.rglob("*") if file.is_file() and file.relative_to(RESULTS).parts[0] != "runs"]
 
 
-def test_results_hold_a_baseline_calibration_evidence_counters_and_a_history_and_nothing_else() -> None:
+def test_results_hold_a_baseline_calibration_scatter_evidence_counters_and_a_history_and_nothing_else() -> None:
     found = {file.relative_to(RESULTS).as_posix() for file in stored()}
     record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", "samples.parquet", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | static | counters | {trials, "calibration/nvidia_h200.json", "history/nvidia_h200.parquet"}
+    assert found == record | static | counters | {
+        trials,
+        "calibration/nvidia_h200.json",
+        "calibration/nvidia_h200.scatter.json",
+        "history/nvidia_h200.parquet",
+    }
     assert {Path(name).suffix for name in static} == {".parquet"}
 
 

@@ -21,14 +21,18 @@ import pytest
 from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import read_run
+from fusebench.store.scatter_file import load_scatter
 from fusebench.verdict.baseline_scope import scoped_baseline
-from fusebench.verdict.call_classes import call_class
+from fusebench.verdict.call_classes import call_class, launches_of
 from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.judgement import Judgement, judge_each, launches_of
+from fusebench.verdict.judgement import Judgement, judge_each
 from fusebench.verdict.margin_rule import MarginRule
 
 RESULTS = Path(__file__).parents[2] / "results"
 RULE = MarginRule()
+"""As on a device without stored runs."""
+SCATTER = MarginRule(scatter=load_scatter(RESULTS, "NVIDIA H200"))
+"""As on this one.  `test_run_scatter.py` leaves out the boards it judges."""
 UNDER_3, FROM_3, FROM_10, FROM_50 = range(4)
 """Numbers of the classes of duration, in microseconds."""
 
@@ -223,22 +227,24 @@ def test_a_mode_that_one_process_had_leaves_the_same_machine_code_undecided_and_
     """Two kernels on one case took 4 % longer in all twelve placements of one process, on the same board."""
     baseline, new = last_two()
     assert baseline.environment.device_uuid == new.environment.device_uuid
-    judged = [one for one in judge_run(new, baseline, RULE).judgements if one.verdict.gating]
+    judged = [one for one in judge_run(new, baseline, SCATTER).judgements if one.verdict.gating]
     assert len(judged) == 730
     assert all("identical machine code" in one.verdict.reason for one in judged)
     case = ("residual_gate_norm_scale_shift", "bench_1024x4096")
     fused = {(*case, f"residual_gate_norm_scale_shift/fused_triton@{version}") for version in (1, 2)}
     assert {place(one) for one in judged if one.verdict.kind is VerdictKind.UNDECIDED} == fused
     assert verdicts_of(judged) == {VerdictKind.PASS: 728, VerdictKind.UNDECIDED: 2}
-    assert {one.verdict.kind for one in judge_run(baseline, new, RULE).judgements if one.verdict.gating} == {VerdictKind.PASS}
-    alone = [one for one in judge_each(without_code(new), without_code(baseline), RULE) if one.role is Role.FUSED]
+    other_way = [one for one in judge_run(baseline, new, SCATTER).judgements if one.verdict.gating]
+    assert {place(one) for one in other_way if one.verdict.kind is VerdictKind.UNDECIDED} == fused, "the baseline's process had the mode"
+    assert verdicts_of(other_way) == {VerdictKind.PASS: 728, VerdictKind.UNDECIDED: 2}
+    alone = [one for one in judge_each(without_code(new), without_code(baseline), SCATTER) if one.role is Role.FUSED]
     assert {place(one) for one in alone if one.verdict.kind is VerdictKind.REGRESSION} == fused, "times alone do accuse them"
 
 
 def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     """On a third board.  Of nine cases that were in doubt two were undecided; names that two suites share made four of the others."""
     baseline, new = last_two()[0], looked_twice()
-    judged = [one for one in judge_run(new, baseline, RULE).judgements if one.verdict.gating]
+    judged = [one for one in judge_run(new, baseline, SCATTER).judgements if one.verdict.gating]
     assert verdicts_of(judged) == {VerdictKind.PASS: 730}
     again = {summary.case.key: summary.suspicion for summary in new.cases if summary.suspicion}
     assert len(again) == 9
@@ -248,7 +254,7 @@ def test_a_nightly_that_looks_twice_passes_everything_that_has_a_say() -> None:
     assert {processes for suspicion, processes in timed if not suspicion} == {1}
     said = [one.verdict.reason for one in judged if f"{one.suite}:{one.case}" in again]
     assert all("measured in 8 fresh processes, because it was a suspect after the first" in reason for reason in said)
-    assert len(judge_run(new, baseline, RULE).unexplained) == 2
+    assert judge_run(new, baseline, SCATTER).unexplained == (), "two improvements beyond 2 % are within the scatter between runs"
 
 
 def verdicts_of(judged: Iterable[Judgement]) -> Counter[VerdictKind]:
@@ -257,11 +263,11 @@ def verdicts_of(judged: Iterable[Judgement]) -> Counter[VerdictKind]:
 
 @pytest.mark.parametrize("pair", list(combinations(range(5), 2)))
 def test_a_gate_of_one_late_nightly_against_another_accuses_nobody(pair: tuple[int, int]) -> None:
-    """Whichever came first, between two boards and commits too."""
+    """Whichever came first, between two boards and commits too.  Fifty kernels of the first hold other code, and only times judge them."""
     for new, old in (pair, pair[::-1]):
-        judged = [one for one in judge_run(late_ones()[new], late_ones()[old], RULE).judgements if one.verdict.gating]
+        judged = [one for one in judge_run(late_ones()[new], late_ones()[old], SCATTER).judgements if one.verdict.gating]
         assert set(verdicts_of(judged)) <= {VerdictKind.PASS, VerdictKind.UNDECIDED}
-        assert verdicts_of(judged)[VerdictKind.PASS] >= 718
+        assert verdicts_of(judged)[VerdictKind.PASS] >= 704
 
 
 def test_code_of_another_assembler_came_back_from_tritons_cache() -> None:

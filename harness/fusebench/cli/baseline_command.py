@@ -6,37 +6,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
+from ..verdict.margin_rule import MarginRule
 from .shared.options import JsonOption, a_number
 from .shared.output import print_json, print_table, remark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from ..schema import Run
+    from ..schema import Result, Run
 
 baseline = typer.Typer(help="Keep a run as the baseline of its device model, or show what is kept.", no_args_is_help=True)
 
 
 @baseline.command()
 def promote(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run to keep: a folder, a run id or the start of one, or `latest`.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="The run to keep: a folder, a run id or the start of one, or `latest`.  Several runs are joined: each time is their mean.",
+        ),
+    ],
     force: Annotated[bool, typer.Option("--force", help="Promote despite objections; they are printed.")] = False,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why slower kernels are accepted; kept with the baseline, in promotions.json.")
     ] = "",
     margin: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--margin",
             min=0.001,
             max=1.0,
             callback=a_number,
-            help="Change against the last baseline that needs a reason, twice that for calls of several launches: 0.02 is 2 %.",
+            help="Change against the last baseline that needs a reason: 0.02 is 2 %.  By default the margin of `gate`.",
+            show_default=False,
         ),
-    ] = DEFAULT_MARGIN,
+    ] = None,
 ) -> None:
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/.
+
+    Name at least eight runs, of several boards where there are, or one run of eight processes: a gate cannot tell the mode of a baseline's
+    one process from a change.  A kernel on a case joins the runs that timed it with the newest run's code.
 
     A run that is slower than the last baseline by more than the margin, or less accurate, is refused unless --reason says why.
 
@@ -47,23 +58,40 @@ def promote(
     from ..store.baselines import VIEWS, objections, promote
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..store.scatter_file import load_scatter
+    from ..verdict.joined_baseline import join_runs, partly_joined, standing_words
     from ..verdict.promotion import require_reason
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
     project = find_project()
-    folder = find_run(run, project)
-    record = read_run(folder)
-    require_valid(record)
-    if not all((folder / name).is_file() for name in VIEWS):
+    folders = {folder: read_run(folder) for folder in (find_run(run, project) for run in runs)}
+    for record in folders.values():
+        require_valid(record)
+    record = join_runs(list(folders.values()))
+    *others, folder = sorted(folders, key=lambda one: folders[one].created)
+    if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
-    last = load_valid_baseline(project.results, record.environment.device_name)
-    accepted = require_reason(record, last, MarginRule(margin), reason)
-    target = promote(folder, project.results, force=force, reason=reason.strip(), accepted=accepted)
+    device = record.environment.device_name
+    last = load_valid_baseline(project.results, device)
+    accepted = require_reason(record, last, MarginRule(margin, scatter=load_scatter(project.results, device)), reason)
+    joined = record if others else None
+    target = promote(folder, project.results, joined=joined, others=others, force=force, reason=reason.strip(), accepted=accepted)
+    if others:
+        write_views(record, target)
     for change in accepted:
         remark("accepted", change)
-    for objection in objections(record, folder):
-        remark("warning", f"promoted although {objection}")
-    typer.echo(f"baseline of {record.environment.device_name}: run {record.id}, in {target}")
+    for where, one in folders.items():
+        for objection in objections(one, where):
+            remark("warning", f"promoted although {objection}{f' (run {one.id})' if others else ''}")
+    if partly := partly_joined(record):
+        remark("note", f"{len(partly)} times rest on fewer runs: the others lack them, or ran other code: {', '.join(_places(partly))}")
+    typer.echo(f"baseline of {device}: run {record.id}, in {target}; {standing_words(record)}")
+
+
+def _places(results: Sequence[Result], most: int = 4) -> list[str]:
+    """The first of these kernels and cases, and how many more."""
+    named = [f"{one.kernel} on {one.case_key}" for one in results[:most]]
+    return [*named, f"and {len(results) - most} more"] if len(results) > most else named
 
 
 @baseline.command()
@@ -77,8 +105,21 @@ def show(json: JsonOption = False) -> None:
     if json:
         print_json(rows)
     elif rows:
-        columns = ["device", "run", "created", "timer", "cache", "cases", "weighted_speedup", "commit", "objections", "reason"]
-        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("cases",))
+        columns = [
+            "device",
+            "run",
+            "created",
+            "processes",
+            "boards",
+            "timer",
+            "cache",
+            "cases",
+            "weighted_speedup",
+            "commit",
+            "objections",
+            "reason",
+        ]
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("processes", "boards", "cases"))
     else:
         typer.echo(f"no baselines in {project.results / 'baselines'}; keep a run with `fusebench baseline promote RUN`")
 
@@ -86,13 +127,18 @@ def show(json: JsonOption = False) -> None:
 def _row(folder: Path, run: Run) -> dict[str, Any]:
     from ..stats.weighted import BEST_FUSED
     from ..store.baselines import objections, promotions
+    from ..verdict.joined_baseline import processes_and_boards
 
     reasons = [one.reason for one in promotions(folder) if one.run == run.id]
+    processes, boards = processes_and_boards(run)
     return {
         "folder": str(folder),
         "device": run.environment.device_name,
         "run": run.id,
         "created": run.created,
+        "processes": processes,
+        "boards": boards,
+        "joined": [one.id for one in run.joined],
         "timer": run.timer,
         "cache": str(run.plan.cache),
         "cases": len(run.cases),

@@ -23,6 +23,7 @@ def compare(
     from ..report.comparison import comparison_document, print_comparison
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..store.scatter_file import load_scatter
     from ..verdict.judgement import judge_each
     from ..verdict.margin_rule import MarginRule
     from ..verdict.record_validation import require_valid
@@ -31,7 +32,7 @@ def compare(
     before, after = read_run(find_run(old, project)), read_run(find_run(new, project))
     for record in (before, after):
         require_valid(record)
-    judgements = judge_each(after, before, MarginRule())
+    judgements = judge_each(after, before, MarginRule(scatter=load_scatter(project.results, after.environment.device_name)))
     if json:
         print_json(comparison_document(before, after, judgements))
     else:

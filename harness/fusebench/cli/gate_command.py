@@ -8,7 +8,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run
-from ..verdict.margin_rule import DEFAULT_MARGIN, SEVERAL_LAUNCHES, MarginRule
+from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
 from .shared.options import EvidenceOption, JsonOption
 from .shared.output import console, print_json, remark
 
@@ -30,9 +30,14 @@ def gate(
         typer.Option("--baseline", metavar="RUN", help="Judge against this run instead of the stored baseline of the run's device model."),
     ] = None,
     margin: Annotated[
-        float,
-        typer.Option("--margin", help="Share by which a kernel may be slower, twice that for calls of several launches: 0.02 is 2 %."),
-    ] = DEFAULT_MARGIN,
+        float | None,
+        typer.Option(
+            "--margin",
+            help="Share by which a kernel may be slower: 0.02 is 2 %.  By default it comes from the scatter between stored runs of the "
+            "device model, by class of calls; without them it is 2 %, and twice that for calls of several launches.",
+            show_default=False,
+        ),
+    ] = None,
     allow_incomparable: Annotated[
         bool,
         typer.Option("--allow-incomparable", help="Do not count incomparable or missing results as undecided."),
@@ -58,11 +63,13 @@ def gate(
     from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
+    from ..store.scatter_file import load_scatter
     from ..verdict.compare_to_baseline import judge_run
     from ..verdict.exit_status import gate_exit_code
+    from ..verdict.margin_words import fixed_margin, margin_rows
     from ..verdict.record_validation import require_valid
 
-    if not 0 < margin < 1:
+    if margin is not None and not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
     project = find_project()
     judged = with_calibration(read_run(find_run(run, project)), project.results)
@@ -80,7 +87,8 @@ def gate(
             )
         raise typer.Exit(ExitCode.UNDECIDED)
     require_valid(against, "baseline")
-    found = judge_run(judged, against, MarginRule(margin))
+    rule = MarginRule(margin, scatter=load_scatter(project.results, judged.environment.device_name))
+    found = judge_run(judged, against, rule)
     code = gate_exit_code(found.judgements, found.shrunken, run_code=judged.exit_code, allow_incomparable=allow_incomparable)
     if judged.exit_code == ExitCode.DEVICE_UNFIT:
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
@@ -91,7 +99,8 @@ def gate(
             {
                 "run": judged.id,
                 "baseline": against.id,
-                "margin": margin,
+                "margin": fixed_margin(rule, judged),
+                "margins": margin_rows(rule, judged),
                 "exit_code": code,
                 "reason": "",
                 "judgements": rows,
@@ -104,20 +113,22 @@ def gate(
             }
         )
     else:
-        _print(found, judged, against, margin, attached)
+        _print(found, judged, against, rule, attached)
     raise typer.Exit(code)
 
 
-def _print(found: RunJudgement, judged: Run, against: Run, margin: float, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
+def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, attached: Mapping[Key, tuple[Attachment, ...]]) -> None:
     """Print every verdict except a plain pass."""
     from ..report.comparison import print_judgements
     from ..report.evidence.attached import evidence_parts
     from ..report.summary import calibration_line
+    from ..verdict.joined_baseline import standing_words
+    from ..verdict.margin_words import margin_words
     from ..verdict.noise_floor import noise_line
 
     output = console()
-    margins = f"margin {margin:.1%}, of calls of several launches {SEVERAL_LAUNCHES * margin:.1%}"
-    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {margins}")
+    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {standing_words(against)}")
+    output.print(margin_words(rule, judged))
     print_judgements(found.judgements, output)
     for suite in found.shrunken:
         output.print(str(suite))

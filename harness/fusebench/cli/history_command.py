@@ -17,6 +17,7 @@ from .shared.options import CaseOption, JsonOption, KernelOption
 from .shared.output import console, print_json
 
 if TYPE_CHECKING:
+    from ..config import Project
     from ..report.history import History
     from ..verdict.history.series import Snapshot
 
@@ -74,6 +75,14 @@ def history(
         Path | None,
         typer.Option("--keep", metavar="FILE", help="Write the runs to one small .parquet file, which `history` reads in their place."),
     ] = None,
+    scatter: Annotated[
+        bool,
+        typer.Option(
+            "--scatter",
+            help="Estimate from these runs how far apart two runs of equal code lie, and store it as results/calibration/<device>."
+            "scatter.json: `gate` and `run` take their margins and intervals from it.",
+        ),
+    ] = False,
     form: Annotated[Form, typer.Option("--format", help="text for the terminal, md for a page.")] = Form.TEXT,
     json: JsonOption = False,
 ) -> None:
@@ -99,7 +108,8 @@ def history(
         raise UsageError(f"--keep {keep}: the runs go into one {HISTORY_SUFFIX} file; give a name that ends so")
     if plot is not None and plot.suffix not in ("", PICTURE_SUFFIX) and not plot.is_dir():
         raise UsageError(f"--plot {plot}: pictures are {PICTURE_SUFFIX} files; give a name that ends so, or a folder")
-    folders = history_folders(runs or [], find_project())
+    project = find_project()
+    folders = history_folders(runs or [], project)
     read, unreadable = read_history(folders)
     chosen = Figure(figure)
     kept, left_out = comparable_runs(read, chosen, since=start, last=last)
@@ -116,6 +126,8 @@ def history(
         _write_pictures(found, plot)
     if keep is not None:
         _keep(folders, keep)
+    if scatter:
+        _write_scatter(folders, project)
     raise typer.Exit(code)
 
 
@@ -174,6 +186,25 @@ def _keep(folders: Sequence[Path], file: Path) -> None:
         typer.echo(f"wrote {keep_history(folders, file)} runs into {file}", err=True)
     except OSError as error:
         raise UsageError(f"--keep {file}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_scatter(folders: Sequence[Path], project: Project) -> None:
+    from ..store.scatter_file import write_scatter
+    from ..verdict.history.snapshots import runs_in
+    from ..verdict.margin_rule import MarginRule
+    from ..verdict.margin_words import margin_words
+    from ..verdict.run_scatter import FEWEST, scatter_between
+
+    runs = runs_in(folders)
+    found = scatter_between(runs)
+    if found is None:
+        raise UsageError(
+            f"--scatter: found {len(runs)} runs; expected at least two of one device, timer and cache state, with {FEWEST} comparisons of "
+            "equal code in one class of calls. Name more runs; nothing was written"
+        )
+    file = write_scatter(project.results, found)
+    newest = max(runs, key=lambda run: run.created)
+    typer.echo(f"wrote {file}\n{margin_words(MarginRule(scatter=found), newest)}", err=True)
 
 
 def _write_pictures(found: History, plot: Path) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schema import CacheState, ExitCode
-from ..verdict.margin_rule import DEFAULT_MARGIN
 from .shared.options import (
     CaseOption,
     DeviceOption,
@@ -89,13 +88,15 @@ ConfirmOption = Annotated[
     ),
 ]
 MarginOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--margin",
         min=0.001,
         max=1.0,
         callback=a_number,
-        help="Change against the stored baseline that counts, twice that for calls of several launches: 0.02 is 2 %.",
+        help="Change against the stored baseline that counts: 0.02 is 2 %.  By default it comes from the scatter between stored runs of "
+        "the device model; without them it is 2 %, and twice that for calls of several launches.",
+        show_default=False,
     ),
 ]
 
@@ -117,7 +118,7 @@ def run(
     rounds: RoundsOption = None,
     precision: PrecisionOption = None,
     resume: ResumeOption = None,
-    margin: MarginOption = DEFAULT_MARGIN,
+    margin: MarginOption = None,
     confirm: ConfirmOption = True,
     evidence: EvidenceOption = True,
     kernel_timeout: TimeoutOption = 300.0,
@@ -163,6 +164,7 @@ def run(
 
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
+    from ..store.scatter_file import load_scatter
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
     from .shared.progress import make_reporter
@@ -180,7 +182,7 @@ def run(
         timer=timer,
         plan=msgspec.structs.replace(plan, **changes),
         options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case),
-        rule=MarginRule(margin),
+        rule=MarginRule(margin, scatter=load_scatter(selection.project.results, target.name)),
         budget_s=budget,
         wait_s=wait,
         silence_s=kernel_timeout,

@@ -19,6 +19,7 @@ from .records import (
     CalibrationNote,
     CaseSummary,
     Environment,
+    JoinedRun,
     Run,
     SamplingPlan,
     Spending,
@@ -40,6 +41,7 @@ from .results import (
     Verdict,
     VerdictKind,
 )
+from .scatter import ClassScatter, Reference, RunScatter
 from .trials import GroundTruth, InjectedTrial, Injection, InjectionPlace
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "CalibrationNote",
     "Case",
     "CaseSummary",
+    "ClassScatter",
     "Close",
     "Confirmation",
     "ConfirmationOutcome",
@@ -68,14 +71,17 @@ __all__ = [
     "InjectedTrial",
     "Injection",
     "InjectionPlace",
+    "JoinedRun",
     "KernelId",
     "KernelInfo",
     "Language",
     "Measurement",
     "OutputError",
+    "Reference",
     "Result",
     "Role",
     "Run",
+    "RunScatter",
     "Sample",
     "SamplingPlan",
     "Spending",

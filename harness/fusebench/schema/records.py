@@ -147,6 +147,18 @@ class CalibrationNote(msgspec.Struct, frozen=True, kw_only=True):
     """Effects for calls of one launch, then for calls of several; each by class of duration, shortest first."""
 
 
+class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the runs that a baseline was joined from."""
+
+    id: str
+    created: str
+    board: str
+    """UUID of the device."""
+    git_commit: str
+    processes: int
+    """Processes that measured each of its cases, at least."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable record: environment, cases, results.  Raw samples lie beside it in `samples.parquet`."""
 
@@ -176,6 +188,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     spending: Spending | None = None
     resumed_from: list[str] = []
     """Ids of the stopped runs that this run resumed, oldest first; it contains their finished cases."""
+    joined: tuple[JoinedRun, ...] = ()
+    """The runs that this baseline was joined from, oldest first; empty for a run that was measured."""
     calibration: CalibrationNote | None = None
     """Calibration of the run's device at the time of its verdicts; None for a device without calibration."""
     warnings: list[str] = []

@@ -144,7 +144,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     change: Estimate | None = None
     p_value: float | None = None
-    """P-value of "no slower than the margin"; None if no times were compared."""
+    """P-value of "no slower than the margin", or of "not slower" where the interval is from the scatter between runs; None if no times were
+    compared."""
     adjusted_p: float | None = None
     """The p-value after FDR control over all gating comparisons of the run: the smallest false-discovery rate at which it is significant.
     None for an advisory verdict."""
@@ -191,6 +192,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     processes: int = 1
     """Number of worker processes that measured it. With several, the intervals are over processes."""
+    runs: tuple[int, ...] = ()
+    """Places in `Run.joined` of the runs whose times were joined into this one; empty for the time of one run."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ def baseline_folder(results: Path, slug: str) -> Path:
 def objections(run: Run, folder: Path) -> list[str]:
     """Reasons against `run`, stored in `folder`, as a baseline; empty without any."""
     found = []
-    if not (folder / SAMPLES_FILE).is_file():
+    if not run.joined and not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
     if not run.complete:
         found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured")
@@ -66,8 +66,20 @@ def objections(run: Run, folder: Path) -> list[str]:
     return found
 
 
-def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str = "", accepted: Sequence[str] = ()) -> Path:
+def promote(
+    run_folder: Path,
+    results: Path,
+    *,
+    joined: Run | None = None,
+    others: Sequence[Path] = (),
+    force: bool = False,
+    reason: str = "",
+    accepted: Sequence[str] = (),
+) -> Path:
     """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
+
+    With `joined`, that record is the baseline: the run's with the times of several, `others` being the folders of the older ones.  Raw
+    samples and reports are of one run, so such a baseline has neither.
 
     The copy is written in the newest schema. The old baseline moves aside only after the new copy is complete and has been read back. A
     `reason`, with the changes that it accepts, is appended to `promotions.json`.
@@ -78,11 +90,14 @@ def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
-    against = objections(run, run_folder)
-    if against and not force:
-        raise RunRecordError(
-            f"{run_folder}: run {run.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
-        )
+    for folder, record in [(run_folder, run), *((other, read_run(other)) for other in others)]:
+        against = objections(record, folder)
+        if against and not force:
+            raise RunRecordError(
+                f"{folder}: run {record.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
+            )
+    kept = (SAMPLES_FILE, *VIEWS) if joined is None else ()
+    run = joined or run
     target = baseline_folder(results, device_slug(run.environment.device_name))
     if target.exists() and run_folder.resolve() == target.resolve():
         raise RunRecordError(f"{run_folder}: this is the baseline already")
@@ -94,7 +109,7 @@ def promote(run_folder: Path, results: Path, *, force: bool = False, reason: str
             entries.append(Promotion(run=run.id, replaced=replaced, created=run.created, reason=reason, accepted=list(accepted)))
         if entries:
             write_file(making / PROMOTIONS_FILE, msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
-        for name in (SAMPLES_FILE, *VIEWS):
+        for name in kept:
             if (run_folder / name).exists():
                 shutil.copyfile(run_folder / name, making / name)
         read_run(making)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..schema import Measurement
+
 DURATION_CLASSES_US = (3.0, 10.0, 50.0)
 """Limits between classes of kernel duration: below 3 us latency rules and a clock tick is over 1 %; to 10 us scatter is about twice that
 of longer kernels; from 50 us the memory system is busy throughout."""
@@ -30,6 +32,11 @@ def duration_class(time_us: float, limits_us: Sequence[float] = DURATION_CLASSES
 def makes_several(launches: int) -> bool:
     """Whether a call makes several launches.  0, from a timer that sees none, counts with one: such a timer tells no calls apart."""
     return launches > 1
+
+
+def launches_of(new: Measurement, old: Measurement) -> int:
+    """Launches of one call, for the margin: the fewer of both runs, so that a kernel of one launch in either run gets the narrow margin."""
+    return min(new.kernels, old.kernels)
 
 
 def call_class(time_us: float, launches: int, limits_us: Sequence[float] = DURATION_CLASSES_US) -> tuple[bool, int]:

@@ -19,7 +19,7 @@ from .exit_status import exit_code_of, explain_advisory
 from .fdr_control import fdr_controlled
 from .judgement import Judgement, judge_each, results_by_place
 from .margin_rule import MarginRule
-from .noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spread_of
+from .noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spread_of, widening_by_class
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 
 _URGENCY = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)
@@ -83,7 +83,11 @@ def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
         return RunJudgement(verdicts=verdicts, exit_code=_run_exit_code(run, verdicts))
     part = scoped_baseline(run, baseline)
     suites, cases = not_selected(baseline, part)
-    judgements = fdr_controlled(judge_each(run, part, rule), run, part, rule)
+    judgements = judge_each(run, part, rule)
+    if widening := widening_by_class(judgements, run):
+        rule = rule.widened(widening)
+        judgements = judge_each(run, part, rule)
+    judgements = fdr_controlled(judgements, run, part, rule)
     aa_pairs = aa_pairs_of(judgements, run)
     judgements = above_noise_floor(judgements, aa_pairs, run, part)
     judgements = [msgspec.structs.replace(one, verdict=explain_advisory(one.verdict, one.role)) for one in judgements]

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..schema import Estimate, Measurement, Run, Verdict, VerdictKind
+from ..schema import Measurement, Run, Verdict, VerdictKind
 from ..stats.fdr import DEFAULT_RATE, Dependence, select
+from ..stats.scatter import DEGREES
 from ..stats.student import p_slower_of
 from .accuracy_change import less_accurate
-from .judgement import Judgement, launches_of, results_by_place
+from .call_classes import launches_of
+from .judgement import Judgement, results_by_place
 from .margin_rule import MarginRule
+from .standing import units_of
 
 
 def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:
@@ -70,7 +73,7 @@ def fdr_controlled(
         key = (judgement.suite, judgement.case, judgement.kernel)
         if judgement.verdict.change is None or judgement.same_code or key not in new or key not in old:
             continue
-        p_value, margin = _tested(judgement.verdict.change, new[key].measurement, old[key].measurement, rule)
+        p_value, margin = _tested(judgement, new[key].measurement, old[key].measurement, rule)
         held[place] = msgspec.structs.replace(judgement, verdict=msgspec.structs.replace(judgement.verdict, p_value=p_value, margin=margin))
         if judgement.verdict.gating:
             tested.append(place)
@@ -85,14 +88,14 @@ def fdr_controlled(
     return held
 
 
-def _tested(change: Estimate, new: Measurement | None, old: Measurement | None, rule: MarginRule) -> tuple[float, float | None]:
+def _tested(judgement: Judgement, new: Measurement | None, old: Measurement | None, rule: MarginRule) -> tuple[float, float | None]:
     """The p-value of the kernel being slower, and its margin; 1 and None if either run did not time it."""
-    if new is None or old is None:
+    change = judgement.verdict.change
+    if new is None or old is None or change is None:
         return 1.0, None
-    margin = rule.margin_at(new.time_us.value, launches_of(new, old))
-    return p_slower_of(change, margin, min(_units(new), _units(old)) - 1), margin
-
-
-def _units(timing: Measurement) -> int:
-    """Number of units behind the interval: processes if several, else replicates (`stats.paired`)."""
-    return timing.processes if timing.processes > 1 else timing.replicates
+    margin = rule.margin_at(new.time_us.value, launches_of(new, old), judgement.reference)
+    if judgement.reference is not None:
+        # The margin is made of the same scatter, so equal code lies four to five scales below it.  What is left to chance is whether the
+        # kernel is slower at all.
+        return p_slower_of(change, 0.0, DEGREES), margin
+    return p_slower_of(change, margin, min(units_of(new), units_of(old)) - 1), margin

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..schema import Estimate, Verdict, VerdictKind
+from ..schema import CHANGES, Estimate, Result, Run, Verdict, VerdictKind
 from ..stats.paired import describe_change
+from .comparability import fingerprint_differences
 
 
 def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
@@ -22,6 +23,15 @@ def same_code(new: Mapping[str, str], old: Mapping[str, str]) -> bool | None:
     if not new or not old or not all((*new.values(), *old.values())):
         return None
     return dict(new) == dict(old)
+
+
+def equal_code(new: Result, old: Result, new_run: Run, old_run: Run) -> bool:
+    """Whether a kernel is known to be the same in two runs: by digests, or, where neither has one, by one clean commit and toolchain."""
+    if new.code is not None or old.code is not None:
+        return new.code == old.code
+    commits = {run.environment.git_commit for run in (new_run, old_run) if not run.environment.git_dirty}
+    both_clean = not (new_run.environment.git_dirty or old_run.environment.git_dirty)
+    return both_clean and len(commits) == 1 and "" not in commits and not fingerprint_differences(new_run, old_run)
 
 
 def verdict_on_identical(change: Estimate | None, what: str = "machine code") -> Verdict:
@@ -55,22 +65,26 @@ def verdict_in_changed_folder(speed: Verdict, what: str, data: Sequence[str]) ->
     return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
 
 
-def verdict_on_unchanged(speed: Verdict, differences: Sequence[str]) -> Verdict:
+def verdict_on_unchanged(speed: Verdict, differences: Sequence[str], *, noise_known: bool = False) -> Verdict:
     """The verdict on machine code that is the same in both runs.
 
-    A slowdown of the same code has another cause: until it is found, or shown to be noise, the verdict is undecided.  Within the margin,
-    across it, or faster beyond it, the kernel passes.
+    Where the same code is slower or faster beyond the margin, something else changed: until it is found, the verdict is undecided.  Within
+    the margin or across it the kernel passes, and the reason says so where its times differ beyond noise.
 
     Args:
         speed: the verdict by the times alone.
         differences: other differences between the two runs, which the reason names as suspects.
+        noise_known: whether the interval holds all noise between runs, so that a change outside of it is none.
     """
     if speed.change is None:
         return speed
-    if speed.kind is VerdictKind.REGRESSION:
-        suspects = "; ".join(differences) or "a clock, the machine or the measurement, since the records name no difference"
+    suspects = "; ".join(differences) or "a clock, the machine or the measurement, since the records name no difference"
+    if speed.kind in CHANGES:
         reason = f"identical machine code, so what changed is not the kernel ({speed.reason}); suspect {suspects}"
         return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
+    if noise_known and not speed.change.low <= 1.0 <= speed.change.high:
+        reason = f"identical machine code, but its times differ beyond the noise between runs, {describe_change(speed.change, 2)}"
+        return msgspec.structs.replace(speed, kind=VerdictKind.PASS, reason=f"{reason}; suspect {suspects}")
     if speed.kind is VerdictKind.PASS:
         return msgspec.structs.replace(speed, reason=f"identical machine code; {speed.reason}")
     return verdict_on_identical(speed.change)

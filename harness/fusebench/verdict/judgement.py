@@ -10,18 +10,33 @@ docs/statistics.md has the measurements behind this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, Estimate, Measurement, Result, Role, Run, Status, Verdict, VerdictKind
+from ..schema import FAILED_STATUSES, Estimate, Measurement, Reference, Result, Role, Run, Status, Verdict, VerdictKind
 from ..stats.paired import quotient
 from .accuracy_change import with_accuracy
+from .call_classes import launches_of, makes_several
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from .identical_code import verdict_on_unchanged
-from .margin_rule import Rule
-from .yardsticks import Basis, SpeedFinding, Yardstick, drift_of, relative_finding, yardstick_drifts
+from .margin_rule import MarginRule
+from .standing import change_between
+from .yardsticks import (
+    Basis,
+    Drift,
+    Judge,
+    SpeedFinding,
+    Yardstick,
+    drift_of,
+    launch_gap,
+    machine_finding,
+    relative_finding,
+    relative_to_machine,
+    yardstick_drifts,
+)
 
 
 class Presence(StrEnum):
@@ -48,9 +63,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Whether both runs launched the same machine code; None if either record lacks the digest."""
     kind_by_times: VerdictKind | None = None
     """The verdict by times alone on identical code; None for other code."""
+    reference: Reference | None = None
+    """Of the scatter between runs that the change has its interval from; None where the interval covers these processes only."""
 
 
-def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
+def judge_each(run: Run, baseline: Run, rule: MarginRule) -> list[Judgement]:
     """One judgement for every kernel and case that either run measured, checked or failed.
 
     Kernels that neither run could run (declined, not runnable) have none, nor do kernels that cover a part of their op,
@@ -65,13 +82,15 @@ def judge_each(run: Run, baseline: Run, rule: Rule) -> list[Judgement]:
 class _Judge:
     """Two runs and a rule; `pair` judges one kernel and case."""
 
-    def __init__(self, run: Run, baseline: Run, rule: Rule) -> None:
+    def __init__(self, run: Run, baseline: Run, rule: MarginRule) -> None:
         self.rule = rule
         self.new_cases = {summary.case.key: summary for summary in run.cases}
         self.old_cases = {summary.case.key: summary for summary in baseline.cases}
         self.new_suites = tuple(dict.fromkeys(summary.case.suite for summary in run.cases))
         self.old_suites = tuple(summary.name for summary in baseline.suites)
+        self.run, self.baseline = run, baseline
         self.drifts = yardstick_drifts(run, baseline)
+        self.gap = launch_gap(run, baseline, self.drifts)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
         self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
@@ -139,7 +158,7 @@ class _Judge:
         if unchanged:
             # A common slowdown of all kernels is not noise of this one: it needs a cause, as a regression does.
             by_times = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
-            speed = verdict_on_unchanged(by_times, self.other_differences)
+            speed = verdict_on_unchanged(by_times, self.other_differences, noise_known=found.reference is not None)
         if change is not None and self.new_cases[new.case_key].suspicion and new.measurement is not None:
             again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
@@ -148,7 +167,9 @@ class _Judge:
         if change is not None and verdict == speed:  # the verdict rests on the times alone
             verdict = msgspec.structs.replace(judgement.verdict, gating=new.speed_gates)
             judgement = msgspec.structs.replace(judgement, verdict=verdict)
-        return msgspec.structs.replace(judgement, same_code=same_code, kind_by_times=found.kind if unchanged else None)
+        return msgspec.structs.replace(
+            judgement, same_code=same_code, kind_by_times=found.kind if unchanged else None, reference=found.reference
+        )
 
     def _speed(self, new: Result, old: Result) -> SpeedFinding:
         if new.measurement is None or old.measurement is None:
@@ -157,18 +178,42 @@ class _Judge:
             return SpeedFinding(VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Basis.NONE)
         raw = quotient(new.measurement.time_us, old.measurement.time_us)
         judge = self._judged_by(new.measurement, old.measurement)
+        drift = drift_of(self.new_cases[new.case_key], self.drifts)
+        if drift is not None and (machine := self._by_machine(new, old, drift)) is not None:
+            return machine_finding(machine, drift.in_doubt, raw, judge)
         yardsticks = self._yardsticks(new, old, raw)
         if (first := next(yardsticks, None)) is not None:
             return relative_finding(first, yardsticks, raw, judge)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
             return SpeedFinding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)
-        kind, reason = judge(raw)
+        kind, reason = judge(raw, None)
         return SpeedFinding(kind, f"raw time: {reason}", raw, Basis.RAW)
 
-    def _judged_by(self, new: Measurement, old: Measurement) -> Callable[[Estimate], tuple[VerdictKind, str]]:
+    def _judged_by(self, new: Measurement, old: Measurement) -> Judge:
         """The rule, for changes of this kernel on this case."""
-        return lambda change: self.rule.judge(change, new.time_us.value, launches_of(new, old))
+        return lambda change, reference: self.rule.judge(change, new.time_us.value, launches_of(new, old), reference)
+
+    def _by_machine(self, new: Result, old: Result, drift: Drift) -> Yardstick | None:
+        """The change relative to the machine, with its interval from the scatter between runs; None where that is not known."""
+        assert new.measurement is not None
+        assert old.measurement is not None
+        ratio = relative_to_machine(new.measurement, old.measurement, drift, self.gap)
+        change = self._scattered(ratio, new.measurement, old.measurement, Reference.MACHINE)
+        if change is None:
+            return None
+        name = f"the streaming yardsticks of {drift.cases} cases"
+        if self.gap is not None and makes_several(new.measurement.kernels):
+            name += f" and the launch gaps of {self.gap.calls} calls"
+        return Yardstick(name, change, Reference.MACHINE)
+
+    def _scattered(self, ratio: float, new: Measurement, old: Measurement, reference: Reference) -> Estimate | None:
+        """The change with the interval for another process and board; None where their scatter is not known."""
+        scatter = self.rule.scatter_of(new.time_us.value, launches_of(new, old), reference)
+        if scatter is None or not self.rule.knows(self.run):
+            return None
+        widening = self.rule.widening_of(new.time_us.value, launches_of(new, old))
+        return change_between(math.log(ratio), (new, self.run), (old, self.baseline), scatter, widening)
 
     def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[Yardstick]:
         """The yardsticks that both runs timed, the most trusted first: the streaming yardsticks of all cases of that duration, the case's
@@ -182,21 +227,18 @@ class _Judge:
         if (drift := drift_of(now, self.drifts)) is not None:
             yield Yardstick(f"the streaming yardsticks of {drift.cases} cases", quotient(raw, drift.factor))
             found += 1
-        for name, new_us, old_us in (
-            ("the streaming yardstick", now.stream_us, then.stream_us),
-            ("the copy yardstick", now.copy_us, then.copy_us),
+        for name, new_us, old_us, reference in (
+            ("the streaming yardstick", now.stream_us, then.stream_us, Reference.CASE),
+            ("the copy yardstick", now.copy_us, then.copy_us, None),
         ):
             if new_us is not None and old_us is not None:
-                yield Yardstick(name, quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us)))
+                change = quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us))
+                known = self._scattered(change.value, new.measurement, old.measurement, reference) if reference is not None else None
+                yield Yardstick(name, change, None) if known is None else Yardstick(name, known, reference)
                 found += 1
         speedups = old.measurement.speedup, new.measurement.speedup
         if found < 2 and now.baseline == then.baseline and speedups[0] is not None and speedups[1] is not None:
             yield Yardstick(str(now.baseline), quotient(speedups[0], speedups[1]), under_test=True)
-
-
-def launches_of(new: Measurement, old: Measurement) -> int:
-    """Launches of one call, for the margin: the fewer of both runs, so that a kernel of one launch in either run gets the narrow margin."""
-    return min(new.kernels, old.kernels)
 
 
 def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:

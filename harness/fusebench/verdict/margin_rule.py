@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Mapping
 
-from ..schema import Estimate, VerdictKind
+from ..schema import ClassScatter, Estimate, Reference, Run, RunScatter, VerdictKind
 from ..stats.paired import describe_change
+from ..stats.scatter import LEVEL, at_level, finding_margin, passing_margin
+from .call_classes import call_class, duration_class
 
 DEFAULT_MARGIN = 0.02
 """Changes within 2 % pass.  Between three nightlies of 12 placements on three H200s, 95 % intervals of unchanged kernels of one launch were
@@ -21,49 +24,116 @@ driver.  Of 836 comparisons of such calls, unchanged, between the same nightlies
 double 9."""
 
 
-class Rule(Protocol):
-    """A rule that judges one change."""
+PASS_LEVEL = 0.90
+"""A pass needs its 90 % interval inside the margin: a change as large as the margin then passes with a probability of 5 %."""
 
-    def judge(self, change: Estimate, time_us: float, launches: int = 1) -> tuple[VerdictKind, str]:
-        """The verdict and its sentence.
+BASELINE_PROCESSES = 8
+BASELINE_BOARDS = 2
+FRESH_PROCESSES = 8
+"""The comparison that margins are made for: a baseline of eight processes on two boards, a run of one process on a third board, and eight
+fresh processes for its suspects."""
+PASSING = 0.98
+"""Share of equal code that the margin lets pass without confirmation."""
+LEAST_PASSING = 0.80
+"""Share of equal code that the margin lets pass after confirmation, on devices too noisy for the targets."""
+FOUND = 0.90
+TARGETS = {(False, 1): 0.05, (False, 2): 0.04, (False, 3): 0.03}
+"""Slowdowns to find with probability `FOUND` after confirmation, by `call_class`.  They bound the margin of their class from above."""
+
+
+class MarginRule:
+    """Three outcomes: a change needs the whole interval beyond the margin, a pass needs it inside; an interval across it is undecided.
+
+    Margins and intervals come from the scatter between stored runs of the device model where it is known.
+    """
+
+    def __init__(self, margin: float | None = None, floor_us: float = DEFAULT_FLOOR_US, *, scatter: RunScatter | None = None) -> None:
+        """
+        Args:
+            margin: share of the old time (0.03 = 3 %), for calls of one launch; None: from `scatter`, and 2 % where that knows none.
+            floor_us: widens a fixed margin for kernels so short that it is less than that.
+            scatter: between stored runs of the device model.
+
+        Raises:
+            ValueError: a margin that is not positive, or a negative floor.
+        """
+        if not (margin is None or margin > 0) or not floor_us >= 0:
+            raise ValueError(f"margin={margin!r}, floor_us={floor_us!r}: the margin must be positive and the floor not negative")
+        self.fixed = margin
+        self.margin = DEFAULT_MARGIN if margin is None else margin
+        self.floor_us = floor_us
+        self.scatter = scatter
+        classes = scatter.classes if scatter is not None else ()
+        self._classes = {(one.reference, one.several_launches, duration_class(one.low_us)): one for one in classes}
+        self._widening: Mapping[tuple[bool, int], float] = {}
+        self._margins = {place: evidence_margin(one) for place, one in self._classes.items()}
+
+    def knows(self, run: Run) -> bool:
+        """Whether the scatter is that of runs as `run`: of its device model, timer and cache state."""
+        known = self.scatter
+        if known is None:
+            return False
+        return (known.device_name, known.timer, known.cache) == (run.environment.device_name, run.timer, run.plan.cache)
+
+    def widened(self, factors: Mapping[tuple[bool, int], float]) -> MarginRule:
+        """The same rule for a comparison that scatters more than the stored runs, by these factors per `call_class`."""
+        rule = MarginRule(self.fixed, self.floor_us, scatter=self.scatter)
+        rule._widening = dict(factors)
+        return rule
+
+    def widening_of(self, time_us: float, launches: int) -> float:
+        """The factor for intervals of such calls, at least 1."""
+        return self._widening.get(call_class(time_us, launches), 1.0)
+
+    def scatter_of(self, time_us: float, launches: int, reference: Reference | None) -> ClassScatter | None:
+        """The scatter of the class of such calls; None where it is not known."""
+        return None if reference is None else self._classes.get((reference, *call_class(time_us, launches)))
+
+    def margin_at(self, time_us: float, launches: int = 1, reference: Reference | None = None) -> float:
+        """The margin in force for a call of `time_us` microseconds and so many launches."""
+        place = (reference, *call_class(time_us, launches))
+        if self.fixed is None and reference is not None and place in self._margins:
+            return self._margins[reference, place[1], place[2]]
+        return max(self.margin, self.floor_us / time_us) * (SEVERAL_LAUNCHES if launches > 1 else 1.0)
+
+    def judge(self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None) -> tuple[VerdictKind, str]:
+        """The verdict and its sentence: regression above 1 + margin, improvement below 1 / (1 + margin), pass inside, else undecided.
 
         Args:
             change: new time over old, 1.02 being 2 % slower.
             time_us: the kernel's time in the new run, in microseconds, for limits that are absolute.
             launches: launches of one call, the fewer of both runs; 0 if the timer sees none.
+            reference: what `change` is relative to, where its interval is from the scatter between runs; None for any other change.
         """
-        ...
-
-
-class MarginRule:
-    """Three outcomes: a change needs the whole interval beyond the margin, a pass needs it inside; an interval across it is undecided."""
-
-    def __init__(self, margin: float = DEFAULT_MARGIN, floor_us: float = DEFAULT_FLOOR_US) -> None:
-        """`margin` is a share of the old time (0.03 = 3 %); `floor_us` widens it for kernels so short that it is less than that.  Both are
-        those of calls of one launch.
-
-        Raises:
-            ValueError: a margin that is not positive, or a negative floor.
-        """
-        if not margin > 0 or not floor_us >= 0:
-            raise ValueError(f"margin={margin!r}, floor_us={floor_us!r}: the margin must be positive and the floor not negative")
-        self.margin = margin
-        self.floor_us = floor_us
-
-    def margin_at(self, time_us: float, launches: int = 1) -> float:
-        """The margin in force for a call of `time_us` microseconds and so many launches."""
-        return max(self.margin, self.floor_us / time_us) * (SEVERAL_LAUNCHES if launches > 1 else 1.0)
-
-    def judge(self, change: Estimate, time_us: float, launches: int = 1) -> tuple[VerdictKind, str]:
-        """Regression above 1 + margin, improvement below 1 / (1 + margin), pass inside, undecided across either limit."""
-        margin = self.margin_at(time_us, launches)
+        margin = self.margin_at(time_us, launches, reference)
         slow, fast = 1.0 + margin, 1.0 / (1.0 + margin)
-        seen = describe_change(change)
         within = f"{margin:.1%} margin"
+        seen = describe_change(change)
         if change.low > slow:
             return VerdictKind.REGRESSION, f"{seen}: slower beyond the {within}"
         if change.high < fast:
             return VerdictKind.IMPROVEMENT, f"{seen}: faster beyond the {within}"
+        if self.scatter_of(time_us, launches, reference) is not None:
+            change = at_level(change, PASS_LEVEL)
+            seen = f"{describe_change(change)} ({PASS_LEVEL:.0%})"
         if fast <= change.low and change.high <= slow:
             return VerdictKind.PASS, f"{seen}: inside the {within}"
         return VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates"
+
+
+def evidence_margin(scatter: ClassScatter) -> float:
+    """The margin of a class of calls: the smallest inside which `PASSING` of equal code lies in a run of one process.
+
+    It is at most the one beyond which the class's target slowdown is still found with `FOUND` after confirmation.  Where both cannot be
+    had, fewer kernels pass at first, and more are remeasured.
+    """
+    board = (scatter.board or 0.0) ** 2 * (1 + 1 / BASELINE_BOARDS)
+    process = (scatter.process or 0.0) ** 2 + scatter.placement**2
+    first = math.sqrt(board + process * (1 + 1 / BASELINE_PROCESSES))
+    confirmed = math.sqrt(board + process * (1 / FRESH_PROCESSES + 1 / BASELINE_PROCESSES))
+    margin = passing_margin(first, PASSING, PASS_LEVEL)
+    target = TARGETS.get((scatter.several_launches, duration_class(scatter.low_us)))
+    if target is not None:
+        wanted = finding_margin(math.log1p(target), confirmed, FOUND, LEVEL)
+        margin = min(margin, max(wanted, passing_margin(confirmed, LEAST_PASSING, PASS_LEVEL)))
+    return math.expm1(margin)

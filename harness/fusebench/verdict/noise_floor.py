@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..schema import CHANGES, AAPair, Run, Verdict, VerdictKind
+from ..schema import CHANGES, AAPair, Estimate, Run, Verdict, VerdictKind
+from ..stats.scatter import excess
 from .accuracy_change import less_accurate
-from .call_classes import DURATION_CLASSES_US, call_class, class_words
-from .judgement import Judgement, launches_of, results_by_place
+from .call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
+from .judgement import Judgement, results_by_place
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,10 +127,25 @@ def aa_pairs_of(judgements: Iterable[Judgement], run: Run) -> list[AAPair]:
     return found
 
 
+def widening_by_class(judgements: Iterable[Judgement], run: Run) -> dict[tuple[bool, int], float]:
+    """The factor by which the changes of identical code exceed their intervals, by class of calls; classes that do not exceed are left out.
+
+    The intervals are from the scatter between stored runs.  A comparison may be noisier than those were, and its identical code shows it.
+    """
+    results = results_by_place(run)
+    changes: dict[tuple[bool, int], list[Estimate]] = defaultdict(list)
+    for one in judgements:
+        timing = results[one.suite, one.case, one.kernel].measurement if one.kind_by_times is not None else None
+        if timing is not None and one.reference is not None and one.verdict.change is not None:
+            changes[call_class(timing.time_us.value, timing.kernels)].append(one.verdict.change)
+    return {which: factor for which, found in changes.items() if (factor := excess(found)) > 1.0}
+
+
 def above_noise_floor(judgements: Iterable[Judgement], aa_pairs: Sequence[AAPair], run: Run, baseline: Run) -> list[Judgement]:
     """The judgements, in their order; changes of speed that are not above the noise floor of `aa_pairs` become undecided.
 
-    A loss of accuracy is not a matter of noise and stays.
+    A loss of accuracy is not a matter of noise and stays.  So does a change whose interval is from the scatter between runs: it holds the
+    noise of identical code already (`widening_by_class`).
     """
     noise = noise_by_class(aa_pairs)
     new, old = results_by_place(run), results_by_place(baseline)
@@ -137,7 +153,7 @@ def above_noise_floor(judgements: Iterable[Judgement], aa_pairs: Sequence[AAPair
     for one in judgements:
         key = (one.suite, one.case, one.kernel)
         claimed = one.verdict.kind in CHANGES and one.verdict.change is not None
-        if not claimed or less_accurate(new[key], old[key]):
+        if not claimed or one.reference is not None or less_accurate(new[key], old[key]):
             held.append(one)
             continue
         now, then = new[key].measurement, old[key].measurement

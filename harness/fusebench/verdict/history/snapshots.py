@@ -69,6 +69,18 @@ def read_history(folders: Sequence[Path]) -> tuple[list[Snapshot], list[Unreadab
     return found, unreadable
 
 
+def runs_in(folders: Sequence[Path]) -> list[Run]:
+    """The runs in `folders` (folders and history files), each once.
+
+    Raises:
+        RunRecordError: a run cannot be read.
+    """
+    runs: list[Run] = []
+    for folder in folders:
+        runs += read_history_file(folder) if folder.is_file() else [read_run(folder)]
+    return list({run.id: run for run in runs}.values())
+
+
 def keep_history(folders: Sequence[Path], file: Path) -> int:
     """Write the runs in `folders` (folders and history files) to the history file `file`, and return how many there are.
 

@@ -1,0 +1,183 @@
+"""Several runs of the same work joined into one baseline: each time is the mean over the runs, on the logarithm.
+
+One run stands on one process of one board, and a gate cannot tell either from the kernel.  In a joined baseline they average out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ..errors import RunRecordError
+from ..schema import CaseSummary, Estimate, JoinedRun, Measurement, Result, Run
+from ..stats.scatter import standard_error
+from ..stats.student import quantile
+from ..stats.weighted import suite_summaries
+from .comparability import case_differences, record_differences
+from .identical_code import equal_code
+from .standing import own_variance, units_of
+from .yardsticks import drift_of, launch_gap, relative_to_machine, yardstick_drifts
+
+FEWEST_PROCESSES = 8
+"""A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
+one run of eight, are enough."""
+
+
+def join_runs(runs: Sequence[Run]) -> Run:
+    """The newest of `runs`, with the times of all of them.
+
+    Each run counts the same.  A time of another run is brought to the newest one's machine state as a gate does: by the drift of the
+    streaming yardsticks and of the launch gaps.  A kernel on a case joins the runs that timed it with the newest run's code; the others are
+    left out of that time.
+
+    Raises:
+        RunRecordError: no run, one run twice, or runs of different devices, timers or cache states.
+    """
+    ordered = sorted(runs, key=lambda run: run.created)
+    if not ordered or len({run.id for run in runs}) < len(runs):
+        raise RunRecordError(f"found runs {', '.join(run.id for run in runs) or 'none'}; expected at least one run, and each once")
+    newest = ordered[-1]
+    if len(ordered) == 1:
+        return newest
+    for run in ordered:
+        if run.joined:
+            raise RunRecordError(f"run {run.id} is a joined baseline already; name the runs that it was joined from")
+        if different := record_differences(newest, run):
+            raise RunRecordError(f"runs {run.id} and {newest.id} cannot be joined: {'; '.join(different)}; leave one of them out")
+    others = [_Other(run, newest, place) for place, run in enumerate(ordered[:-1])]
+    cases = [_summary(summary, others) for summary in newest.cases]
+    results = [_result(result, others, len(others)) for result in newest.results]
+    return msgspec.structs.replace(
+        newest,
+        joined=tuple(_joined_run(run) for run in ordered),
+        suites=suite_summaries(cases, results),
+        cases=cases,
+        results=results,
+    )
+
+
+def standing_words(run: Run) -> str:
+    """`8 processes on 3 boards`; for too few processes also what to do."""
+    processes, boards = processes_and_boards(run)
+    words = f"{processes} process{'' if processes == 1 else 'es'} on {boards} board{'' if boards == 1 else 's'}"
+    if processes >= FEWEST_PROCESSES:
+        return words
+    return f"{words}: too few to tell a process's or a board's mode from a change; join {FEWEST_PROCESSES} runs: baseline promote RUN..."
+
+
+def processes_and_boards(run: Run) -> tuple[int, int]:
+    """The processes and boards that a run stands on: those of its runs together, or the fewest of its own kernels."""
+    joined = run.joined or (_joined_run(run),)
+    return sum(one.processes for one in joined), len({one.board for one in joined})
+
+
+def partly_joined(run: Run) -> list[Result]:
+    """The timed results of a joined run that rest on fewer runs than it was joined from; empty for a run that was measured."""
+    return [one for one in run.results if one.measurement is not None and len(one.measurement.runs) < len(run.joined)]
+
+
+class _Other:
+    """One of the older runs, beside the newest one."""
+
+    def __init__(self, run: Run, newest: Run, place: int) -> None:
+        self.run, self.newest, self.place = run, newest, place
+        self.drifts = yardstick_drifts(run, newest)
+        self.gap = launch_gap(run, newest, self.drifts)
+        self.cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in run.cases}
+        self.newest_cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in newest.cases}
+        self.results = {(one.case_key, one.kernel): one for one in run.results}
+
+    def alike(self, result: Result) -> Measurement | None:
+        """Its timing of the same kernel, code and work; None if it has none."""
+        mine = self.results.get((result.case_key, result.kernel))
+        now, then = self.cases.get(result.case_key), self.newest_cases.get(result.case_key)
+        if mine is None or mine.measurement is None or now is None or then is None or now.not_cold or mine.covers != result.covers:
+            return None
+        if case_differences(now.case, then.case) or not equal_code(mine, result, self.run, self.newest):
+            return None
+        return mine.measurement
+
+    def log_ratio(self, mine: Measurement, newest: Measurement, key: str) -> float:
+        """Its time over the newest run's, on the logarithm, without what changed for all calls."""
+        if (drift := drift_of(self.cases[key], self.drifts)) is not None:
+            return math.log(relative_to_machine(mine, newest, drift, self.gap))
+        log = math.log(mine.time_us.value / newest.time_us.value)
+        now, then = self.cases[key].stream_us, self.newest_cases[key].stream_us
+        return log - math.log(now.value / then.value) if now is not None and then is not None else log
+
+    def yardsticks(self, summary: CaseSummary) -> tuple[CaseSummary, float] | None:
+        """Its summary of the same case, and the log of its machine's drift; None where yardsticks cannot be joined."""
+        mine = self.cases.get(summary.case.key)
+        if mine is None or mine.not_cold or case_differences(mine.case, summary.case):
+            return None
+        drift = drift_of(mine, self.drifts)
+        return None if drift is None else (mine, math.log(drift.factor.value))
+
+
+def _joined_run(run: Run) -> JoinedRun:
+    timed = [one.measurement.processes for one in run.results if one.measurement is not None]
+    environment = run.environment
+    return JoinedRun(
+        id=run.id,
+        created=run.created,
+        board=environment.device_uuid,
+        git_commit=environment.git_commit,
+        processes=min(timed, default=1),
+    )
+
+
+def _result(result: Result, others: Sequence[_Other], place: int) -> Result:
+    newest = result.measurement
+    if newest is None:
+        return result
+    found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
+    timings = [*(timing for _, timing in found), newest]
+    logs = [*(other.log_ratio(timing, newest, result.case_key) for other, timing in found), 0.0]
+    processes = sum(one.processes for one in timings)
+    time_us = _mean(newest.time_us, logs, [own_variance(one) for one in timings], processes)
+    ratio = time_us.value / newest.time_us.value
+    speedups = [one.speedup for one in timings]
+    speedup = newest.speedup
+    if speedup is not None:
+        known = [(one, timing) for one, timing in zip(speedups, timings, strict=True) if one is not None]
+        errors = [standard_error(one, units_of(timing)) ** 2 for one, timing in known]
+        speedup = _mean(speedup, [math.log(one.value / speedup.value) for one, _ in known], errors, processes)
+    joined = msgspec.structs.replace(
+        newest,
+        time_us=time_us,
+        speedup=speedup,
+        sol=None if newest.sol is None else newest.sol / ratio,
+        gb_per_s=newest.gb_per_s / ratio,
+        replicates=sum(one.replicates for one in timings),
+        processes=processes,
+        runs=(*(other.place for other, _ in found), place),
+    )
+    return msgspec.structs.replace(result, measurement=joined)
+
+
+def _summary(summary: CaseSummary, others: Sequence[_Other]) -> CaseSummary:
+    """The case with its yardsticks' times over all runs, at the newest run's machine state, as the kernels' times are."""
+    found = [one for other in others if (one := other.yardsticks(summary)) is not None]
+    changed: dict[str, Estimate] = {}
+    for name in ("stream_us", "copy_us"):
+        newest = getattr(summary, name)
+        logs = [math.log(time.value / newest.value) - drift for one, drift in found if newest and (time := getattr(one, name))]
+        if newest is not None and logs:
+            value = newest.value * math.exp(math.fsum(logs) / (len(logs) + 1))
+            shift = value / newest.value
+            changed[name] = Estimate(value, newest.low * shift, newest.high * shift, newest.level)
+    return msgspec.structs.replace(summary, **changed)
+
+
+def _mean(newest: Estimate, logs: Sequence[float], variances: Sequence[float], processes: int) -> Estimate:
+    """The mean of the runs, each with the same weight; `logs` are relative to the newest value.  Its interval is over the placements and
+    processes that the runs know; what differs between runs and boards is in the scatter of the device model."""
+    if len(logs) == 1:
+        return newest
+    value = newest.value * math.exp(math.fsum(logs) / len(logs))
+    half = quantile(0.5 + newest.level / 2, processes - 1) * math.sqrt(math.fsum(variances)) / len(logs)
+    if not math.isfinite(half):
+        return Estimate(value, 0.0, math.inf, newest.level)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), newest.level)

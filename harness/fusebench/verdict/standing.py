@@ -1,0 +1,69 @@
+"""What a time stands on: the processes and boards behind it, and the interval of a change between two such times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from ..schema import ClassScatter, Estimate, Measurement, Run
+from ..stats.scatter import interval, standard_error
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The processes and boards of one time."""
+
+    inverse_processes: float
+    """The share of one process's variance that is left: 1/8 for eight processes."""
+    boards: Mapping[str, float]
+    """Weight of each board, by its UUID; the weights add up to 1."""
+
+
+def standing_of(timing: Measurement, run: Run) -> Standing:
+    """The standing of a time of `run`: of its own processes, or of the runs that it was joined from, which count the same."""
+    if not timing.runs:
+        return Standing(1 / timing.processes, {run.environment.device_uuid: 1.0})
+    joined = [run.joined[place] for place in timing.runs]
+    share = 1 / len(joined)
+    boards = {board: times * share for board, times in Counter(one.board for one in joined).items()}
+    return Standing(sum(share**2 / one.processes for one in joined), boards)
+
+
+def board_distance(new: Standing, old: Standing) -> float:
+    """The share of one board's variance in the difference of two times: 0 on one board, 2 on two, 1.5 on one board and two others."""
+    boards = new.boards.keys() | old.boards.keys()
+    return sum((new.boards.get(board, 0.0) - old.boards.get(board, 0.0)) ** 2 for board in boards)
+
+
+def units_of(timing: Measurement) -> int:
+    """Number of units behind the interval: processes if several, else replicates (`stats.paired`)."""
+    return timing.processes if timing.processes > 1 else timing.replicates
+
+
+def own_variance(timing: Measurement) -> float:
+    """Variance of the log time as its own run knows it; infinite for one replicate."""
+    return standard_error(timing.time_us, units_of(timing)) ** 2
+
+
+def change_between(
+    log_ratio: float,
+    new: tuple[Measurement, Run],
+    old: tuple[Measurement, Run],
+    scatter: ClassScatter,
+    widening: float = 1.0,
+) -> Estimate | None:
+    """The change with an interval for another process and, between two boards, another board; None where boards differ and their scatter
+    is not known.
+
+    `widening` is the factor by which identical code of this comparison scatters more.  An interval over several processes holds their
+    scatter already, and it is counted again: at eight processes this adds 3 % to the width.
+    """
+    here, there = standing_of(*new), standing_of(*old)
+    # Two processes of one board are as far apart as two boards where only these are known.
+    distance = board_distance(here, there) if scatter.process is not None else 2.0
+    if scatter.board is None and distance > 0:
+        return None
+    processes = (scatter.process or 0.0) ** 2 * (here.inverse_processes + there.inverse_processes)
+    variance = own_variance(new[0]) + own_variance(old[0]) + processes + (scatter.board or 0.0) ** 2 * distance
+    return interval(log_ratio, variance * widening**2)

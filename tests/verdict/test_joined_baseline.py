@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.errors import RunRecordError
+from fusebench.schema import ClassScatter, Measurement, Reference, Run
+from fusebench.verdict.joined_baseline import join_runs, partly_joined, processes_and_boards, standing_words
+from fusebench.verdict.record_validation import require_valid
+from fusebench.verdict.standing import board_distance, change_between, standing_of
+
+BOARDS = ("GPU-a", "GPU-a", "GPU-b")
+MANY = tuple(f"case_{number}" for number in range(12))
+"""Enough cases for the drift of the streaming yardsticks."""
+
+
+def runs(synthetic: ModuleType, *factors: float) -> list[Run]:
+    """One run per factor, of whose times all are multiplied by it, on the boards in turn; machine code is the same in all."""
+    found = []
+    for number, factor in enumerate(factors):
+        run = synthetic.make_run(
+            run_id=f"r{number}",
+            created=f"2026-07-0{number + 1}T03:00:00Z",
+            cases=MANY,
+            slow={(case, kernel): factor for case in MANY for kernel in synthetic.KERNELS},
+            environment={"device_uuid": BOARDS[number]},
+        )
+        found.append(synthetic.with_code(run))
+    return found
+
+
+def timing(run: Run, kernel: str) -> Measurement:
+    found = next(one.measurement for one in run.results if one.kernel == kernel)
+    assert found is not None
+    return found
+
+
+def test_each_time_is_the_mean_of_the_runs(synthetic: ModuleType) -> None:
+    joined = join_runs(runs(synthetic, 0.99, 1.0, 1.03))
+    require_valid(joined, "baseline")
+    found, newest = timing(joined, synthetic.FUSED), timing(runs(synthetic, 1, 1, 1.03)[2], synthetic.FUSED)
+    assert found.time_us.value == pytest.approx(newest.time_us.value / 1.03 * (0.99 * 1.0 * 1.03) ** (1 / 3))
+    assert (found.processes, found.runs, found.replicates) == (3, (0, 1, 2), 3 * newest.replicates)
+    assert joined.id == "r2", "the newest one's record"
+    assert [one.id for one in joined.joined] == ["r0", "r1", "r2"]
+    assert processes_and_boards(joined) == (3, 2)
+    assert standing_words(joined).startswith("3 processes on 2 boards: too few")
+
+
+def test_the_interval_is_narrower_than_that_of_one_run_only_by_what_runs_know(synthetic: ModuleType) -> None:
+    """Nobody's interval holds what differs between runs: that of the joined time is over its placements."""
+    one, many = timing(join_runs(runs(synthetic, 1.0)), synthetic.FUSED), timing(join_runs(runs(synthetic, 0.9, 1, 1.1)), synthetic.FUSED)
+    assert math.log(many.time_us.high / many.time_us.low) < 1.5 * math.log(one.time_us.high / one.time_us.low)
+
+
+def test_what_changed_for_the_whole_machine_is_no_difference_between_runs(synthetic: ModuleType) -> None:
+    slow, usual = runs(synthetic, 1.0, 1.0)
+    cases = []
+    for summary in slow.cases:
+        assert summary.stream_us is not None
+        later = msgspec.structs.replace(
+            summary.stream_us, **{end: 1.1 * getattr(summary.stream_us, end) for end in ("value", "low", "high")}
+        )
+        cases.append(msgspec.structs.replace(summary, stream_us=later))
+    slower = runs(synthetic, 1.1)[0]
+    joined = join_runs([msgspec.structs.replace(slower, cases=cases), usual])
+    assert timing(joined, synthetic.FUSED).time_us.value == pytest.approx(timing(usual, synthetic.FUSED).time_us.value)
+
+
+def test_runs_of_other_code_or_another_shape_are_left_out_of_a_time(synthetic: ModuleType) -> None:
+    old, new = runs(synthetic, 1.2, 1.0)
+    joined = join_runs([synthetic.with_code(old, [synthetic.FUSED]), new])
+    assert timing(joined, synthetic.FUSED) == msgspec.structs.replace(timing(new, synthetic.FUSED), runs=(1,))
+    assert {one.kernel for one in partly_joined(joined)} == {synthetic.FUSED}
+    other = synthetic.make_run(run_id="r0", created="2026-07-01", cases=MANY, params={"tokens": 1})
+    assert len(partly_joined(join_runs([synthetic.with_code(other), new]))) == len(new.results)
+
+
+def test_runs_that_cannot_be_joined_are_refused_by_name(synthetic: ModuleType) -> None:
+    first, second = runs(synthetic, 1.0, 1.0)
+    with pytest.raises(RunRecordError, match="runs r0 and r1 cannot be joined: timer: cuda_events -> cupti"):
+        join_runs([msgspec.structs.replace(first, timer="cuda_events"), second])
+    with pytest.raises(RunRecordError, match="each once"):
+        join_runs([first, first])
+    with pytest.raises(RunRecordError, match="expected at least one run"):
+        join_runs([])
+    joined = msgspec.structs.replace(join_runs([first, second]), id="j")
+    with pytest.raises(RunRecordError, match="joined baseline already"):
+        join_runs([joined, second])
+
+
+def test_boards_that_two_times_share_cancel(synthetic: ModuleType) -> None:
+    several = runs(synthetic, 1.0, 1.0, 1.0)
+    joined = join_runs(several)
+    old = standing_of(timing(joined, synthetic.FUSED), joined)
+    assert old.inverse_processes == pytest.approx(1 / 3)
+    assert old.boards == {"GPU-a": pytest.approx(2 / 3), "GPU-b": pytest.approx(1 / 3)}
+    alone = [standing_of(timing(run, synthetic.FUSED), run) for run in several]
+    assert board_distance(alone[0], alone[1]) == 0
+    assert board_distance(alone[0], alone[2]) == 2
+    assert board_distance(alone[0], old) == pytest.approx(2 / 9)
+
+
+def test_the_interval_of_a_change_holds_processes_and_boards(synthetic: ModuleType) -> None:
+    same, also, other = runs(synthetic, 1.0, 1.0, 1.0)
+    scatter = ClassScatter(
+        reference=Reference.MACHINE,
+        several_launches=False,
+        low_us=10.0,
+        high_us=50.0,
+        process=0.003,
+        board=0.006,
+        placement=0.002,
+        same_board=9,
+        other_board=9,
+    )
+
+    def width(new: Run, old: Run, known: ClassScatter) -> float:
+        change = change_between(0.0, (timing(new, synthetic.FUSED), new), (timing(old, synthetic.FUSED), old), known)
+        return math.inf if change is None else math.log(change.high)
+
+    joined = join_runs([same, also])
+    assert width(also, joined, scatter) < width(also, same, scatter) < width(other, joined, scatter) < width(other, same, scatter)
+    one_board = msgspec.structs.replace(scatter, board=None)
+    assert width(also, same, one_board) == width(also, same, scatter)
+    assert math.isinf(width(other, same, one_board)), "boards differ by an amount that nobody has measured"
+    two_boards = msgspec.structs.replace(scatter, process=None)
+    assert width(also, same, two_boards) == width(other, same, two_boards), "another process may be as far off as another board"
