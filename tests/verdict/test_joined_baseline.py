@@ -8,9 +8,9 @@ import pytest
 
 from fusebench.errors import RunRecordError
 from fusebench.schema import ClassScatter, Measurement, Reference, Run
-from fusebench.verdict.joined_baseline import join_runs, partly_joined, processes_and_boards, standing_words
+from fusebench.verdict.joined_baseline import join_runs, partly_joined, processes_and_boards, support_words
 from fusebench.verdict.record_validation import require_valid
-from fusebench.verdict.standing import board_distance, change_between, standing_of
+from fusebench.verdict.support import board_distance, change_between, support_of
 
 BOARDS = ("GPU-a", "GPU-a", "GPU-b")
 MANY = tuple(f"case_{number}" for number in range(12))
@@ -47,7 +47,7 @@ def test_each_time_is_the_mean_of_the_runs(synthetic: ModuleType) -> None:
     assert joined.id == "r2", "the newest one's record"
     assert [one.id for one in joined.joined] == ["r0", "r1", "r2"]
     assert processes_and_boards(joined) == (3, 2)
-    assert standing_words(joined).startswith("3 processes on 2 boards: too few")
+    assert support_words(joined).startswith("3 processes on 2 boards: too few")
 
 
 def test_the_interval_is_narrower_than_that_of_one_run_only_by_what_runs_know(synthetic: ModuleType) -> None:
@@ -95,10 +95,10 @@ def test_runs_that_cannot_be_joined_are_refused_by_name(synthetic: ModuleType) -
 def test_boards_that_two_times_share_cancel(synthetic: ModuleType) -> None:
     several = runs(synthetic, 1.0, 1.0, 1.0)
     joined = join_runs(several)
-    old = standing_of(timing(joined, synthetic.FUSED), joined)
+    old = support_of(timing(joined, synthetic.FUSED), joined)
     assert old.inverse_processes == pytest.approx(1 / 3)
     assert old.boards == {"GPU-a": pytest.approx(2 / 3), "GPU-b": pytest.approx(1 / 3)}
-    alone = [standing_of(timing(run, synthetic.FUSED), run) for run in several]
+    alone = [support_of(timing(run, synthetic.FUSED), run) for run in several]
     assert board_distance(alone[0], alone[1]) == 0
     assert board_distance(alone[0], alone[2]) == 2
     assert board_distance(alone[0], old) == pytest.approx(2 / 9)

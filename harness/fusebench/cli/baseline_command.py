@@ -59,7 +59,7 @@ def promote(
     from ..store.finding import find_run
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.joined_baseline import join_runs, partly_joined, standing_words
+    from ..verdict.joined_baseline import join_runs, partly_joined, support_words
     from ..verdict.promotion import require_reason
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
@@ -85,7 +85,7 @@ def promote(
             remark("warning", f"promoted although {objection}{f' (run {one.id})' if others else ''}")
     if partly := partly_joined(record):
         remark("note", f"{len(partly)} times rest on fewer runs: the others lack them, or ran other code: {', '.join(_places(partly))}")
-    typer.echo(f"baseline of {device}: run {record.id}, in {target}; {standing_words(record)}")
+    typer.echo(f"baseline of {device}: run {record.id}, in {target}; {support_words(record)}")
 
 
 def _places(results: Sequence[Result], most: int = 4) -> list[str]:

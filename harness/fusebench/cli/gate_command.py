@@ -122,12 +122,12 @@ def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, att
     from ..report.comparison import print_judgements
     from ..report.evidence.attached import evidence_parts
     from ..report.summary import calibration_line
-    from ..verdict.joined_baseline import standing_words
+    from ..verdict.joined_baseline import support_words
     from ..verdict.margin_words import margin_words
     from ..verdict.noise_floor import noise_line
 
     output = console()
-    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {standing_words(against)}")
+    output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {support_words(against)}")
     output.print(margin_words(rule, judged))
     print_judgements(found.judgements, output)
     for suite in found.shrunken:

@@ -20,7 +20,7 @@ from .accuracy_change import less_accurate
 from .call_classes import launches_of
 from .judgement import Judgement, results_by_place
 from .margin_rule import MarginRule
-from .standing import units_of
+from .support import units_of
 
 
 def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:

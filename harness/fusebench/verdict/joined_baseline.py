@@ -17,7 +17,7 @@ from ..stats.student import quantile
 from ..stats.weighted import suite_summaries
 from .comparability import case_differences, record_differences
 from .identical_code import equal_code
-from .standing import own_variance, units_of
+from .support import own_variance, units_of
 from .yardsticks import drift_of, launch_gap, relative_to_machine, yardstick_drifts
 
 FEWEST_PROCESSES = 8
@@ -58,7 +58,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     )
 
 
-def standing_words(run: Run) -> str:
+def support_words(run: Run) -> str:
     """`8 processes on 3 boards`; for too few processes also what to do."""
     processes, boards = processes_and_boards(run)
     words = f"{processes} process{'' if processes == 1 else 'es'} on {boards} board{'' if boards == 1 else 's'}"

@@ -23,7 +23,7 @@ from .call_classes import launches_of, makes_several
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from .identical_code import verdict_on_unchanged
 from .margin_rule import MarginRule
-from .standing import change_between
+from .support import change_between
 from .yardsticks import (
     Basis,
     Drift,
@@ -180,7 +180,7 @@ class _Judge:
         judge = self._judged_by(new.measurement, old.measurement)
         drift = drift_of(self.new_cases[new.case_key], self.drifts)
         if drift is not None and (machine := self._by_machine(new, old, drift)) is not None:
-            return machine_finding(machine, drift.in_doubt, raw, judge)
+            return machine_finding(machine, drift.disagreement, raw, judge)
         yardsticks = self._yardsticks(new, old, raw)
         if (first := next(yardsticks, None)) is not None:
             return relative_finding(first, yardsticks, raw, judge)

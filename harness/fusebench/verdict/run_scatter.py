@@ -18,7 +18,7 @@ from ..store.scatter_file import SCATTER_VERSION
 from .call_classes import DURATION_CLASSES_US, call_class, launches_of
 from .comparability import case_differences, record_differences
 from .identical_code import equal_code
-from .standing import own_variance, standing_of
+from .support import own_variance, support_of
 from .yardsticks import drift_of, launch_gap, relative_to_machine, yardstick_drifts
 
 FEWEST = 30
@@ -87,7 +87,7 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
             logs[Reference.MACHINE] = math.log(relative_to_machine(after, before, drift, gap))
         if now.stream_us is not None and then.stream_us is not None:
             logs[Reference.CASE] = math.log(after.time_us.value / before.time_us.value * then.stream_us.value / now.stream_us.value)
-        processes = standing_of(after, new_run).inverse_processes + standing_of(before, old_run).inverse_processes
+        processes = support_of(after, new_run).inverse_processes + support_of(before, old_run).inverse_processes
         for reference, log in logs.items():
             difference = Difference(log_ratio=log, own=own, processes=processes, same_board=same_board)
             yield (reference, several, duration), difference, math.sqrt(own_variance(after))

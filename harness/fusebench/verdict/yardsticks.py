@@ -87,7 +87,7 @@ class Drift(msgspec.Struct, frozen=True):
     """The largest such change by which the two kinds of yardsticks agree."""
 
     @property
-    def in_doubt(self) -> str:
+    def disagreement(self) -> str:
         """Why the drift may be the yardsticks' own; empty where the copies confirm it."""
         if self.over_copies is None or abs(self.over_copies) <= self.most_over_copies:
             return ""
@@ -194,21 +194,21 @@ def _median(logs: Sequence[float], level: float = 0.95) -> Estimate:
     return Estimate(math.exp(statistics.median(ordered)), math.exp(ordered[rank - 1]), math.exp(ordered[-rank]), level)
 
 
-def machine_finding(first: Yardstick, doubt: str, raw: Estimate, judge: Judge) -> SpeedFinding:
-    """The finding relative to the machine; undecided where the yardsticks are in doubt and raw times say otherwise.
+def machine_finding(first: Yardstick, disagreement: str, raw: Estimate, judge: Judge) -> SpeedFinding:
+    """The finding relative to the machine; undecided where the yardsticks disagree and raw times say otherwise.
 
     Args:
         first: the change relative to the machine.
-        doubt: `Drift.in_doubt`.
+        disagreement: `Drift.disagreement`.
         raw: the kernel's raw time, new over old.
         judge: the margin rule for this kernel.
     """
     kind, told = judge(first.change, first.reference)
     reason = f"relative to {first.name}: {told}"
-    raw_kind = judge(raw, None)[0] if doubt else kind
+    raw_kind = judge(raw, None)[0] if disagreement else kind
     if raw_kind is kind:
         return SpeedFinding(kind, reason, first.change, Basis.RATIO, reference=first.reference)
-    why = f"{doubt}; in raw time {describe_change(raw)} ({reason})"
+    why = f"{disagreement}; in raw time {describe_change(raw)} ({reason})"
     return SpeedFinding(VerdictKind.UNDECIDED, why, first.change, Basis.RATIO, raw_kind is VerdictKind.REGRESSION, first.reference)
 
 

@@ -11,7 +11,7 @@ from ..schema import ClassScatter, Estimate, Measurement, Run
 from ..stats.scatter import interval, standard_error
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Support(msgspec.Struct, frozen=True):
     """The processes and boards of one time."""
 
     inverse_processes: float
@@ -20,17 +20,17 @@ class Standing(msgspec.Struct, frozen=True):
     """Weight of each board, by its UUID; the weights add up to 1."""
 
 
-def standing_of(timing: Measurement, run: Run) -> Standing:
-    """The standing of a time of `run`: of its own processes, or of the runs that it was joined from, which count the same."""
+def support_of(timing: Measurement, run: Run) -> Support:
+    """The processes and boards behind a time of `run`: its own, or those of the runs that it was joined from, which count the same."""
     if not timing.runs:
-        return Standing(1 / timing.processes, {run.environment.device_uuid: 1.0})
+        return Support(1 / timing.processes, {run.environment.device_uuid: 1.0})
     joined = [run.joined[place] for place in timing.runs]
     share = 1 / len(joined)
     boards = {board: times * share for board, times in Counter(one.board for one in joined).items()}
-    return Standing(sum(share**2 / one.processes for one in joined), boards)
+    return Support(sum(share**2 / one.processes for one in joined), boards)
 
 
-def board_distance(new: Standing, old: Standing) -> float:
+def board_distance(new: Support, old: Support) -> float:
     """The share of one board's variance in the difference of two times: 0 on one board, 2 on two, 1.5 on one board and two others."""
     boards = new.boards.keys() | old.boards.keys()
     return sum((new.boards.get(board, 0.0) - old.boards.get(board, 0.0)) ** 2 for board in boards)
@@ -59,7 +59,7 @@ def change_between(
     `widening` is the factor by which identical code of this comparison scatters more.  An interval over several processes holds their
     scatter already, and it is counted again: at eight processes this adds 3 % to the width.
     """
-    here, there = standing_of(*new), standing_of(*old)
+    here, there = support_of(*new), support_of(*old)
     # Two processes of one board are as far apart as two boards where only these are known.
     distance = board_distance(here, there) if scatter.process is not None else 2.0
     if scatter.board is None and distance > 0:
