@@ -84,6 +84,11 @@ class Draws:
             self._kept[key] = (draw, _checksums(draw))
         return draw
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the draws that are kept."""
+        return sum(draw.nbytes for draw, _ in self._kept.values())
+
     def overwritten(self) -> bool:
         """Whether memory of a kept draw has changed, which only a stray write can do; the draws are then dropped."""
         if all(_checksums(draw) == before for draw, before in self._kept.values()):
@@ -114,6 +119,11 @@ class DrawStore:
         if share not in self._draws:
             self._draws[share] = make()
         return self._draws[share]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all draws that are kept."""
+        return sum(draws.nbytes for draws in self._draws.values())
 
     def clear(self) -> None:
         """Return the memory of all draws."""

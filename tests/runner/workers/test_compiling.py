@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,27 +68,33 @@ def units(collection: Collection, case: Case) -> list[CaseKernels]:
 
 
 @pytest.fixture
-def ahead(root: Path, tmp_path: Path) -> Callable[..., tuple[int, FakePool]]:
+def sources(root: Path, tmp_path: Path) -> Path:
+    """A kernels folder of the test's own."""
+    return shutil.copytree(root, tmp_path / "kernels")
+
+
+@pytest.fixture
+def ahead(sources: Path, tmp_path: Path) -> Callable[..., tuple[int, FakePool]]:
     """`ahead(units, answer)`: the number of compiled cases, and the pool; marks are kept from call to call."""
 
     def run(
         units: list[CaseKernels], answer: Callable[[CompileTask], Compiled | Failure] = lambda task: Compiled(), **options: Any
     ) -> tuple[int, FakePool]:
         compiling._sources.cache_clear()
-        pool = FakePool(root, answer)
+        pool = FakePool(sources, answer)
         return compile_ahead(pool, units, **{"processes": 3, "marks": tmp_path / "marks", **options}), pool  # type: ignore[arg-type]
 
     return run
 
 
-def test_every_work_is_compiled_once_and_not_again_while_its_sources_stay(ahead: Any, units: list[CaseKernels], root: Path) -> None:
+def test_every_work_is_compiled_once_and_not_again_while_its_sources_stay(ahead: Any, units: list[CaseKernels], sources: Path) -> None:
     count, pool = ahead(units)
     assert (count, len(pool.lent)) == (FEWEST_CASES, 3)
     assert len(pool.compiled()) == len(set(pool.compiled())) == FEWEST_CASES
     assert {task.kernels for worker in pool.lent for task in worker.tasks} == {("scale/good@1", "scale/split@1")}
     again, pool = ahead(units)
     assert (again, pool.lent) == (0, [])
-    changed = next((root / "scale").glob("good*.py"))
+    changed = sources / "scale" / "good.py"
     changed.write_text(changed.read_text() + "\n# changed\n")
     assert ahead(units)[0] == FEWEST_CASES
 

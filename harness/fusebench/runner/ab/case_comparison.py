@@ -6,6 +6,7 @@ and fresh processes confirm every change.  A kernel that fails while it is timed
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -81,7 +82,10 @@ class CaseComparison:
         began = time.monotonic()
         chosen = [pair for pair in self._pairs if pair.compared and (pair.changed or pair.kernel in self._sampled)]
         with self._context.phases.timed(CHECK):
-            checked = {pair.kernel: check_both(self._context.pool, self._unit, pair, on_progress=self._show_check) for pair in chosen}
+            seed = secrets.randbits(32)  # one, so that a worker computes the draws of the case once
+            checked = {
+                pair.kernel: check_both(self._context.pool, self._unit, pair, seed=seed, on_progress=self._show_check) for pair in chosen
+            }
         for name, (head, base) in checked.items():
             self.found.kernels[name] = with_checks(self.found.kernels[name], head, base)
         left = None if seconds is None else seconds - (time.monotonic() - began)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -169,16 +168,15 @@ def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> Compa
 
 
 def check_both(
-    pool: WorkerPool, unit: CaseKernels, pair: KernelPair, on_progress: Callable[[Progress], None]
+    pool: WorkerPool, unit: CaseKernels, pair: KernelPair, *, seed: int, on_progress: Callable[[Progress], None]
 ) -> tuple[Result, Result | None]:
-    """Head and base through the gate on the same seed; identical sources once, base not at all where head fails.
+    """Head and base through the gate on the draws of `seed`; identical sources once, base not at all where head fails.
 
     Raises:
         DeviceUnfitError: no worker can work on the device at all.
     """
     assert pair.head is not None
     assert pair.base is not None
-    seed = secrets.randbits(32)
     head = check(pool, unit, pair.head, seed=seed, on_progress=on_progress)
     if head.status is not Status.CHECKED:
         return head, None

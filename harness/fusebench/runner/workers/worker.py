@@ -20,7 +20,7 @@ import msgspec
 
 from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
-from ...schema import Case, Status
+from ...schema import Accuracy, Case, Status
 from ...stats.paired import InvalidSamplesError
 from .protocol import (
     BASE,
@@ -181,13 +181,27 @@ class _Worker:
         self.connection.send(Progress(text=text, done=done, total=total, kernel=kernel))
 
     def _check(self, task: CheckTask) -> Checked:
-        from ...accuracy.gate import check_kernel
+        """The check on the draws that the case's kernels share; without them where there is no memory for both."""
+        import torch
+
         from ...accuracy.shared_draws import DrawStore
+
+        self.draws = self.draws or DrawStore()
+        try:
+            return Checked(accuracy=self._judged(task))
+        except torch.OutOfMemoryError:
+            if self.draws.nbytes == 0:
+                raise
+        self.draws = None
+        self._return_memory()
+        return Checked(accuracy=self._judged(task))
+
+    def _judged(self, task: CheckTask) -> Accuracy:
+        from ...accuracy.gate import check_kernel
 
         kernel, revision = self._kernel(task.kernel)
         op, params = self._case(task.case)
-        self.draws = self.draws or DrawStore()
-        accuracy = check_kernel(
+        return check_kernel(
             kernel,
             op,
             params,
@@ -199,7 +213,6 @@ class _Worker:
             store=self.draws,
             on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
         )
-        return Checked(accuracy=accuracy)
 
     def _compile(self, task: CompileTask) -> Compiled:
         """Call each kernel as its check will, on inputs of the same layout."""
