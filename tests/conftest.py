@@ -127,6 +127,7 @@ def idle_reading(**changes: object) -> GpuReading:
         "mem_mhz": 3201,
         "max_sm_mhz": 1980,
         "max_mem_mhz": 3201,
+        "memory_bus_bits": 6016,
         "clock_reasons": ("gpu_idle",),
         "compute_mode": "default",
         "temperature_c": 30,

@@ -145,6 +145,11 @@ def _packs(params: ModulatedParams, forms: Mapping[str, Form]) -> list[tuple[Seq
     return alone + [(tuple(names), form) for form, names in packs.items()]
 
 
+def activation_bytes(params: ModulatedParams, activations: int) -> int:
+    """Bytes of so many tensors like x."""
+    return activations * params.rows * params.hidden * ITEM_SIZES[params.dtype]
+
+
 def modulation_bytes(params: ModulatedParams, forms: Sequence[Form]) -> int:
     """Bytes of the modulations and of the norm's parameters, each read once."""
     elements = sum(math.prod(params.modulation_shape(form)) for form in forms) + len(params.parameters) * params.hidden

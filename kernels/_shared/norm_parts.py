@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusebench import Part
 
-from .modulated_params import ITEM_SIZES, ModulatedParams
+from .modulated_params import ModulatedParams, activation_bytes
 from .norm_chain import normalise, reference_norm, reference_residual, residual_gate_chain
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def _norm_split(
 
 
 def _bytes(params: ModulatedParams, activations: int) -> int:
-    rows = activations * params.rows * params.hidden * ITEM_SIZES[params.dtype]
-    return rows + len(params.parameters) * params.hidden * params.modulation_item_size
+    return activation_bytes(params, activations) + len(params.parameters) * params.hidden * params.modulation_item_size
 
 
 NORM = Part(
@@ -41,6 +40,7 @@ NORM = Part(
     reference=_norm_reference,
     split=_norm_split,
     minimum_bytes=lambda params: _bytes(params, 2),
+    bytes_written=lambda params: activation_bytes(params, 1),
 )
 """`y = norm(x)`, of norm_scale_shift."""
 
@@ -68,6 +68,7 @@ ADD_NORM = Part(
     reference=_add_norm_reference,
     split=_add_norm_split,
     minimum_bytes=lambda params: _bytes(params, 4),
+    bytes_written=lambda params: activation_bytes(params, 2),
 )
 """`v = residual + x; y = norm(v)`, of residual_gate_norm_scale_shift. The reference computes its statistics from the unrounded v. Some
 libraries round v first; both ways are within the error of the split chain, which rounds it."""

@@ -20,6 +20,7 @@ from fusebench.registry.argument_rules import Laid
 from .._shared.modulated_params import (
     ITEM_SIZES,
     ModulatedParams,
+    activation_bytes,
     draw_modulations,
     draw_parameters,
     draw_rows,
@@ -98,6 +99,9 @@ class NormScaleShift(Op):
 
     def minimum_bytes(self, params: Params) -> int:
         return 2 * params.rows * params.hidden * ITEM_SIZES[params.dtype] + modulation_bytes(params, params.forms)
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 1)
 
     def flops(self, params: Params) -> int:
         return norm_flops(params)

@@ -17,6 +17,7 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
+from .._shared.modulated_params import activation_bytes
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import Select01Params, described, draw_inputs, select01_bytes, select01_case, select01_flops, view_inputs
 from .._shared.select01.plan import Plan, select01_plan
@@ -76,6 +77,9 @@ class NormScaleShiftGateSelect01(Op):
 
     def minimum_bytes(self, params: Params) -> int:
         return select01_bytes(params, activations=3)
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 2)
 
     def flops(self, params: Params) -> int:
         return select01_flops(params)

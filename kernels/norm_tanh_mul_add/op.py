@@ -17,7 +17,7 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
+from .._shared.modulated_params import activation_bytes, draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.norm_tanh.params import (
     NormTanhParams,
@@ -94,6 +94,9 @@ class NormTanhMulAdd(Op):
 
     def minimum_bytes(self, params: Params) -> int:
         return gated_norm_bytes(params)
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 1)
 
     def flops(self, params: Params) -> int:
         return gated_norm_flops(params)

@@ -19,7 +19,16 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import ITEM_SIZES, draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
+from .._shared.modulated_params import (
+    ITEM_SIZES,
+    activation_bytes,
+    draw_modulations,
+    draw_parameters,
+    draw_rows,
+    shrunk,
+    view_modulations,
+    view_rows,
+)
 from .._shared.modulation import Form
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.norm_tanh.params import (
@@ -119,6 +128,9 @@ class NormTanhMulAddNormScale(Op):
         second = math.prod(params.modulation_shape(params.scale2)) + _second_parameters(params) * params.hidden
         y2 = params.rows * params.hidden * ITEM_SIZES[params.dtype]
         return gated_norm_bytes(params) + y2 + second * params.modulation_item_size
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 2)
 
     def flops(self, params: Params) -> int:
         second = second_norm_flops(params, _second_parameters(params)) + math.prod(params.modulation_shape(params.scale2))

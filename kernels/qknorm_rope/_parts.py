@@ -38,5 +38,9 @@ def _minimum_bytes(params: Params) -> int:
     return 2 * params.rows * (params.heads + params.key_heads) * params.head_dim * item + weights
 
 
-NORM = Part(covers="norm only: no rotation", reference=_reference, split=_split, minimum_bytes=_minimum_bytes)
+def _bytes_written(params: Params) -> int:
+    return params.rows * (params.heads + params.key_heads) * params.head_dim * ITEM_SIZES[params.dtype]
+
+
+NORM = Part(covers="norm only: no rotation", reference=_reference, split=_split, minimum_bytes=_minimum_bytes, bytes_written=_bytes_written)
 """RMS norm per head of q and k."""

@@ -199,6 +199,9 @@ class QkNormRope(Op):
         positions = params.rows * (8 if params.position_dtype == "int64" else 4)
         return activations + weights + cache + positions
 
+    def bytes_written(self, params: Params) -> int:
+        return params.rows * (params.heads + params.key_heads) * params.head_dim * ITEM_SIZES[params.dtype]
+
     def flops(self, params: Params) -> int:
         per_element = 2 + 1 + (1 if params.affine else 0)  # square and add, scale, weight
         per_row = per_element * params.head_dim + 3 * params.rotary + 3  # six per pair; mean, eps, rsqrt

@@ -20,6 +20,7 @@ from fusebench.registry.argument_rules import Laid
 from .._shared.modulated_params import (
     ITEM_SIZES,
     ModulatedParams,
+    activation_bytes,
     draw_modulations,
     draw_parameters,
     draw_rows,
@@ -119,6 +120,9 @@ class ResidualGateNormScaleShift(Op):
 
     def minimum_bytes(self, params: Params) -> int:
         return 4 * params.rows * params.hidden * ITEM_SIZES[params.dtype] + modulation_bytes(params, params.forms)
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 2)
 
     def flops(self, params: Params) -> int:
         per_element = 1 if params.gate == "none" else 2

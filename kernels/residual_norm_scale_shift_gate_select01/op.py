@@ -18,7 +18,7 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import draw_rows, view_rows
+from .._shared.modulated_params import activation_bytes, draw_rows, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import (
     Select01Params,
@@ -105,6 +105,9 @@ class ResidualNormScaleShiftGateSelect01(Op):
 
     def minimum_bytes(self, params: Params) -> int:
         return select01_bytes(params, activations=6)
+
+    def bytes_written(self, params: Params) -> int:
+        return activation_bytes(params, 3)
 
     def flops(self, params: Params) -> int:
         return 2 * params.rows * params.hidden + select01_flops(params)

@@ -199,6 +199,9 @@ class RotaryEmbedding(Op):
         positions = params.rows * {"int64": 8, "int32": 4, "index": 0}[params.positions]
         return activations + cache + positions
 
+    def bytes_written(self, params: Params) -> int:
+        return params.rows * (params.heads + params.key_heads) * params.rotary * ITEM_SIZES[params.dtype]
+
     def flops(self, params: Params) -> int:
         return 3 * params.rows * (params.heads + params.key_heads) * params.rotary  # four products and two sums per pair
 

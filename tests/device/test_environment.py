@@ -39,7 +39,14 @@ def test_a_gpu_fingerprint_names_device_driver_and_versions(fake_gpu, tmp_path) 
     assert found.ptxas_blackwell == program_version(tool("ptxas-blackwell")), "which of the two is used depends on Triton's version"
     assert found.state["at_start"]["sm_mhz"] == 345
     assert found.state["unreadable"]["power_w"] == "Not Supported"
+    assert found.memory_gb_per_s == pytest.approx(4814.3, abs=0.1), "3201 MHz x 6016 bits x 2 transfers"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Environment) == found
+
+
+@pytest.mark.parametrize("missing", ["max_mem_mhz", "memory_bus_bits"])
+def test_a_memory_without_clock_or_width_has_no_known_peak(fake_gpu, tmp_path, missing: str) -> None:
+    monitor = fake_gpu(**{missing: None})
+    assert environment_of(resolve_device("cuda", monitor, environ={}), tmp_path, monitor).memory_gb_per_s is None
 
 
 @pytest.mark.parametrize("variable", ASSEMBLER_VARIABLES.values())

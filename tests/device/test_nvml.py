@@ -55,6 +55,7 @@ class FakePynvml:
     nvmlDeviceGetEnforcedPowerLimit = staticmethod(lambda handle: 700_000)
     nvmlDeviceGetEccMode = staticmethod(lambda handle: [1, 1])
     nvmlDeviceGetPersistenceMode = staticmethod(lambda handle: 0)
+    nvmlDeviceGetMemoryBusWidth = staticmethod(lambda handle: 6144)
     nvmlDeviceGetMaxClockInfo = staticmethod(lambda handle, kind: 1980)
     nvmlDeviceGetCurrentClocksEventReasons = staticmethod(lambda handle: 0x1)
     nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda handle: 0x40)
@@ -86,6 +87,7 @@ def test_a_reading_holds_every_value_in_its_unit() -> None:
     reading = monitor.read(UUID)
     assert reading.unreadable == {}
     assert (reading.sm_mhz, reading.mem_mhz, reading.max_sm_mhz) == (345, 3201, 1980)
+    assert reading.memory_bus_bits == 6144
     assert (reading.power_w, reading.power_limit_w, reading.temperature_c) == (75.5, 700.0, 41)
     assert (reading.compute_mode, reading.clock_reasons, reading.utilisation_percent) == ("exclusive_process", ("gpu_idle",), 7)
     assert (reading.ecc, reading.mig, reading.persistence, reading.memory_used_bytes) == (True, False, False, 0)

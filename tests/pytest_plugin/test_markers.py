@@ -35,8 +35,8 @@ class FakeItem:
 
 
 def figures(**changes: Any) -> Figures:
-    """Four placements of one round: a fused function of 10 us, a split one of 20 us, a copy of 5 us."""
-    arms = {"fused": FUSED, "split": SPLIT, "copy": [span / 2 for span in FUSED]}
+    """Four placements of one round: a fused function of 10 us, a split one of 20 us, a yardstick of 5 us."""
+    arms = {"fused": FUSED, "split": SPLIT, "stream": [span / 2 for span in FUSED]}
     spans = {arm: {(0, place): [span] for place, span in enumerate(found)} for arm, found in arms.items()}
     known: dict[str, Any] = {"arm": "fused", "spans": spans, "trim": 0.1, "minimum_bytes": 40_000, "over": "split"}
     return Figures(**(known | {"device": "NVIDIA H200", "timer": "cupti", "cache": "cold"} | changes))

@@ -65,7 +65,7 @@ def test_an_eviction_without_effect_is_refused() -> None:
 
 
 class Failing:
-    """Fails `failures` times, then says what is planted: 3 us in a touched buffer, 6 after the cache was emptied, 100 for the copy."""
+    """Fails `failures` times, then says what is planted: 3 us in a touched buffer, 6 after the cache was emptied, 100 for the stream."""
 
     name = "failing"
 
@@ -77,7 +77,7 @@ class Failing:
         self.asked += 1
         if self.asked <= self.failures:
             raise TimerError("planted")
-        spans = [next(us for word, us in (("touched", 3), ("emptied", 6), ("copy", 100)) if word in arm.name) for arm in calls]
+        spans = [next(us for word, us in (("touched", 3), ("emptied", 6), ("stream", 100)) if word in arm.name) for arm in calls]
         return [CallTiming(1000 * us, 1000 * us, 1) for us in spans]
 
 

@@ -77,6 +77,22 @@ def test_too_few_cases_other_work_and_repeats_make_no_drift(make: Any) -> None:
         assert yardstick_drifts(*sides) == {}, "a stream that was not cold says nothing of cold ones"
 
 
+def launched(run: Run, shape: str) -> Run:
+    return msgspec.structs.replace(run, cases=[msgspec.structs.replace(one, stream_shape=shape) for one in run.cases])
+
+
+def test_streams_that_were_launched_differently_are_two_yardsticks(make: Any) -> None:
+    """A faster launch of the yardstick would accuse every kernel."""
+    old = make()
+    assert len(yardstick_drifts(launched(make(), "a"), launched(make(), "a"))) == 1
+    assert yardstick_drifts(launched(make(), "a"), old) == {}
+    faster = launched(moved(make(), dict.fromkeys(CASES, 0.9)), "tiles of 512 words")
+    faster = msgspec.structs.replace(faster, cases=[msgspec.structs.replace(one, copy_us=None) for one in faster.cases])
+    judgements = judge_each(faster, old, MarginRule())
+    assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
+    assert not any("streaming yardstick" in one.verdict.reason for one in judgements)
+
+
 def test_of_the_fewest_cases_one_stream_that_scatters_does_not_widen_every_verdict(make: Any) -> None:
     """Of eight streams the interval reaches to the smallest and the largest, and unchanged kernels stayed undecided."""
     few = CASES[:FEWEST_CASES]

@@ -51,6 +51,9 @@ class SiluMul(Op):
     def minimum_bytes(self, params):
         return 3 * params.tokens * params.hidden * (4 if params.dtype == "float32" else 2)
 
+    def bytes_written(self, params):
+        return self.minimum_bytes(params) // 3
+
     def flops(self, params):
         return 5 * params.tokens * params.hidden
 '''

@@ -35,11 +35,13 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
     state: dict[str, Any] = {}
     driver = cuda = None
     ptxas = ptxas_blackwell = ""
+    memory_peak = None
     if device.kind == "cuda":
         monitor = monitor if monitor is not None else nvml_backend.open_monitor()
         driver, cuda = monitor.driver_version(), monitor.cuda_driver_version()
         reading = monitor.read(device.uuid)
         state["at_start"] = context_of(reading)
+        memory_peak = _memory_peak_gb_per_s(reading)
         unreadable.update(reading.unreadable)
         ptxas, ptxas_blackwell = (_assembler_version(name, unreadable) for name in ("ptxas", "ptxas-blackwell"))
         unreadable.update({name: "NVML does not tell it" for name, value in (("driver", driver), ("cuda", cuda)) if value is None})
@@ -58,6 +60,7 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         ptxas=ptxas,
         ptxas_blackwell=ptxas_blackwell,
         platform=platform.platform(),
+        memory_gb_per_s=memory_peak,
         cpu=cpu_model(),
         cpu_count=os.cpu_count() or 0,
         fusebench=__version__,
@@ -73,6 +76,13 @@ def _assembler_version(name: str, unreadable: dict[str, str]) -> str:
     except ToolError as error:
         unreadable[name] = str(error)
         return ""
+
+
+def _memory_peak_gb_per_s(reading: GpuReading) -> float | None:
+    """Highest memory clock x bus width x 2 transfers per clock, in 1e9 bytes per second: the formula of the data sheets."""
+    if reading.max_mem_mhz is None or reading.memory_bus_bits is None:
+        return None
+    return 2 * reading.max_mem_mhz * reading.memory_bus_bits / 8 / 1e3
 
 
 def context_of(reading: GpuReading) -> dict[str, Any]:

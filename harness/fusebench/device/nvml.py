@@ -89,6 +89,7 @@ class NvmlMonitor:
             mem_mhz=read("mem_mhz", lambda: int(api.nvmlDeviceGetClockInfo(handle, mem))),
             max_sm_mhz=read("max_sm_mhz", lambda: int(api.nvmlDeviceGetMaxClockInfo(handle, sm))),
             max_mem_mhz=read("max_mem_mhz", lambda: int(api.nvmlDeviceGetMaxClockInfo(handle, mem))),
+            memory_bus_bits=read("memory_bus_bits", lambda: int(api.nvmlDeviceGetMemoryBusWidth(handle))),
             clock_reasons=read("clock_reasons", lambda: decode_clock_reasons(self._clock_reason_bits(handle))),
             compute_mode=read("compute_mode", lambda: _mode_name(api.nvmlDeviceGetComputeMode(handle))),
             temperature_c=read("temperature_c", lambda: int(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU))),

@@ -87,6 +87,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     mem_mhz: int | None = None
     max_sm_mhz: int | None = None
     max_mem_mhz: int | None = None
+    memory_bus_bits: int | None = None
     clock_reasons: tuple[str, ...] | None = None
     compute_mode: str | None = None
     """`default`, `exclusive_thread`, `prohibited` or `exclusive_process`."""

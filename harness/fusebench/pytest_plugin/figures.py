@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ..schema import Estimate
+from ..schema import Estimate, Floor
 from ..stats.paired import ratio_estimate, time_estimate
-from ..timing.placement import COPY, STREAM
+from ..timing.placement import STREAM
 
 Spans = Mapping[str, Mapping[tuple[int, int], list[float]]]
 """By arm, then by process and replicate: nanoseconds per round, as `stats.paired.spans_by_replicate` gives them."""
@@ -26,6 +26,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that any implementation must move; 0 if that is not known."""
     over: str = ""
     """The arm that the speedup is relative to; empty if there is none."""
+    floor: Floor | None = None
+    """The floor of a cold call; None for warm samples and on a CPU."""
     whole: bool = True
     """False for a kernel that covers a part of its op: it has no speedup and no share of the speed of light."""
     device: str
@@ -53,11 +55,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sol(self) -> Estimate | None:
-        """Share of the speed of light: time of the faster yardstick over the time of this arm."""
-        yardsticks = [name for name in (COPY, STREAM) if name in self.spans]
-        if not yardsticks or not self.whole:
+        """Share of the speed of light: the limit (the yardstick's time, or the floor's) over the time of this arm."""
+        if STREAM not in self.spans or not self.whole:
             return None
-        return self._ratio(min(yardsticks, key=lambda name: self.time_us(name).value))
+        found, stream_us = self._ratio(STREAM), self.time_us(STREAM).value
+        share = 1.0 if self.floor is None else self.floor.limit_us(stream_us) / stream_us
+        return Estimate(found.value * share, found.low * share, found.high * share, found.level)
 
     @property
     def gb_per_s(self) -> float | None:

@@ -18,7 +18,7 @@ from ..registry import Kernel, Op
 from ..runner.workers.protocol import Measured, MeasureTask, Progress, Reply, Task
 from ..schema import Case, SamplingPlan
 from ..timing.measure import measure_case
-from ..timing.placement import COPY, STREAM, ArmSpec
+from ..timing.placement import STREAM, ArmSpec
 from ..timing.select import select_timer
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ class Call:
         leaves = [self._view(leaf, buffers) if id(leaf) in mine else leaf for leaf in self._leaves]
         return cast("tuple[Any, Any]", tree_unflatten(leaves, self._tree))
 
-    def bytes_moved(self, result: Any, changed: set[str]) -> int:
-        """Bytes that any implementation moves: each tensor is read once; each result, and each overwritten argument, is written once."""
+    def bytes_moved(self, result: Any, changed: set[str]) -> tuple[int, int]:
+        """Bytes that any implementation reads and writes: each tensor is read once; each result, and each overwritten argument, is written
+        once."""
         from torch.utils._pytree import tree_flatten
 
         mine = set(self._buffer_of)
@@ -80,7 +81,7 @@ class Call:
         overwritten = sum(_size(tensor) for tensor in self.tensors if self._name(tensor) in changed)
         results = [leaf for leaf in tree_flatten(result)[0] if _is_plain(leaf) and leaf.numel()]
         new = sum(_size(leaf) for leaf in results if leaf.device == self.device and leaf.untyped_storage().data_ptr() not in mine)
-        return read + overwritten + new
+        return read, overwritten + new
 
     def _name(self, tensor: torch.Tensor) -> str:
         return self._buffer_of[tensor.untyped_storage().data_ptr()]
@@ -107,8 +108,9 @@ class _FunctionOp:
 
     schema = "() -> ()"
 
-    def __init__(self, call: Call, values: Mapping[str, torch.Tensor], changed: set[str], moved: int) -> None:
-        self._call, self._values, self._changed, self._moved = call, values, sorted(changed), moved
+    def __init__(self, call: Call, values: Mapping[str, torch.Tensor], changed: set[str], moved: int, written: int) -> None:
+        """`moved`: the minimum bytes; `written`: the part of them that is written."""
+        self._call, self._values, self._changed, self._moved, self._written = call, values, sorted(changed), moved, written
         self.in_place = bool(changed)
 
     def buffers(self, params: Any, **_: Any) -> Mapping[str, torch.Tensor]:
@@ -123,6 +125,9 @@ class _FunctionOp:
 
     def minimum_bytes(self, params: Any) -> int:
         return self._moved
+
+    def bytes_written(self, params: Any) -> int:
+        return self._written
 
 
 class _FunctionKernel:
@@ -144,7 +149,7 @@ class InProcess:
         """`functions` by the name of their arm; `values`: the call's bytes before any call."""
         self._call, self._functions, self._device, self._values = call, functions, device, values
         self.changed: set[str] = set()
-        self.minimum_bytes = 0
+        self.minimum_bytes = self.bytes_written = 0
 
     def look_at(self, result: Any, minimum_bytes: int | None) -> None:
         """Learn what the calls overwrite, and how many bytes they move.
@@ -154,7 +159,7 @@ class InProcess:
             minimum_bytes: as the person gives them; None for those of the tensors.
         """
         self.changed = self._call.changed_from(self._values)
-        moved = self._call.bytes_moved(result, self.changed)
+        read, written = self._call.bytes_moved(result, self.changed)
         for function in list(self._functions.values())[1:]:
             import torch
 
@@ -162,10 +167,12 @@ class InProcess:
             args, kwargs = self._call.placed(scratch)
             function(*args, **kwargs)
             self.changed |= {name for name, value in scratch.items() if not torch.equal(value, self._values[name])}
-        self.minimum_bytes = moved if minimum_bytes is None else minimum_bytes
+        self.minimum_bytes = read + written if minimum_bytes is None else minimum_bytes
+        # The person's figure has the tensors' own mix of reads and writes.
+        self.bytes_written = self.minimum_bytes * written // max(1, read + written)
 
     def ask(self, task: Task, on_progress: Callable[[Progress], None] = lambda progress: None) -> Reply:
-        """Time the functions and, where bytes are moved, the yardsticks; the reply is `Measured`.
+        """Time the functions and, where bytes are moved, the yardstick; the reply is `Measured`.
 
         Raises:
             TimerError: the timer failed repeatedly.
@@ -173,8 +180,8 @@ class InProcess:
         import torch
 
         assert isinstance(task, MeasureTask), "functions are timed, not checked"
-        op = cast("Op", _FunctionOp(self._call, self._values, self.changed, self.minimum_bytes))
-        specs = [ArmSpec(COPY, None), ArmSpec(STREAM, None)] if self.minimum_bytes else []
+        op = cast("Op", _FunctionOp(self._call, self._values, self.changed, self.minimum_bytes, self.bytes_written))
+        specs = [ArmSpec(STREAM, None)] if self.minimum_bytes else []
         specs += [ArmSpec(name, cast("Kernel", _FunctionKernel(name, function))) for name, function in self._functions.items()]
         timer, fallback = select_timer(self._device.kind, task.timer)
         warm_up: dict[str, Any] = {}

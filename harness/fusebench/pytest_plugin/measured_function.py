@@ -69,6 +69,7 @@ class Comparison:
             spans=spans_by_replicate(reply.samples),
             trim=plan.trim,
             minimum_bytes=worker.minimum_bytes,
+            floor=reply.floor,
             over=over,
             device=device.name,
             timer=reply.timer,

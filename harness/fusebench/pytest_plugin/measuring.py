@@ -170,6 +170,7 @@ def _figures(entry: CaseKernels, work: CaseMeasurement, result: Result, context:
         spans=spans_by_replicate(sample for reply in work.replies for sample in reply.samples),
         trim=context.plan.trim,
         minimum_bytes=work.replies[0].minimum_bytes.get(result.kernel, 0),
+        floor=work.summary.floor,
         over=entry.baseline_id,
         whole=not result.covers,
         device=context.device.name,

@@ -97,6 +97,10 @@ class Op(ABC):
     def minimum_bytes(self, params: Any) -> int:
         """Bytes that any implementation must move: each input read once, each output written once."""
 
+    def bytes_written(self, params: Any) -> int:
+        """The part of `minimum_bytes` that is written: all outputs.  The rest is read.  Half of them for an op that does not say."""
+        return self.minimum_bytes(params) // 2
+
     @abstractmethod
     def flops(self, params: Any) -> int:
         """Floating-point operations of the formula; a fused multiply-add counts two."""

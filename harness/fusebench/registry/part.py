@@ -30,6 +30,8 @@ class Part:
     tensor per output.  The `close` contract is relative to its error."""
     minimum_bytes: Callable[[Any], int]
     """`minimum_bytes(params)`: bytes that any implementation of the part must move."""
+    bytes_written: Callable[[Any], int] | None = None
+    """`bytes_written(params)`: the part of these that is written; half of them unless given."""
     outputs: tuple[str, ...] = ()
     """Names of the part's outputs among the op's; empty for all of them."""
 
@@ -47,9 +49,11 @@ class Part:
             known = ", ".join(op.outputs)
             raise KernelDeclarationError(f"the part {self.covers!r} names outputs {', '.join(unknown)}; op {op.name} has {known}")
         reference, minimum_bytes = self.reference, self.minimum_bytes
+        bytes_written = self.bytes_written or (lambda params: minimum_bytes(params) // 2)
         changed: dict[str, Any] = {
             "reference": lambda _, params, arguments: reference(params, arguments),
             "minimum_bytes": lambda _, params: minimum_bytes(params),
+            "bytes_written": lambda _, params: bytes_written(params),
         }
         if self.outputs:
             outputs = self.outputs

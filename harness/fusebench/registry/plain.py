@@ -228,6 +228,12 @@ class PlainOp(Op):
             return given if isinstance(given, int) else int(given(**msgspec.structs.asdict(params)))
         return sum(layout.bytes for layout in self._layouts(params).values()) + self._output_bytes(params)
 
+    def bytes_written(self, params: Any) -> int:
+        try:
+            return min(self._output_bytes(params), self.minimum_bytes(params))
+        except KernelDeclarationError:  # a size that is known only to a call, whose `minimum_bytes` the file gives
+            return super().bytes_written(params)
+
     def flops(self, params: Any) -> int:
         return 0  # not known of a plain function
 

@@ -239,8 +239,8 @@ def _case_line(case: ComparedCase) -> str:
     parts = [case.case.key, case.shape]
     if case.same_as:
         parts.append(f"the same work as {case.same_as}")
-    if case.copy_us is not None and case.stream_us is not None:
-        parts.append(f"copy, stream {microseconds(case.copy_us.value)}, {microseconds(case.stream_us.value)} us")
+    if case.stream_us is not None:
+        parts.append(f"stream {microseconds(case.stream_us.value)} us")
     if case.replicates:
         parts.append(f"{case.replicates} replicates, {case.gpu_seconds:.1f} s of timed rounds")
     return " · ".join(parts)

@@ -66,6 +66,7 @@ def _result(result: Result) -> dict[str, Any]:
         "speedup": finite(timing.speedup.value) if timing and timing.speedup else None,
         "speedup_ci": ends(timing.speedup) if timing else None,
         "sol": finite(timing.sol) if timing else None,
+        "peak_share": finite(timing.peak_share) if timing else None,
         "gb_per_s": finite(timing.gb_per_s) if timing else None,
         "accuracy": _plain(msgspec.to_builtins(result.accuracy)) if result.accuracy else None,
         "verdict": str(verdict.kind) if verdict else None,

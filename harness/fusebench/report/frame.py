@@ -66,6 +66,7 @@ def _row(result: Result, summary: CaseSummary | None) -> dict[str, Any]:
         **_figure("time_us", timing.time_us if timing is not None else None),
         **_figure("speedup", timing.speedup if timing is not None else None),
         "sol": finite(timing.sol) if timing is not None else None,
+        "peak_share": finite(timing.peak_share) if timing is not None else None,
         "gb_per_s": finite(timing.gb_per_s) if timing is not None else None,
         "minimum_bytes": summary.minimum_bytes if summary is not None else None,
         "error_over_split": finite(error),

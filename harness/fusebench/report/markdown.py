@@ -11,13 +11,14 @@ from . import escape
 from .evidence.attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines
+from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines
 from .wording import (
     DASH,
     ERROR_MEANING,
     cases_with_results,
     error_ratio,
     excuses,
+    limit,
     named_cases,
     part_notes,
     share,
@@ -26,7 +27,6 @@ from .wording import (
     status_text,
     verdict_notes,
     with_spread,
-    yardsticks,
 )
 
 if TYPE_CHECKING:
@@ -124,12 +124,13 @@ def _suite(run: Run, name: str) -> list[str]:
     header = (
         "case",
         "shape",
-        "copy, stream us",
+        "limit us",
         "split us",
         f"{challenger} us",
         "kernel",
         "speedup [95 % CI]",
         "SOL",
+        "of peak",
         "GB/s",
         "error",
         "verdict",
@@ -158,17 +159,18 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
     )
     if best is None or best.measurement is None:
-        return [summary.case.name, summary.shape, yardsticks(summary), split, *[DASH] * 7]
+        return [summary.case.name, summary.shape, limit(summary), split, *[DASH] * 8]
     timing = best.measurement
     return [
         summary.case.name,
         summary.shape,
-        yardsticks(summary),
+        limit(summary),
         split,
         with_spread(timing.time_us),
         escape.code(short_kernel(best.kernel)),
         speedup(timing.speedup),
         share(timing.sol),
+        share(timing.peak_share),
         bandwidth(timing.gb_per_s),
         error_ratio(best.accuracy),
         _verdict(best),
@@ -219,8 +221,7 @@ def _method(run: Run) -> list[str]:
         f"* timer: {escape.markdown(run.timer)}" + (f", a fallback: {escape.markdown(run.timer_fallback)}" if run.timer_fallback else ""),
         f"* cache: {run.plan.cache} when a timed call starts",
         f"* {escape.markdown(sampling(run))}; speedups are paired within a replicate",
-        "* copy, stream: the device's own copy of the case's minimum bytes; one elementwise launch over as many (in place if the op is)",
-        "* SOL: time of the faster of these two, in the same rounds and cache state, over the kernel's time",
+        *(f"* {escape.markdown(line)}" for line in limit_lines(run)),
         f"* {ERROR_MEANING}",
     ]
     if control := control_line(run):

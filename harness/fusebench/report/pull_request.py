@@ -22,6 +22,7 @@ from .summary import (
     calibration_line,
     control_line,
     headline,
+    limit_lines,
     needing_attention,
     reproduce,
     sampling,
@@ -273,7 +274,7 @@ def _left_out(run: Run, most: int) -> Lines:
 def _method(run: Run) -> Lines:
     lines = [
         f"{sampling(run)}; speedups are paired within a replicate",
-        "SOL: time of the faster yardstick (a copy of the minimum bytes, a streaming launch over as many) over the kernel's time",
+        *limit_lines(run),
         *([line] if (line := control_line(run)) else []),
         *spending_lines(run),
         calibration_line(run),

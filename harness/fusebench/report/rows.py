@@ -24,6 +24,7 @@ FULL_HEADER = (
     "us",
     "speedup [95 % CI]",
     "SOL",
+    "of peak",
     "GB/s",
     "launches",
     "gap us",
@@ -45,9 +46,10 @@ def full_row(summary: CaseSummary, row: Result) -> list[str]:
     role = f"{row.role}, baseline" if row.kernel == summary.baseline and row.role is not Role.SPLIT else str(row.role)
     cells = [row.case, short_kernel(row.kernel), role]
     if timing is None:
-        cells += [DASH] * 8
+        cells += [DASH] * 9
     else:
-        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), bandwidth(timing.gb_per_s), launches(timing)]
+        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), share(timing.peak_share)]
+        cells += [bandwidth(timing.gb_per_s), launches(timing)]
         cells.append(microseconds(timing.gap_us))
         cells += [microseconds(timing.host_us), size(timing.extra_memory_bytes)]
     if accuracy is None:

@@ -49,6 +49,22 @@ def sampling(run: Run) -> str:
     return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {units}"
 
 
+def limit_lines(run: Run) -> list[str]:
+    """What the share of SOL is taken of, and the share of the memory's peak where that is known."""
+    if any(summary.stream_shape for summary in run.cases):
+        meaning = (
+            "the time of a launch that reads and writes as many bytes as the op (in place if the op is), in the same rounds; below 10 us "
+            "the floor (launch, latency and bytes over the memory's speed) where that is lower"
+        )
+    else:
+        meaning = "the faster of two yardsticks with as many reads as writes: a copy of the minimum bytes and an elementwise launch"
+    lines = [f"SOL: the limit over the kernel's time; the limit is {meaning}"]
+    if run.environment.memory_gb_per_s is not None:
+        peak = f"{run.environment.memory_gb_per_s:.0f} GB/s: highest memory clock x bus width x 2, from NVML"
+        lines.append(f"of peak: GB/s of the minimum bytes over the memory's peak ({peak})")
+    return lines
+
+
 def control_line(run: Run) -> str:
     """The largest deviation of the control arm, a second copy of the baseline on its own buffers; empty without one."""
     ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]

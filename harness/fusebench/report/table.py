@@ -18,6 +18,7 @@ from .wording import (
     cases_with_results,
     error_ratio,
     excuses,
+    limit,
     microseconds,
     named_cases,
     part_notes,
@@ -28,7 +29,6 @@ from .wording import (
     status_text,
     verdict_notes,
     with_spread,
-    yardsticks,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _aligned(column: _Column, text: str, width: int) -> str:
 
 
 def _case_line(summary: CaseSummary) -> str:
-    measured = f" · copy, stream {yardsticks(summary)} us" if summary.copy_us is not None else ""
+    measured = f" · limit {limit(summary)} us" if summary.limit_us is not None else ""
     return f"{summary.case.name} · {summary.shape}{measured}"
 
 

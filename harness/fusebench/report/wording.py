@@ -43,9 +43,10 @@ def with_spread(estimate: Estimate) -> str:
     return f"{value} ± {spread:.{len(value.partition('.')[2])}f}" if math.isfinite(spread) else f"{value} ± ?"
 
 
-def yardsticks(summary: CaseSummary) -> str:
-    """`26.15, 23.53`: the copy and the elementwise launch that the share of SOL is taken against, in microseconds."""
-    return ", ".join(microseconds(None if one is None else one.value) for one in (summary.copy_us, summary.stream_us))
+def limit(summary: CaseSummary) -> str:
+    """`23.53`: the time that the share of SOL is taken of, in microseconds; marked where it is the floor's."""
+    floored = summary.floor is not None and summary.limit_us == summary.floor.time_us
+    return f"{microseconds(summary.limit_us)} (floor)" if floored else microseconds(summary.limit_us)
 
 
 def speedup(estimate: Estimate | None) -> str:

@@ -19,6 +19,30 @@ COMPARABLE_VERSIONS = frozenset({1, 2, 3})
 """Versions whose figures mean the same: a run may be compared with a baseline of any of them."""
 
 
+FLOOR_BELOW_US = 10.0
+"""Calls below this time are bound by their launch and by latency, which a stream of their bytes shows no better than they do."""
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """A time below which no cold call of a case can come: `launch_us + latency_us + bytes / gb_per_s`.
+
+    The constants are measured in the process that times the case, with its timer (`timing.floor`); of several processes, the median floor.
+    """
+
+    launch_us: float
+    """Time of an empty launch."""
+    latency_us: float
+    """Additional time of a launch that loads one word that no cache holds, and stores it."""
+    gb_per_s: float
+    """Speed of a stream of several times the cache with the case's mix, without launch and latency, in 1e9 bytes per second."""
+    time_us: float
+    """The floor."""
+
+    def limit_us(self, yardstick_us: float) -> float:
+        """The limit of a case whose yardstick takes `yardstick_us`: a longer yardstick than `FLOOR_BELOW_US` is the limit itself."""
+        return yardstick_us if yardstick_us >= FLOOR_BELOW_US else min(yardstick_us, self.time_us)
+
+
 class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A case with what the run measured for the case itself."""
 
@@ -28,10 +52,18 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     flops: int
     baseline: str | None
     """Id of the kernel that speedups are relative to."""
+    bytes_written: int | None = None
+    """The part of `minimum_bytes` that is written; the rest is read. None in older records."""
     copy_us: Estimate | None = None
-    """The copy yardstick: the device's own copy of the op's minimum bytes, timed in the same rounds, in microseconds."""
+    """The copy yardstick: the device's own copy of the op's minimum bytes, timed in the same rounds, in microseconds. It tells whether the
+    streaming yardstick itself changed; it is a limit in records without `stream_shape` only."""
     stream_us: Estimate | None = None
-    """The streaming yardstick: one elementwise launch that reads and writes as many bytes as the op, in place for an in-place op."""
+    """The streaming yardstick: one launch that reads and writes as many bytes as the op, in place for an in-place op, timed in the same
+    rounds, in microseconds. In records without `stream_shape`, an elementwise launch with as many reads as writes."""
+    stream_shape: str = ""
+    """How the streaming yardstick was launched. Yardsticks with different texts are never compared."""
+    floor: Floor | None = None
+    """The floor of a cold call; None for warm samples, on a CPU, and in older records."""
     control_ratio: Estimate | None = None
     """Time of the baseline over the time of its second copy: 1.0 within noise, or the rounds are biased."""
     same_as: str = ""
@@ -43,6 +75,16 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     suspicion: str = msgspec.field(name="in_doubt", default="")
     """Why this case was a suspect after its first process, or empty. A suspect is remeasured in fresh processes: its figures come from
     these alone, and samples of process 0 do not count."""
+
+    @property
+    def limit_us(self) -> float | None:
+        """The time that the share of SOL is taken of: the streaming yardstick's, or the floor's where both are short and it is lower.
+
+        Records without `stream_shape` take the faster of both yardsticks. None if no yardstick was timed.
+        """
+        if self.stream_shape and self.stream_us is not None:
+            return self.stream_us.value if self.floor is None else self.floor.limit_us(self.stream_us.value)
+        return min((one.value for one in (self.copy_us, self.stream_us) if one is not None), default=None)
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +124,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     ptxas_blackwell: str = ""
     """Version of the assembler that Triton uses instead for newer GPUs (Triton's version says which); empty as `ptxas`."""
     platform: str
+    memory_gb_per_s: float | None = None
+    """Peak speed of a GPU's memory in 1e9 bytes per second: highest memory clock x bus width x 2, both from NVML. Not part of the
+    fingerprint. None if unknown, on a CPU, and in older records."""
     cpu: str = ""
     cpu_count: int = 0
     fusebench: str

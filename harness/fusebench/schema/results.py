@@ -181,10 +181,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     speedup: Estimate | None
     """Baseline time over this kernel's; None for the baseline itself, and for a kernel that covers a part of the op."""
     sol: float | None
-    """Share of the speed of light: the faster yardstick's time (`copy_us` or `stream_us`) over this kernel's; None for a kernel that
-    covers a part of the op."""
+    """Share of the speed of light: the case's limit (`CaseSummary.limit_us`) over this kernel's time; None for a kernel that covers a part
+    of the op."""
     gb_per_s: float
     """Minimum bytes over time, in 1e9 bytes per second."""
+    peak_share: float | None = None
+    """`gb_per_s` over the memory's peak (`Environment.memory_gb_per_s`); None where that is unknown, and in older records."""
     extra_memory_bytes: int | None
     """Peak device memory that the call allocates beyond its inputs, in bytes; None if not measured."""
     replicates: int

@@ -61,6 +61,8 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the case with the same op and parameters that was measured instead."""
     copy_us: Estimate | None = None
     stream_us: Estimate | None = None
+    """The streaming yardstick, as in `CaseSummary`."""
+    stream_shape: str = ""
     control: str = ""
     """The kernel that the control arm is a second copy of."""
     control_ratio: Estimate | None = None

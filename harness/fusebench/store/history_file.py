@@ -47,9 +47,10 @@ NOT_KEPT: dict[str, Any] = {
     "results.measurement.host_us": None,
     "results.measurement.sol": None,
     "results.measurement.gb_per_s": 0.0,
+    "results.measurement.peak_share": None,
     "results.measurement.extra_memory_bytes": None,
 }
-"""Dotted paths of the fields without a column, and their values on reading. `sol` is computed anew from the yardsticks' times."""
+"""Dotted paths of the fields without a column, and their values on reading. `sol` is computed anew from the case's limit."""
 SINGLE = frozenset(
     {
         *(f"results.measurement.speedup.{name}" for name in ("value", "low", "high")),
@@ -152,16 +153,13 @@ def _fill(row: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _with_sol(run: KeptRun) -> KeptRun:
-    """`run` with each share of the speed of light: the faster yardstick's time over the kernel's."""
-    yardsticks = {}
-    for summary in run.cases:
-        if summary.copy_us is not None and summary.stream_us is not None:
-            yardsticks[summary.case.key] = min(summary.copy_us.value, summary.stream_us.value)
+    """`run` with each share of the speed of light: the limit's time over the kernel's."""
+    limits = {summary.case.key: summary.limit_us for summary in run.cases}
     results = []
     for result in run.results:
-        timing, yardstick = result.measurement, yardsticks.get(result.case_key)
-        if timing is not None and yardstick is not None and not result.covers:
-            timing = msgspec.structs.replace(timing, sol=yardstick / timing.time_us.value)
+        timing, limit_us = result.measurement, limits.get(result.case_key)
+        if timing is not None and limit_us is not None and not result.covers:
+            timing = msgspec.structs.replace(timing, sol=limit_us / timing.time_us.value)
         results.append(msgspec.structs.replace(result, measurement=timing))
     return msgspec.structs.replace(run, results=results)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..schema import Sample
+from ..schema import Floor, Sample
 from .arm import Arm
 from .coldness import Coldness
 from .pairs import Compared
@@ -35,6 +35,8 @@ class CaseTimings:
     extra_memory_bytes: dict[str, int] = field(default_factory=dict)
     coldness: Coldness | None = None
     """The proof that the eviction works; None for warm samples and on a CPU."""
+    floor: Floor | None = None
+    """The time below which no cold call can come (`timing.floor`); None for warm samples and on a CPU."""
     timer_retries: int = 0
     """Repeats after a failure of the timer (lost records, for example): of a replicate, its repeated rounds or the proof of cold."""
     repeated_rounds: int = 0

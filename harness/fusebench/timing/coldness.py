@@ -18,26 +18,27 @@ from ..errors import NotColdError
 from .arm import Arm, Timer
 from .preparation import last_level_cache_bytes, spin
 from .replicate import time_rounds
+from .yardstick import EQUAL, Mix, stream_of
 
 if TYPE_CHECKING:
     import torch
 
 MEMORY_FACTOR = 1.2
-"""A call that moves its minimum bytes this many times as fast as a large copy was not cold.  An H200 copies 2 GiB at 4.25 TB/s and its
-fastest cold kernel reached 4.19 TB/s; 1.2 times the copy is 5.1 TB/s, beyond the 4.8 TB/s of its memory's datasheet."""
+"""A call that moves its minimum bytes this many times as fast as a large stream was not cold.  An H200 copies 2 GiB at 4.25 TB/s and its
+fastest cold kernel reached 4.19 TB/s; 1.2 times that is 5.1 TB/s, beyond the 4.8 TB/s of its memory's datasheet."""
 EVICTION_FACTOR = 1.1
 """An emptied cache must make the probe at least this many times slower.  On an H200 a probe of a quarter of the cache takes 5.9 us, and 7.9
 after the cache was emptied.  Timers that use events add the same to both and see a factor of 1.2."""
 PROBE_SHARE = 4
 """The probe's buffer is the cache divided by this.  It fits even where the halves of a cache keep copies of each other's lines."""
-COPY_MULTIPLES = 4
-"""The large copy reads this many times the cache, and writes the same."""
+STREAM_MULTIPLES = 8
+"""The large stream moves this many times the cache, in the case's mix of reads and writes."""
 PROBES = 10
-COPIES = 5
+STREAMS = 5
 SPIN_US = 100.0
 """The device waits this long before each probe, while the host queues the probe."""
 
-_TOUCHED, _EMPTIED, _COPY = "probe in a touched buffer", "probe after the cache was emptied", "large copy"
+_TOUCHED, _EMPTIED, _STREAM = "probe in a touched buffer", "probe after the cache was emptied", "large stream"
 
 
 class Coldness(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +49,20 @@ class Coldness(msgspec.Struct, frozen=True, kw_only=True):
     emptied_us: float
     """The same launch after the cache was emptied."""
     memory_gb_per_s: float
-    """Speed of a copy several times the cache, in 1e9 bytes per second, reads and writes together."""
+    """Speed of a stream several times the cache, in 1e9 bytes per second, reads and writes together."""
     retries: int = 0
     """Number of repeats after a failure of the timer."""
+    stream_bytes: int = 0
+    """Bytes that the large stream reads and writes."""
+    fastest_stream_us: float = 0.0
+    """Its fastest call."""
 
 
-def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device) -> Coldness:
-    """Time the eviction probe and a large copy on a CUDA device, in some ten milliseconds; `contradiction` interprets them.
+def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.device, mix: Mix = EQUAL) -> Coldness:
+    """Time the eviction probe and a large stream on a CUDA device, in some ten milliseconds; `contradiction` interprets them.
+
+    Args:
+        mix: proportion of reads and writes of the case.
 
     Raises:
         TimerError: the timer failed again and again.
@@ -63,16 +71,15 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
 
     cache = last_level_cache_bytes(device)
     probe = torch.ones(max(1, cache // PROBE_SHARE // 4), dtype=torch.float32, device=device)
-    source = torch.ones(COPY_MULTIPLES * cache // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
+    large = mix.scaled(STREAM_MULTIPLES * cache)
+    generator = torch.Generator(device=device).manual_seed(0)
+    stream = stream_of(large, lambda words: torch.empty(words, dtype=torch.int32, device=device), device, generator)
+    stream()  # compiles
 
     def touch() -> None:
         probe.neg_()
 
-    def copy() -> None:
-        target.copy_(source)
-
-    arms = [Arm(_TOUCHED, touch, touch), Arm(_EMPTIED, touch, touch)] * PROBES + [Arm(_COPY, copy, lambda: None)] * COPIES
+    arms = [Arm(_TOUCHED, touch, touch), Arm(_EMPTIED, touch, touch)] * PROBES + [Arm(_STREAM, stream, lambda: None)] * STREAMS
 
     def prepare(arm: Arm) -> None:
         spin(SPIN_US)
@@ -87,8 +94,10 @@ def observe_coldness(timer: Timer, evict: Callable[[], None], device: torch.devi
     return Coldness(
         touched_us=median(spans[_TOUCHED]) / 1e3,
         emptied_us=median(spans[_EMPTIED]) / 1e3,
-        memory_gb_per_s=2 * source.nbytes / median(spans[_COPY]),
+        memory_gb_per_s=large.total / median(spans[_STREAM]),
         retries=timed.retries,
+        stream_bytes=large.total,
+        fastest_stream_us=min(spans[_STREAM]) / 1e3,
     )
 
 
@@ -131,5 +140,5 @@ def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None)
         return ""
     name = max(over, key=over.__getitem__)
     others = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
-    memory = f"more than {MEMORY_FACTOR:g} x the {seen.memory_gb_per_s:.0f} GB/s of a copy that no cache holds"
+    memory = f"more than {MEMORY_FACTOR:g} x the {seen.memory_gb_per_s:.0f} GB/s of a stream that no cache holds"
     return f"{name}{others} moved its minimum bytes at {over[name]:.0f} GB/s, {memory}: part of its data was in the cache"

@@ -21,10 +21,12 @@ from ..stats.sequential import Plan
 from .arm import Arm, Timer
 from .case_timings import CaseTimings, extra_memory_bytes, host_cost_us
 from .coldness import observe_coldness
+from .floor import floor_of, launch_costs
 from .pairs import FixedLength, Judge, Lengths, Pair, buffer_groups, in_same_buffers
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
 from .replicate import balanced_rounds, time_rounds
+from .yardstick import Mix, mix_of
 
 if TYPE_CHECKING:
     import torch
@@ -119,9 +121,7 @@ def measure_case(
                 arms = _without(arms, judge.idle_arms() - kept)
             _warm_up(arms, device, settle, timings)
             if device.type == "cuda" and plan.cache is CacheState.COLD:
-                with timings.phase("proof that cold is cold"):
-                    timings.coldness = observe_coldness(timer, prepare.evict, device)
-                timings.timer_retries += timings.coldness.retries
+                _prove_cold(mix_of(op, params), timer, prepare, device, timings)
             prepare.give_head_start(timings.host_us)
         rounds = balanced_rounds(arms, plan.rounds, rng)
         with timings.phase("timed rounds"), _without_garbage_collection():
@@ -197,6 +197,16 @@ def _warm_up(arms: Sequence[Arm], device: torch.device, settle: Callable[[Callab
         with timings.phase("host cost and memory"):
             timings.host_us = {arm.name: host_cost_us(arm) for arm in arms}
             timings.extra_memory_bytes = {arm.name: extra_memory_bytes(arm, device) for arm in arms}
+
+
+def _prove_cold(mix: Mix, timer: Timer, prepare: Preparation, device: torch.device, timings: CaseTimings) -> None:
+    """Observe the eviction and the memory's speed, and from these the floor of a cold call."""
+    with timings.phase("proof that cold is cold"):
+        timings.coldness = observe_coldness(timer, prepare.evict, device, mix)
+    with timings.phase("launch costs"):
+        costs = launch_costs(timer, prepare.evict, device)
+    timings.floor = floor_of(costs, timings.coldness, mix)
+    timings.timer_retries += timings.coldness.retries + costs.retries
 
 
 def _first_calls(arms: Sequence[Arm], device: torch.device, on_arm: Callable[[str], None]) -> dict[str, float]:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 from ..registry import Kernel, Op
 from ..registry.op import positional_names
 from .arm import Arm
+from .yardstick import mix_of, stream_of
 
 if TYPE_CHECKING:
     import torch
 
 COPY = "copy"
-"""Name of the copy yardstick's arm: the device's own copy of the op's minimum bytes from one buffer to another."""
+"""Name of the copy yardstick's arm: the device's own copy of the op's minimum bytes from one buffer to another.  It is no limit; the gate
+asks it whether the streaming yardstick itself changed, whose code comes from Triton as the kernels' does."""
 STREAM = "stream"
-"""Name of the streaming yardstick's arm: one elementwise launch that reads and writes the same bytes, in place where the op works in
-place.  A copy of a few megabytes is slower than a launch, and a copy out of place has twice the footprint in the cache.  The share of
-SOL uses the faster yardstick."""
+"""Name of the streaming yardstick's arm: one launch that reads and writes as many bytes as the op (`timing.yardstick`)."""
 CONTROL = "control"
 """Name of the control arm: the baseline again, on its own buffers, or in a pair's shared buffers where two revisions are compared."""
 PADDING_LIMIT = 8 * 2**20
@@ -120,25 +120,24 @@ class Placement:
         self._padding.append(torch.empty(padding, dtype=torch.uint8, device=self._device))
         return torch.empty(shape, dtype=dtype, device=self._device)
 
-    def _yardstick_buffer(self) -> torch.Tensor:
-        """Random int32 words, half of the op's minimum bytes: one half is read and one half is written."""
+    def _words(self, words: int) -> torch.Tensor:
         import torch
 
-        words = max(1, self._op.minimum_bytes(self._params) // 8)
-        # A generator of its own: torch's default one stays unusable in a process where the capture of a CUDA graph has failed.
-        generator = torch.Generator(device=self._device).manual_seed(self._rng.getrandbits(63))
-        return self._empty((words,), torch.int32).random_(generator=generator)
+        return self._empty((words,), torch.int32)
+
+    def _generator(self) -> torch.Generator:
+        """Of random words; torch's default one stays unusable in a process where the capture of a CUDA graph has failed."""
+        import torch
+
+        return torch.Generator(device=self._device).manual_seed(self._rng.getrandbits(63))
 
     def _copy(self) -> Arm:
-        source, target = self._yardstick_buffer(), self._yardstick_buffer()
+        words = max(1, self._op.minimum_bytes(self._params) // 8)  # one half is read and one half is written
+        source, target = self._words(words).random_(generator=self._generator()), self._words(words)
         return Arm(COPY, lambda: target.copy_(source), lambda: None)
 
     def _stream(self) -> Arm:
-        import torch
-
-        source = self._yardstick_buffer()
-        target = source if self._op.in_place else self._yardstick_buffer()
-        return Arm(STREAM, lambda: torch.bitwise_not(source, out=target), lambda: None)
+        return Arm(STREAM, stream_of(mix_of(self._op, self._params), self._words, self._device, self._generator()), lambda: None)
 
     def _kernel(
         self, name: str, kernel: Kernel, params: Any, values: Mapping[str, torch.Tensor], placed: Mapping[str, torch.Tensor]

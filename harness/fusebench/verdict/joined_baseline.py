@@ -18,7 +18,7 @@ from ..stats.weighted import suite_summaries
 from .comparability import case_differences, record_differences
 from .identical_code import equal_code
 from .support import own_variance, units_of
-from .yardsticks import drift_of, launch_gap, relative_to_machine, yardstick_drifts
+from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
@@ -104,13 +104,16 @@ class _Other:
         if (drift := drift_of(self.cases[key], self.drifts)) is not None:
             return math.log(relative_to_machine(mine, newest, drift, self.gap))
         log = math.log(mine.time_us.value / newest.time_us.value)
-        now, then = self.cases[key].stream_us, self.newest_cases[key].stream_us
-        return log - math.log(now.value / then.value) if now is not None and then is not None else log
+        mine_case, newest_case = self.cases[key], self.newest_cases[key]
+        now, then = mine_case.stream_us, newest_case.stream_us
+        if now is None or then is None or other_stream(mine_case, newest_case):
+            return log
+        return log - math.log(now.value / then.value)
 
     def yardsticks(self, summary: CaseSummary) -> tuple[CaseSummary, float] | None:
         """Its summary of the same case, and the log of its machine's drift; None where yardsticks cannot be joined."""
         mine = self.cases.get(summary.case.key)
-        if mine is None or mine.not_cold or case_differences(mine.case, summary.case):
+        if mine is None or mine.not_cold or case_differences(mine.case, summary.case) or other_stream(mine, summary):
             return None
         drift = drift_of(mine, self.drifts)
         return None if drift is None else (mine, math.log(drift.factor.value))
@@ -150,6 +153,7 @@ def _result(result: Result, others: Sequence[_Other], place: int) -> Result:
         speedup=speedup,
         sol=None if newest.sol is None else newest.sol / ratio,
         gb_per_s=newest.gb_per_s / ratio,
+        peak_share=None if newest.peak_share is None else newest.peak_share / ratio,
         replicates=sum(one.replicates for one in timings),
         processes=processes,
         runs=(*(other.place for other, _ in found), place),

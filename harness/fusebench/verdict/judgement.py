@@ -33,6 +33,7 @@ from .yardsticks import (
     drift_of,
     launch_gap,
     machine_finding,
+    other_stream,
     relative_finding,
     relative_to_machine,
     yardstick_drifts,
@@ -228,7 +229,7 @@ class _Judge:
             yield Yardstick(f"the streaming yardsticks of {drift.cases} cases", quotient(raw, drift.factor))
             found += 1
         for name, new_us, old_us, reference in (
-            ("the streaming yardstick", now.stream_us, then.stream_us, Reference.CASE),
+            ("the streaming yardstick", now.stream_us, None if other_stream(now, then) else then.stream_us, Reference.CASE),
             ("the copy yardstick", now.copy_us, then.copy_us, None),
         ):
             if new_us is not None and old_us is not None:

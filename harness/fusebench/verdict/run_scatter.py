@@ -19,7 +19,7 @@ from .call_classes import DURATION_CLASSES_US, call_class, launches_of
 from .comparability import case_differences, record_differences
 from .identical_code import equal_code
 from .support import own_variance, support_of
-from .yardsticks import drift_of, launch_gap, relative_to_machine, yardstick_drifts
+from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST = 30
 """A class with fewer comparisons has no components: the 95 % range of fewer is little more than their largest."""
@@ -85,7 +85,7 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
         logs: dict[Reference, float] = {}
         if (drift := drift_of(now, drifts)) is not None:
             logs[Reference.MACHINE] = math.log(relative_to_machine(after, before, drift, gap))
-        if now.stream_us is not None and then.stream_us is not None:
+        if now.stream_us is not None and then.stream_us is not None and not other_stream(now, then):
             logs[Reference.CASE] = math.log(after.time_us.value / before.time_us.value * then.stream_us.value / now.stream_us.value)
         processes = support_of(after, new_run).inverse_processes + support_of(before, old_run).inverse_processes
         for reference, log in logs.items():

@@ -111,7 +111,7 @@ class LaunchGap(msgspec.Struct, frozen=True):
 def yardstick_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
     """The drift from `baseline` to `run`, by class of duration of the yardstick in `run`; classes below `FEWEST_CASES` are left out.
 
-    A case counts where both runs timed its streaming yardstick in the cache state of its label, with the same parameters.  Cases that
+    A case counts where both runs timed the same streaming yardstick in the cache state of its label, with the same parameters.  Cases that
     repeat another case's work count once.
     """
     old = {summary.case.key: summary for summary in baseline.cases}
@@ -121,7 +121,7 @@ def yardstick_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
         before = old.get(summary.case.key)
         if before is None or summary.stream_us is None or before.stream_us is None or summary.same_as:
             continue
-        if not (summary.not_cold or before.not_cold or case_differences(summary.case, before.case)):
+        if not (summary.not_cold or before.not_cold or other_stream(summary, before) or case_differences(summary.case, before.case)):
             duration, log = duration_class(summary.stream_us.value), math.log(summary.stream_us.value / before.stream_us.value)
             logs[duration].append(log)
             if summary.copy_us is not None and before.copy_us is not None:
@@ -132,6 +132,11 @@ def yardstick_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
 def _drift(duration: int, logs: Sequence[float], over_copies: Sequence[float]) -> Drift:
     known = math.expm1(statistics.median(over_copies)) if len(over_copies) >= FEWEST_CASES else None
     return Drift(_median(logs), len(logs), known, MOST_OVER_COPIES[duration])
+
+
+def other_stream(new: CaseSummary, old: CaseSummary) -> bool:
+    """Whether the streaming yardsticks were launched differently: their times are then those of two yardsticks."""
+    return new.stream_shape != old.stream_shape
 
 
 def drift_of(summary: CaseSummary, drifts: Mapping[int, Drift]) -> Drift | None:

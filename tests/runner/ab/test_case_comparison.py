@@ -96,7 +96,7 @@ def test_times_that_the_memory_contradicts_are_not_judged_and_say_nothing_of_the
     found = only(comparison)
     assert (found.verdict.kind, comparison.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
     assert found.verdict.reason.startswith("its times are labelled cold, but ")
-    assert "GB/s of a copy that no cache holds" in found.verdict.reason
+    assert "GB/s of a stream that no cache holds" in found.verdict.reason
     assert only(comparison, B).verdict.kind is VerdictKind.PASS, "identical files need no times"
     assert (comparison.aa_pairs, bench.pool.processes) == ([], 0)
     assert any("scale:even is not judged" in warning for warning in comparison.warnings)

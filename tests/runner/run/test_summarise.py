@@ -12,7 +12,7 @@ from fusebench.registry import Collection
 from fusebench.runner.case_kernels import case_kernels
 from fusebench.runner.run.summarise import CaseFigures
 from fusebench.runner.workers.protocol import Measured
-from fusebench.schema import CacheState, Case, Result, Role, Sample, SamplingPlan, Status
+from fusebench.schema import CacheState, Case, Floor, Result, Role, Sample, SamplingPlan, Status
 from fusebench.timing.coldness import Coldness
 
 BASELINE, GOOD = "scale/split@1", "scale/good@1"
@@ -73,10 +73,38 @@ def test_the_interval_is_over_replicates(collection: Collection, case: Case) -> 
     assert (time.low, time.high) == pytest.approx((2.0 * math.exp(-half), 2.0 * math.exp(half)), rel=1e-3)
 
 
-@pytest.mark.parametrize(("copy", "stream", "sol"), [(1000, 800, 0.4), (600, 800, 0.3)])
-def test_the_speed_of_light_is_the_faster_yardsticks(collection: Collection, case: Case, copy: int, stream: int, sol: float) -> None:
-    spans = {**SPANS, "copy": [[copy] * 2] * 2, "stream": [[stream] * 2] * 2}
-    assert figures(collection, case, spans).measurement(GOOD).sol == pytest.approx(sol)
+@pytest.mark.parametrize(
+    ("stream", "floor", "sol"), [(800, None, 0.4), (800, 1.0, 0.4), (800, 0.6, 0.3), (9_990, 2.0, 1.0), (10_000, 2.0, 5.0)]
+)
+def test_the_limit_is_the_yardstick_or_below_10_us_the_lower_floor(
+    collection: Collection, case: Case, stream: int, floor: float | None, sol: float
+) -> None:
+    known = {"stream_shape": "planted"} | ({} if floor is None else {"floor": floor_at(floor)})
+    found = figures(collection, case, {**SPANS, "stream": [[stream] * 2] * 2}, **known)
+    assert found.measurement(GOOD).sol == pytest.approx(sol)
+    assert found.summary().limit_us == pytest.approx(2 * sol)
+
+
+def floor_at(time_us: float) -> Floor:
+    return Floor(launch_us=1.0, latency_us=0.5, gb_per_s=4000.0, time_us=time_us)
+
+
+def test_of_several_processes_the_middle_floor_counts_and_none_where_one_has_none(collection: Collection, case: Case) -> None:
+    processes = [timed(case, SPANS, process=number, floor=floor_at(time)) for number, time in enumerate((0.7, 0.1, 0.5))]
+    assert figures_of(collection, case, processes).summary().floor == floor_at(0.5)
+    assert figures_of(collection, case, [*processes, timed(case, SPANS, process=3)]).summary().floor is None
+
+
+def test_the_share_of_the_memorys_peak_stands_beside_it_where_that_is_known(collection: Collection, case: Case) -> None:
+    plan = SamplingPlan(replicates=2, rounds=2, cache=CacheState.COLD, trim=0.0)
+    known = CaseFigures(case_kernels(collection, case, "cpu"), [timed(case, SPANS)], plan, memory_gb_per_s=32.768)
+    assert known.measurement(GOOD).peak_share == pytest.approx(0.5)
+    assert figures(collection, case, SPANS).measurement(GOOD).peak_share is None
+
+
+def test_how_the_yardstick_was_launched_and_what_it_moved_is_kept(collection: Collection, case: Case) -> None:
+    summary = figures(collection, case, SPANS, stream_shape="as planted").summary()
+    assert (summary.stream_shape, summary.minimum_bytes, summary.bytes_written) == ("as planted", 8 * 4096, 4 * 4096)
 
 
 def test_the_baseline_has_no_speedup_over_itself(collection: Collection, case: Case) -> None:

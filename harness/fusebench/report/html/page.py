@@ -21,6 +21,7 @@ from ..summary import (
     calibration_line,
     control_line,
     headline,
+    limit_lines,
     needing_attention,
     reproduce,
     sampling,
@@ -114,6 +115,7 @@ def html_report(
             facts=facts(run),
             method=[
                 sampling(run),
+                *limit_lines(run),
                 *([line] if (line := control_line(run)) else []),
                 *spending_lines(run),
                 calibration_line(run),
@@ -206,7 +208,7 @@ def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -
     box = small_box(spread) if spread is not None and spread.median > 0 else ""
     cells = [escape.html(row.case), escape.html(short_kernel(row.kernel)), str(row.role)]
     if timing is None:
-        cells += [DASH, DASH, DASH, DASH, DASH]
+        cells += [DASH] * 6
     else:
         speedup = DASH
         if timing.speedup is not None:
@@ -215,6 +217,7 @@ def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -
             f"{with_spread(timing.time_us)}{box}",
             speedup,
             share(timing.sol),
+            share(timing.peak_share),
             bandwidth(timing.gb_per_s),
             microseconds(timing.host_us),
         ]

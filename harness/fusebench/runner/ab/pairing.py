@@ -135,15 +135,15 @@ def case_figures(unit: CaseKernels, measured: Measured, plan: SamplingPlan, cont
     replicates = {arm: list(found.values()) for arm, found in spans_by_replicate(measured.samples).items()}
     if not replicates:
         return ComparedCase(case=unit.case, shape=unit.shape)
-    times = {arm: time_estimate(replicates[arm], plan.trim) for arm in (COPY, STREAM)}
     return ComparedCase(
         case=unit.case,
         shape=unit.shape,
-        copy_us=_microseconds(times[COPY]),
-        stream_us=_microseconds(times[STREAM]),
+        copy_us=_microseconds(time_estimate(replicates[COPY], plan.trim)),
+        stream_us=_microseconds(time_estimate(replicates[STREAM], plan.trim)),
+        stream_shape=measured.stream_shape,
         control=control,
         control_ratio=ratio_estimate(replicates[control], replicates[CONTROL], plan.trim),
-        replicates=len(replicates[COPY]),
+        replicates=len(replicates[STREAM]),
         gpu_seconds=measured.phases_s.get("timed rounds", 0.0),
         repeated_rounds=measured.repeated_rounds,
     )

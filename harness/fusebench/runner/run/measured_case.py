@@ -54,6 +54,9 @@ class _CaseWork:
             digested=kernels if self._context.device.kind == "cuda" else (),
         )
 
+    def _figures(self, replies: Sequence[Measured]) -> CaseFigures:
+        return CaseFigures(self._unit, replies, self._context.plan, self._context.environment_at_start.memory_gb_per_s)
+
     def _note_timing(self, task: TimeTask, replies: list[Measured]) -> None:
         """Keep the measurements of the processes, and their time."""
         context = self._context
@@ -111,7 +114,7 @@ class CaseMeasurement(_CaseWork):
         task = self._task(ready, context.pool.timer, seconds)
 
         def timed(replies: Sequence[Measured]) -> list[Result]:
-            figures = CaseFigures(self._unit, replies, context.plan)
+            figures = self._figures(replies)
             return [figures.measured(result) for result in ready]
 
         replies = measure_in_processes(task, context, enough=lambda replies: not imprecise(timed(replies), context.plan))
@@ -119,7 +122,7 @@ class CaseMeasurement(_CaseWork):
             self._time_without(replies, ready, _left(seconds, began))
             return
         self._note_timing(task, replies)
-        self.summary = CaseFigures(self._unit, replies, context.plan).summary()
+        self.summary = self._figures(replies).summary()
         measured = timed(replies)
         for text in imprecise(measured, context.plan):
             context.warn(f"case {self._unit.case.key}: {text}")
@@ -183,7 +186,7 @@ class Remeasurement(_CaseWork):
             culprit = self._culprit(replies)
             self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._first])
             return
-        figures = CaseFigures(self._unit, replies, self._context.plan)
+        figures = self._figures(replies)
         summary = figures.summary()
         if summary.not_cold:
             self._keep_first(f"its samples were not cold: {summary.not_cold}", self._first)

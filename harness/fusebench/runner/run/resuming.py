@@ -60,7 +60,7 @@ class Resumed:
     def finished(self, case: Case, kernels: Sequence[str]) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
         """The summary, results and samples of `case`; None if it is missing, was not measured, or had other kernels or parameters."""
         summary = self._summaries.get(case.key)
-        if summary is None or _content(summary.case) != _content(case) or summary.copy_us is None:
+        if summary is None or _content(summary.case) != _content(case) or summary.limit_us is None:
             return None
         results = [result for result in self.run.results if result.case_key == case.key]
         if {result.kernel for result in results} != set(kernels) or any(result.status is Status.NOT_MEASURED for result in results):

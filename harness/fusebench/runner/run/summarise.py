@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean
 
 import msgspec
 
-from ...schema import CaseSummary, Estimate, Measurement, Result, Sample, SamplingPlan, Status
+from ...schema import CaseSummary, Estimate, Floor, Measurement, Result, Sample, SamplingPlan, Status
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
@@ -19,8 +19,13 @@ from ..workers.remarks import label_refused
 class CaseFigures:
     """The figures of one case, from the timings that one or several processes sent."""
 
-    def __init__(self, unit: CaseKernels, measured: Sequence[Measured], plan: SamplingPlan) -> None:
-        """`measured`: one per process, its samples carrying the process' number; the first one says what code ran."""
+    def __init__(self, unit: CaseKernels, measured: Sequence[Measured], plan: SamplingPlan, memory_gb_per_s: float | None = None) -> None:
+        """
+        Args:
+            measured: one per process, its samples carrying the process' number; the first one says what code ran.
+            memory_gb_per_s: peak of the device's memory; None if unknown.
+        """
+        self._memory_gb_per_s = memory_gb_per_s
         self._unit = unit
         self._measured = measured
         self._plan = plan
@@ -29,6 +34,9 @@ class CaseFigures:
             self._by_arm[sample.arm].append(sample)
         self._spans = spans_by_replicate(sample for one in measured for sample in one.samples)
         self.minimum_bytes = unit.op.minimum_bytes(unit.params)
+        self._stream_us = self._time_us(STREAM)
+        self._floor = _middle(one.floor for one in measured)
+        self._limit_us = self._stream_us.value if self._floor is None else self._floor.limit_us(self._stream_us.value)
         self._parts = {str(kernel.id): kernel.part for kernel in unit.runnable if kernel.part is not None}
 
     def summary(self) -> CaseSummary:
@@ -37,7 +45,9 @@ class CaseFigures:
         return msgspec.structs.replace(
             untimed_summary(self._unit),
             copy_us=self._time_us(COPY),
-            stream_us=self._time_us(STREAM),
+            stream_us=self._stream_us,
+            stream_shape=self._measured[0].stream_shape,
+            floor=self._floor,
             control_ratio=self._ratio(baseline, CONTROL) if baseline else None,
             not_cold=next((refused for one in self._measured if (refused := label_refused(one, self._plan.trim))), ""),
             repeated_rounds=sum(one.repeated_rounds for one in self._measured),
@@ -54,6 +64,7 @@ class CaseFigures:
         baseline = self._unit.baseline_id
         time_us = self._time_us(kernel)
         samples = self._by_arm[kernel]
+        gb_per_s = (self.minimum_bytes if part is None else part.minimum_bytes(self._unit.params)) / time_us.value / 1e3
         host_us = [one.host_us[kernel] for one in self._measured if kernel in one.host_us]
         extra_memory = [one.extra_memory_bytes[kernel] for one in self._measured if kernel in one.extra_memory_bytes]
         return Measurement(
@@ -63,8 +74,9 @@ class CaseFigures:
             kernels=samples[0].kernels,
             host_us=mean(host_us) if host_us else None,
             speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
-            sol=min(self._time_us(COPY).value, self._time_us(STREAM).value) / time_us.value if part is None else None,
-            gb_per_s=(self.minimum_bytes if part is None else part.minimum_bytes(self._unit.params)) / time_us.value / 1e3,
+            sol=self._limit_us / time_us.value if part is None else None,
+            gb_per_s=gb_per_s,
+            peak_share=gb_per_s / self._memory_gb_per_s if self._memory_gb_per_s else None,
             extra_memory_bytes=max(extra_memory, default=None),
             replicates=len(self._spans[kernel]),
             processes=len(set(self._processes(kernel))),
@@ -84,12 +96,20 @@ class CaseFigures:
         return ratio_estimate(over, under, self._plan.trim, processes=self._processes(above))
 
 
+def _middle(floors: Iterable[Floor | None]) -> Floor | None:
+    """The median floor of the processes, the lower one of two; None where one has none."""
+    found = list(floors)
+    known = sorted((one for one in found if one is not None), key=lambda one: one.time_us)
+    return known[(len(known) - 1) // 2] if known and len(known) == len(found) else None
+
+
 def untimed_summary(unit: CaseKernels) -> CaseSummary:
     """The case without figures, because none of its kernels was timed."""
     return CaseSummary(
         case=unit.case,
         shape=unit.shape,
         minimum_bytes=unit.op.minimum_bytes(unit.params),
+        bytes_written=unit.op.bytes_written(unit.params),
         flops=unit.op.flops(unit.params),
         baseline=unit.baseline_id or None,
     )

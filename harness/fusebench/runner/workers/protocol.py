@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...schema import Accuracy, Case, Sample, SamplingPlan, Status
+from ...schema import Accuracy, Case, Floor, Sample, SamplingPlan, Status
 from ...stats.sequential import Plan
 from ...timing.case_timings import CaseTimings
 from ...timing.coldness import Coldness
@@ -159,7 +159,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """By arm, the samples of calls that waited for the host all the same."""
     minimum_bytes: dict[str, int] = {}
     """By arm, the bytes that any implementation of its work must move."""
+    stream_shape: str = ""
+    """How the streaming yardstick was launched; empty without one."""
     coldness: Coldness | None = None
+    floor: Floor | None = None
+    """The floor of a cold call of the case (`timing.floor`)."""
     phases_s: dict[str, float] = {}
     """Where `seconds` went, by phase of `timing.measure`."""
     first_call_s: dict[str, float] = {}
@@ -186,6 +190,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             repeated_rounds=timings.repeated_rounds,
             late_calls=dict(timings.late_calls),
             coldness=timings.coldness,
+            floor=timings.floor,
             phases_s=dict(timings.phases_s),
             first_call_s=timings.first_call_s,
             compared=timings.compared,

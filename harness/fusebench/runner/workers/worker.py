@@ -240,8 +240,9 @@ class _Worker:
         from ...device import settle
         from ...registry.machine_code import combined
         from ...timing.measure import measure_case
-        from ...timing.placement import minimum_bytes
+        from ...timing.placement import STREAM, minimum_bytes
         from ...timing.select import select_timer
+        from ...timing.yardstick import mix_of, yardstick_text
 
         op, params = self._case(task.case)
         timer, fallback = select_timer(self.device.type, task.timer)
@@ -283,6 +284,7 @@ class _Worker:
             timer_fallback=fallback,
             warm_up=warm_up,
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
+            stream_shape=yardstick_text(mix_of(op, params), self.device.type) if any(spec.name == STREAM for spec in specs) else "",
             code=code,
             same_code=same_code,
         )

@@ -22,7 +22,7 @@ class Figure(StrEnum):
     """The figure that a series holds; each grows as the kernel gets slower."""
 
     SOL = "sol"
-    """The kernel's time over that of the faster yardstick (copy or streaming) of the same rounds: 1 / share of the speed of light."""
+    """The kernel's time over the case's limit, from the same rounds: 1 / share of the speed of light."""
     SPEEDUP = "speedup"
     """The kernel's time over that of the case's baseline, the split chain, in the same rounds: 1 / speedup."""
     RAW = "raw"
