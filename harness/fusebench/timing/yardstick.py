@@ -115,7 +115,9 @@ def regions_of(mix: Mix) -> Regions:
 def shape_for(mix: Mix) -> Shape:
     """The shape of the yardstick of `mix`: a fixed rule.
 
-    One access of 16 bytes per thread and region, and many small programs.
+    One access of 16 bytes per thread and region, and many small programs: more warps hide latency better than more loads per thread.  On an
+    H200, of 45 shapes in 22 cases of all ops (0.75 MB to 2.9 GB), this one took at most 0.5 % longer than the best at 100 us and more, and
+    2.4 % at 10 to 100 us, where the best of so many is by chance some 1 % below its mean.
     """
     return Shape(512, 4)
 
