@@ -88,3 +88,42 @@ def test_a_run_that_cannot_be_compared_with_the_baseline_needs_a_reason(
     refused = fusebench("baseline", "promote", "events")
     assert (refused.exit_code, "no kernel can be compared with the baseline r1" in refused.stderr) == (1, True), refused.output
     assert fusebench("baseline", "promote", "events", "--reason", "the timer is now cuda_events").exit_code == 0
+
+
+def test_several_runs_are_joined_and_their_processes_and_boards_are_told(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, synthetic: ModuleType
+) -> None:
+    for number in range(8):
+        slow = {("flux_1024", synthetic.FUSED): 1 + 0.001 * number}
+        board = {"device_uuid": f"GPU-{number // 4}"}
+        keep(run_id=f"r{number}", created=f"2026-07-0{number + 1}T03:00:00Z", slow=slow, environment=board)
+    promoted = fusebench("baseline", "promote", "r3", "r0", "r7", *(f"r{number}" for number in (1, 2, 4, 5, 6)))
+    assert promoted.exit_code == 0, promoted.output
+    assert promoted.stdout.rstrip().endswith("; 8 processes on 2 boards")
+    folder = project_folder / "results" / "baselines" / "nvidia_h200"
+    tables = ["cases.parquet", "kernels.parquet", "report.md", "results.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == [*tables, "run.json", "speedup.png"], "samples and reports are of one run"
+    (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
+    assert (row["run"], row["processes"], row["boards"], row["objections"]) == ("r7", 8, 2, [])
+    assert row["joined"] == [f"r{number}" for number in range(8)]
+    gated = fusebench("gate", "r3")
+    assert (gated.exit_code, "8 processes on 2 boards\n" in gated.stdout) == (0, True), gated.output
+
+
+def test_a_baseline_of_few_processes_is_told_by_promote_and_gate(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:
+    keep(run_id="r1")
+    told = "1 process on 1 board: too few to tell"
+    assert told in fusebench("baseline", "promote", "r1").stdout
+    gated = fusebench("gate", "r1").stdout
+    assert told in gated
+    assert "no scatter between runs is stored for NVIDIA H200, cupti, cold" in gated
+    assert "intervals cover these processes only" in gated
+
+
+def test_one_unfit_run_among_several_needs_force(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:
+    keep(run_id="r1", created="2026-07-01T03:00:00Z", complete=False)
+    keep(run_id="r2", created="2026-07-02T03:00:00Z")
+    refused = fusebench("baseline", "promote", "r1", "r2")
+    assert (refused.exit_code, "run r1 is not fit to be a baseline: it is incomplete" in refused.stderr) == (2, True)
+    forced = fusebench("baseline", "promote", "r1", "r2", "--force")
+    assert (forced.exit_code, "promoted although it is incomplete" in forced.stderr) == (0, True)

@@ -170,3 +170,24 @@ def test_a_history_needs_no_torch(nights: Nights, project_folder: Path) -> None:
     modules = set(done.stdout.splitlines()[-1].split())
     assert "numpy" in modules
     assert not modules & {"torch", "triton", "matplotlib", "pandas", "scipy"}
+
+
+def test_the_scatter_between_runs_is_stored_and_gates_use_it(nights: Nights, fusebench: Fusebench, project_folder: Path) -> None:
+    """Of one commit and board: how far boards are apart is not known, and a run of another board is judged by the fixed margin."""
+    cases = tuple(f"case_{number}" for number in range(12))
+    refused = fusebench("history", "--scatter")
+    assert (refused.exit_code, "found 0 runs; expected at least two" in refused.stderr) == (2, True), refused.output
+    nights(6, cases=cases, environment={"git_commit": "a" * 40})
+    stored = fusebench("history", "--scatter")
+    assert (stored.exit_code, "nvidia_h200.scatter.json" in stored.stderr) == (0, True), stored.output
+    one = json.loads((project_folder / "results/calibration/nvidia_h200.scatter.json").read_text())["classes"][0]
+    assert 0.002 < one["process"] < 0.02, "nights scatter by 0.4 %, and one in thirty is disturbed by 5 %"
+    assert one["board"] is None
+    assert fusebench("baseline", "promote", "n000").exit_code == 0
+    gated = fusebench("gate", "n001")
+    assert "from the scatter of 6 stored runs on 1 board; intervals hold for the next run on a board of that model" in gated.stdout
+    document = json.loads(fusebench("gate", "n001", "--json").stdout)
+    assert document["margin"] is None
+    assert {row["several_launches"] for row in document["margins"]} == {False, True}
+    fixed = json.loads(fusebench("gate", "n001", "--json", "--margin", "0.05").stdout)
+    assert (fixed["margin"], fixed["margins"]) == (0.05, [])

@@ -16,7 +16,8 @@ THESE_PROCESSES = "intervals cover these processes only"
 def margin_words(rule: MarginRule, run: Run) -> str:
     """The margins in force for `run`, their source, and what the intervals cover."""
     if rule.knows(run) and rule.scatter is not None:
-        source = f"scatter of {rule.scatter.runs} stored runs on {rule.scatter.boards} boards; {NEXT_RUN}"
+        boards = rule.scatter.boards
+        source = f"scatter of {rule.scatter.runs} stored runs on {boards} board{'' if boards == 1 else 's'}; {NEXT_RUN}"
         if rule.fixed is not None:
             return f"margin {rule.fixed:.1%}, of calls of several launches {SEVERAL_LAUNCHES * rule.fixed:.1%}; {source}"
         margins = [f"{evidence_margin(one):.1%} ({_calls(one)})" for one in _classes(rule)]

@@ -1,0 +1,124 @@
+"""The scatter between stored runs, and what a gate that uses it is worth: coverage, undecided comparisons, and injected slowdowns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.schema import ClassScatter, Reference, RunScatter, VerdictKind
+from fusebench.store.scatter_file import load_scatter
+from fusebench.verdict.margin_rule import TARGETS, MarginRule, evidence_margin
+from fusebench.verdict.run_scatter import scatter_between
+from helpers import gate_characteristics
+from helpers.gate_characteristics import Class, Tally, nightlies, without_boards
+
+
+def covered(tallies: Mapping[Class, Tally]) -> float:
+    return sum(one.covered for one in tallies.values()) / sum(one.count for one in tallies.values())
+
+
+def undecided(tallies: Mapping[Class, Tally]) -> float:
+    return sum(one.equal[VerdictKind.UNDECIDED] for one in tallies.values()) / sum(one.count for one in tallies.values())
+
+
+def in_store() -> RunScatter:
+    found = load_scatter(gate_characteristics.HISTORY.parents[1], "NVIDIA H200")
+    assert found is not None
+    return found
+
+
+def test_the_stored_scatter_is_that_of_the_stored_history() -> None:
+    stored, found = in_store(), scatter_between(gate_characteristics.stored())
+    assert found is not None
+    assert (stored.runs, stored.boards, stored.created) == (41, 10, found.created)
+    for mine, theirs in zip(found.classes, stored.classes, strict=True):
+        assert mine.process == pytest.approx(theirs.process, abs=1e-6)
+        assert mine.board == pytest.approx(theirs.board, abs=1e-6)
+        assert (mine.reference, mine.same_board, mine.other_board) == (theirs.reference, theirs.same_board, theirs.other_board)
+
+
+def test_a_nightly_against_all_others_is_judged_by_times_alone() -> None:
+    """The last one, on a board that took no part in the scatter or the baseline; one process."""
+    found = gate_characteristics.joined(nightlies()[-1:])
+    assert sum(one.count for one in found.values()) > 500
+    assert covered(found) > 0.9
+    assert undecided(found) < 0.12
+    for which, tally in found.items():
+        assert tally.equal[VerdictKind.REGRESSION] == 0
+        if which in TARGETS:
+            assert tally.injected[VerdictKind.PASS] == 0
+            assert tally.share(tally.injected, VerdictKind.REGRESSION) > (0.98 if which[1] > 1 else 0.6)
+
+
+def test_a_simulated_baseline_of_eight_processes_finds_the_targets_and_leaves_little_undecided() -> None:
+    found = gate_characteristics.simulated(1, 8).tallies
+    assert covered(found) > 0.93
+    assert undecided(found) < 0.03
+    for which in TARGETS:
+        assert found[which].share(found[which].injected, VerdictKind.REGRESSION) > 0.88
+
+
+@pytest.mark.exhaustive
+def test_intervals_and_verdicts_hold_on_every_pair_of_stored_nightlies() -> None:
+    for same_board, tallies in gate_characteristics.pairs().items():
+        assert covered(tallies) > 0.93
+        assert undecided(tallies) < (0.06 if same_board else 0.2)
+        called = [tally.equal[VerdictKind.REGRESSION] for tally in tallies.values()]
+        assert sum(called) <= 5, "kernels that a process ran in a slow mode, which only a confirmation tells"
+        for which in TARGETS:
+            assert tallies[which].injected[VerdictKind.PASS] <= (0 if same_board else 3), "one process on either side"
+    found = gate_characteristics.joined()
+    assert covered(found) > 0.94
+    assert sum(found[which].injected[VerdictKind.PASS] for which in TARGETS) == 0
+    for boards in (2, 8):
+        simulated = gate_characteristics.simulated(12, boards).tallies
+        assert undecided(simulated) < (0.025 if boards == 2 else 0.02)
+        for which in TARGETS:
+            assert simulated[which].share(simulated[which].injected, VerdictKind.REGRESSION) > (0.87 if boards == 2 else 0.9)
+
+
+def test_a_pair_of_boards_without_other_runs_gives_what_is_left() -> None:
+    """Without either board of the same-board pairs, a process's part cannot be told from a board's."""
+    boards = {run.environment.device_uuid for run in (nightlies()[4], nightlies()[6])}
+    left = without_boards(boards)
+    machine = [one for one in left.classes if one.reference is Reference.MACHINE]
+    assert machine
+    assert all(one.process is None and one.board is not None for one in machine if one.same_board == 0)
+
+
+def test_too_few_runs_have_no_scatter(synthetic: ModuleType) -> None:
+    assert scatter_between([]) is None
+    assert scatter_between([synthetic.make_run()]) is None
+
+
+def test_a_fixed_margin_stays_fixed_and_takes_its_intervals_from_the_scatter() -> None:
+    scatter = in_store()
+    rule, fixed = MarginRule(scatter=scatter), MarginRule(0.03, scatter=scatter)
+    assert fixed.margin_at(60.0, 1, Reference.MACHINE) == 0.03
+    assert rule.margin_at(60.0, 1, Reference.MACHINE) == pytest.approx(evidence_margin(of_class(scatter, False, 50.0)))
+    assert rule.margin_at(60.0) == 0.02, "no reference, no scatter"
+
+
+def test_the_margin_of_a_noisier_device_is_wider_until_the_target_bounds_it() -> None:
+    quiet = of_class(in_store(), False, 10.0)
+    noisier = [evidence_margin(msgspec.structs.replace(quiet, process=0.001 * step)) for step in range(1, 4)]
+    assert noisier == sorted(noisier)
+    assert evidence_margin(msgspec.structs.replace(quiet, board=0.004)) < math.log1p(0.04)
+    assert evidence_margin(msgspec.structs.replace(quiet, board=0.05)) > 0.1, "on so noisy a device the target cannot be had"
+
+
+def test_a_scatter_of_another_timer_or_device_is_not_used(synthetic: ModuleType) -> None:
+    rule = MarginRule(scatter=in_store())
+    run = synthetic.make_run()
+    assert rule.knows(run)
+    assert not rule.knows(msgspec.structs.replace(run, timer="cuda_events"))
+    assert not rule.knows(synthetic.make_run(environment={"device_name": "NVIDIA B200"}))
+    assert not MarginRule().knows(run)
+
+
+def of_class(scatter: RunScatter, several: bool, low_us: float) -> ClassScatter:
+    return next(one for one in scatter.classes if (one.reference, one.several_launches, one.low_us) == (Reference.MACHINE, several, low_us))
