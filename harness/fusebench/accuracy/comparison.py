@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +45,10 @@ class _Piece:
     """Some rows of a reference, compared in one step."""
 
     rows: slice
-    odd: tuple[int, ...]
-    """Rows, counted from the first of the tensor, that hold a NaN or an Inf once they are rounded to the output's dtype."""
+    odd: torch.Tensor
+    """Numbers of its rows, from 0, that hold a NaN or an Inf once they are rounded to the output's dtype."""
     sums: Mapping[str, float]
-    """The figures of `ErrorMetrics` that depend on the reference alone, of all rows but the odd ones."""
+    """The figures of `ErrorMetrics` that depend on the reference alone, of all rows but the odd ones; empty where most rows are odd."""
 
 
 class Reference:
@@ -93,17 +92,18 @@ class Reference:
             raise ValueError(f"this float64 reference is one of outputs {due}, got {got}")
         rows = output.detach().reshape(self._rows.shape)
         beside = tolerated.detach().reshape(self._rows.shape) if tolerated is not None else None
-        pending = [(piece, self._plain_sums(rows, piece)) for piece in self._pieces]
+        plain = [piece for piece in self._pieces if piece.sums]
+        fetched = iter(_fetch([self._plain_sums(rows, piece) for piece in plain]))
         found = []
-        for (piece, _), sums in zip(pending, _fetch([sums for _, sums in pending]), strict=True):
-            numbers = range(piece.rows.start, piece.rows.stop)
-            if not math.isfinite(sums["error_squares"]):  # a value of the output that is not finite, where the reference's is
-                found.append(self._by_element(rows, beside, numbers))
+        for piece in self._pieces:
+            sums, count, odd = next(fetched) if piece.sums else {}, piece.rows.stop - piece.rows.start, len(piece.odd)
+            if not math.isfinite(sums.get("error_squares", math.nan)):  # or a value of the output is not finite, and the reference's is
+                found.append(self._by_element(rows, beside, piece.rows))
                 continue
-            known = {"elements": (len(numbers) - len(piece.odd)) * rows.shape[1], "rows": len(numbers) - len(piece.odd)}
+            known = {"elements": (count - odd) * rows.shape[1], "rows": count - odd}
             found.append(self._metrics({**known, **sums, **piece.sums}))
-            if piece.odd:
-                found.append(self._by_element(rows, beside, piece.odd))
+            if odd:
+                found.append(self._by_element(rows, beside, piece.odd + piece.rows.start))
         return merge(found)
 
     def _inverse_channel_rms(self) -> torch.Tensor:
@@ -117,35 +117,26 @@ class Reference:
         return inverse
 
     def _cut(self) -> list[_Piece]:
-        if not self._slices:
-            return []
-        finite = torch.cat([torch.isfinite(self._rows[part].to(self.dtype)).all(1) for part in self._slices])
-        every = torch.logical_not(finite).nonzero().flatten().tolist()
-        odd = [tuple(every[bisect_left(every, part.start) : bisect_left(every, part.stop)]) for part in self._slices]
+        odd = [torch.logical_not(torch.isfinite(self._rows[part].to(self.dtype)).all(1)).nonzero().flatten() for part in self._slices]
+        plain = [2 * len(those) < part.stop - part.start for part, those in zip(self._slices, odd, strict=True)]
         sums = []
-        for part, those in zip(self._slices, odd, strict=True):
-            reference = self._rows[part]
-            if those:
-                reference = reference.index_fill(0, self._within(part, those), 0.0)
-            sums.append(_reference_sums(reference, self.dtype, self._per_channel))
-        return [_Piece(*one) for one in zip(self._slices, odd, _fetch(sums), strict=True)]
-
-    def _within(self, part: slice, rows: Sequence[int]) -> torch.Tensor:
-        """Numbers of `rows` counted from the first row of `part`."""
-        return torch.tensor([row - part.start for row in rows], device=self._rows.device)
+        for part, those, most in zip(self._slices, odd, plain, strict=True):
+            if most:
+                reference = self._rows[part].index_fill(0, those, 0.0) if len(those) else self._rows[part]
+                sums.append(_reference_sums(reference, self.dtype, self._per_channel))
+        fetched = iter(_fetch(sums))
+        return [_Piece(part, those, next(fetched) if most else {}) for part, those, most in zip(self._slices, odd, plain, strict=True)]
 
     def _plain_sums(self, rows: torch.Tensor, piece: _Piece) -> dict[str, torch.Tensor]:
         """The figures that depend on the output, of all rows of `piece` but the odd ones."""
         reference = self._rows[piece.rows]
-        left_out = self._within(piece.rows, piece.odd) if piece.odd else None
         error = _difference(rows[piece.rows], reference)
-        if left_out is not None:
-            error.index_fill_(0, left_out, 0.0)
-        return _error_sums(error, reference, self._per_channel, left_out)
+        if len(piece.odd):
+            error.index_fill_(0, piece.odd, 0.0)
+        return _error_sums(error, reference, self._per_channel, piece.odd)
 
-    def _by_element(self, output: torch.Tensor, tolerated: torch.Tensor | None, numbers: Sequence[int]) -> ErrorMetrics:
-        """All figures of the rows `numbers`, some of which hold a NaN or an Inf: kinds are compared element by element."""
-        chosen = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else torch.tensor(numbers, device=output.device)
+    def _by_element(self, output: torch.Tensor, tolerated: torch.Tensor | None, chosen: slice | torch.Tensor) -> ErrorMetrics:
+        """All figures of the `chosen` rows, some of which hold a NaN or an Inf: kinds are compared element by element."""
         output, reference = output[chosen], self._rows[chosen]
         error = _difference(output, reference)
         known: dict[str, Any] = {"elements": error.numel(), "rows": error.shape[0]}
@@ -154,6 +145,7 @@ class Reference:
             wrong, left_out = _kinds(output, expected, reference, tolerated[chosen] if tolerated is not None else None)
             known["mismatches"] = int(wrong.sum())
             if known["mismatches"]:
+                numbers = range(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
                 known["first_mismatches"] = _list_mismatches(output, expected, wrong, numbers, self.values.shape)
             error.masked_fill_(left_out, 0.0)
             reference = reference.masked_fill(left_out, 0.0)
@@ -193,7 +185,7 @@ def _error_sums(
         found |= {"error_squares": _squares(error), "max": error.abs().amax()}
         found["relative_squares"] = _squares(_relative(error, reference))
     signs = error.mul_(reference)
-    if left_out is not None:
+    if left_out is not None and len(left_out):
         signs.index_fill_(0, left_out, 0.0)
     per_row = signs.sign_().sum(1)
     return found | {"inexact": torch.count_nonzero(signs), "outward": per_row.sum(), "outward_row_squares": _squares(per_row)}
@@ -271,14 +263,14 @@ def _kind(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _list_mismatches(
-    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, numbers: Sequence[int], shape: torch.Size
+    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, numbers: range | torch.Tensor, shape: torch.Size
 ) -> tuple[str, ...]:
     """Texts of the first mismatches; `numbers` are those of the rows."""
     texts, width = [], output.shape[1]
     for flat in wrong.flatten().nonzero().flatten()[:LISTED].tolist():
         got, due = float(output.flatten()[flat]), float(expected.flatten()[flat])
         row, column = divmod(flat, width)
-        texts.append(f"{position(numbers[row] * width + column, shape)} is {got:g}, expected {due:g}")
+        texts.append(f"{position(int(numbers[row]) * width + column, shape)} is {got:g}, expected {due:g}")
     return tuple(texts)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -147,6 +149,34 @@ def test_an_interruption_ends_every_worker(ahead: Any, units: list[CaseKernels],
 def test_a_worker_calls_the_kernels_and_says_which_one_fails(root: Path, case: Case) -> None:
     with WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=30.0) as worker:
         assert worker.ask(CompileTask(case=case, kernels=("scale/good@1", "scale/split@1"))) == Compiled()
-        failed = worker.ask(CompileTask(case=case, kernels=("scale/good@1", "scale/crash@1")))
+        failed = worker.ask(CompileTask(case=case, kernels=("scale/good@1", "scale/raises@1")))
     assert isinstance(failed, Failure)
-    assert (failed.kernel, failed.unfit) == ("scale/crash@1", False)
+    assert (failed.kernel, failed.unfit) == ("scale/raises@1", False)
+
+
+def test_configurations_that_compilers_tune_beside_other_processes_do_not_reach_the_disk(tmp_path: Path) -> None:
+    """In a process of its own, because it changes the compilers."""
+    script = """
+from types import SimpleNamespace
+from fusebench.runner.workers.worker import keep_tuning_in_memory
+from torch._inductor.runtime.autotune_cache import AutotuneCache
+from triton.runtime.autotuner import Autotuner
+
+written = []
+config = SimpleNamespace(kwargs={"XBLOCK": 8}, num_warps=4, num_stages=1)
+
+def save():
+    cache = AutotuneCache("hash")
+    cache.local_cache = SimpleNamespace(put=lambda *args: written.append(args)), "key"
+    cache.save(config, 1000)
+
+save()
+assert len(written) == 1, "or this test shows nothing"
+keep_tuning_in_memory(inductor=True)
+save()
+assert len(written) == 1
+timed = []
+assert Autotuner.check_disk_cache(None, ("key",), [], lambda: timed.append(1)) is False
+assert timed == [1]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,6 +1,7 @@
 """Compiles the kernels of many cases in several processes at once, so that the checks find the code in the compilers' caches on disk.
 
-Nothing depends on it: a kernel that does not compile here, or crashes, is found by its check.
+Nothing depends on it: a kernel that does not compile here, or crashes, is found by its check.  What compilers tune by timing is not kept,
+because the processes disturb each other; and peers, which may keep such choices in ways of their own, are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 
 from ...device import Device
+from ...registry import Kernel
+from ...schema import Role
 from ..case_kernels import CaseKernels, work_of
 from .checking import usable_cores
 from .pool import WorkerPool
@@ -51,7 +54,7 @@ def compile_ahead(
     """
     processes = min(MOST_PROCESSES, usable_cores() // 2) if processes is None else processes
     marks = marks or _inductor_cache() / "fusebench"
-    distinct = {work_of(unit): unit for unit in reversed(cases) if unit.runnable}  # of equal ones the first
+    distinct = {work_of(unit): unit for unit in reversed(cases) if _own(unit)}  # of equal ones the first
     waiting = [(mark, unit) for unit in reversed(distinct.values()) if not (mark := marks / _name(unit, pool.device, pool.roots)).exists()]
     if processes < 2 or len(waiting) < FEWEST_CASES:
         return 0
@@ -65,7 +68,7 @@ def compile_ahead(
                 mark, unit = pieces.get_nowait()
             except queue.Empty:
                 return
-            reply = worker.ask(CompileTask(case=unit.case, kernels=tuple(str(kernel.id) for kernel in unit.runnable)))
+            reply = worker.ask(CompileTask(case=unit.case, kernels=tuple(str(kernel.id) for kernel in _own(unit))))
             if isinstance(reply, Failure) and reply.unfit:
                 return
             if isinstance(reply, Compiled):
@@ -85,6 +88,10 @@ def compile_ahead(
     return len(waiting)
 
 
+def _own(unit: CaseKernels) -> list[Kernel]:
+    return [kernel for kernel in unit.runnable if kernel.role is not Role.PEER]
+
+
 def _inductor_cache() -> Path:
     """Inductor's cache folder, as torch chooses it."""
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
@@ -92,7 +99,7 @@ def _inductor_cache() -> Path:
 
 def _name(unit: CaseKernels, device: Device, roots: Sequence[Path]) -> str:
     """A file name that stands for the code of all kernels of the case."""
-    parts = [*map(str, work_of(unit)), *(str(kernel.id) for kernel in unit.runnable), device.name]
+    parts = [*map(str, work_of(unit)), *(str(kernel.id) for kernel in _own(unit)), device.name]
     parts += [f"{package} {_version(package)}" for package in ("torch", "triton")]
     parts += [_sources(root, unit.op.name) for root in roots]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +20,7 @@ import msgspec
 
 from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
-from ...schema import Accuracy, Case, Status
+from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
 from .protocol import (
     BASE,
@@ -229,6 +229,7 @@ class _Worker:
             self._progress("compile", number, len(task.kernels), name)
             self._call(name)
             kernel, _ = self._kernel(name)
+            keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED)
             whole = op if kernel.part is None else kernel.part.op_of(op)
             whole.apply(kernel, (), whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers))
             if self.device.type == "cuda":
@@ -313,6 +314,36 @@ class _Worker:
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
         return op, op.parse_params(case.params)
+
+
+def keep_tuning_in_memory(*, inductor: bool) -> None:
+    """Make Inductor and Triton in this process write no configuration that they tune to disk.
+
+    They tune by timing.  Where other processes use the GPU at the same time, the choice may be a bad one, and every later process would
+    take it from the disk.
+
+    Args:
+        inductor: whether anything is compiled by it; importing it takes seconds.
+
+    Raises:
+        AttributeError: the compiler has changed; then nothing may be compiled ahead.
+    """
+    import triton.runtime.autotuner as triton_tuner
+
+    def tune(tuner: Any, key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
+        benchmark()
+        return False
+
+    _replace(triton_tuner.Autotuner, "check_disk_cache", tune)
+    if inductor:
+        from torch._inductor.runtime import autotune_cache
+
+        _replace(autotune_cache.AutotuneCache, "save", lambda *args, **kwargs: None)
+
+
+def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    getattr(owner, name)  # raises where it is absent
+    setattr(owner, name, function)
 
 
 def _compiled_anything() -> bool:
