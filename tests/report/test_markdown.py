@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from fusebench.report.markdown import markdown_report, markdown_table
-from fusebench.schema import Role, Status
+from fusebench.schema import Estimate, Floor, Role, Status
 
 
 def test_the_shape_that_kernel_pull_requests_use(synthetic: ModuleType) -> None:
     text = markdown_report(synthetic.make_run())
     assert text.startswith("# NVIDIA H200 · cupti timer · cold cache\n")
-    row = "| flux_1024 | 4096x24x128 bf16 | 26.00 | 53.30 ± 0.21 | "
-    row += "28.08 ± 0.11 | `fused_triton@2` | 1.90x [1.89, 1.91] | 92.6 % | – | 3586 |"
+    row = "| flux_1024 | 4096x24x128 bf16 | 26.00, 28.00 | 53.30 ± 0.21 | "
+    row += "28.08 ± 0.11 | `fused_triton@2` | 1.90x [1.89, 1.91] | 92.6 % | 3586 |"
     assert row in text
     assert "| torch, triton | 2.11.0, 3.6.0 |" in text
     assert "**Weighted speedup of qknorm_rope: best fused 1.898x" in text
@@ -98,3 +98,26 @@ def test_a_run_that_only_checked_has_no_plot(synthetic: ModuleType) -> None:
     assert "speedup.png" not in text
     assert "## Kernels without a time" not in text
     assert "| flux_1024 | `fused_triton@2` | fused | – |" in text
+
+
+def test_a_record_with_limits_shows_them_and_the_share_of_the_memorys_peak_where_it_is_known(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    floor = Floor(launch_us=0.6, latency_us=0.4, gb_per_s=4300.0, time_us=3.0)
+    timed = [
+        msgspec.structs.replace(one, stream_shape="planted", stream_us=Estimate(4.0 if at else 30.0, 1.0, 99.0), floor=floor)
+        for at, one in enumerate(run.cases)
+    ]
+    shares = [
+        msgspec.structs.replace(one, measurement=one.measurement and msgspec.structs.replace(one.measurement, peak_share=0.881))
+        for one in run.results
+    ]
+    environment = msgspec.structs.replace(run.environment, memory_gb_per_s=4814.304)
+    text = markdown_report(msgspec.structs.replace(run, cases=timed, results=shares, environment=environment))
+    assert "| limit us | split us |" in text
+    assert "| SOL | of peak | GB/s |" in text
+    assert "| 30.00 | 53.30" in text
+    assert "| 3.00 (floor) |" in text
+    assert "| 88.1 % |" in text
+    assert "below 10 us the floor" in text
+    assert "peak (4814 GB/s: highest memory clock x bus width x 2, from NVML)" in text
+    assert "of peak" not in markdown_report(msgspec.structs.replace(run, cases=timed)), "no column without a figure"

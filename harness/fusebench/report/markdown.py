@@ -18,6 +18,7 @@ from .wording import (
     cases_with_results,
     error_ratio,
     excuses,
+    has_limits,
     limit,
     named_cases,
     part_notes,
@@ -27,6 +28,7 @@ from .wording import (
     status_text,
     verdict_notes,
     with_spread,
+    yardsticks,
 )
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _suite(run: Run, name: str) -> list[str]:
     header = (
         "case",
         "shape",
-        "limit us",
+        "limit us" if has_limits(run) else "copy, stream us",
         "split us",
         f"{challenger} us",
         "kernel",
@@ -138,7 +140,7 @@ def _suite(run: Run, name: str) -> list[str]:
     lines = [
         f"## {escape.markdown(name)}",
         "",
-        *markdown_table(header, [_case_row(summary, rows, fused) for summary, rows in blocks], right_from=2),
+        *markdown_table(*_known(run, header, [_case_row(run, summary, rows, fused) for summary, rows in blocks]), right_from=2),
         "",
     ]
     baselines = ", ".join(escape.code(kernel) for kernel in dict.fromkeys(summary.baseline for summary, _ in blocks if summary.baseline))
@@ -151,7 +153,16 @@ def _suite(run: Run, name: str) -> list[str]:
     return lines
 
 
-def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str]:
+def _known(run: Run, header: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """The table, without the column "of peak" where the memory's peak is not known, as on a CPU and in older records."""
+    if run.environment.memory_gb_per_s is not None:
+        return header, list(rows)
+    place = header.index("of peak")
+    return [*header[:place], *header[place + 1 :]], [[*row[:place], *row[place + 1 :]] for row in rows]
+
+
+def _case_row(run: Run, summary: CaseSummary, rows: list[Result], fused: bool) -> list[str]:
+    best_time = limit(summary) if has_limits(run) else yardsticks(summary)
     baseline = next((row for row in rows if row.kernel == summary.baseline), None)
     split = with_spread(baseline.measurement.time_us) if baseline is not None and baseline.measurement is not None else DASH
     others = [row for row in rows if row.measurement is not None and row.kernel != summary.baseline and not row.covers]
@@ -159,12 +170,12 @@ def _case_row(summary: CaseSummary, rows: list[Result], fused: bool) -> list[str
         best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
     )
     if best is None or best.measurement is None:
-        return [summary.case.name, summary.shape, limit(summary), split, *[DASH] * 8]
+        return [summary.case.name, summary.shape, best_time, split, *[DASH] * 8]
     timing = best.measurement
     return [
         summary.case.name,
         summary.shape,
-        limit(summary),
+        best_time,
         split,
         with_spread(timing.time_us),
         escape.code(short_kernel(best.kernel)),
@@ -205,7 +216,7 @@ def _everything(run: Run) -> list[str]:
     if not rows:
         return []
     marked = [[case, escape.code(kernel), *rest] for case, kernel, *rest in rows]
-    table = markdown_table(FULL_HEADER, marked, right_from=3)
+    table = markdown_table(*_known(run, FULL_HEADER, marked), right_from=3)
     return ["<details>", "<summary>Every kernel on every case</summary>", "", *table, "", *_why(run), "</details>", ""]
 
 

@@ -20,7 +20,7 @@ from ..schema import (
 )
 from ..verdict.call_classes import durations
 from .escape import one_line
-from .wording import count, short_kernel
+from .wording import count, has_limits, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
@@ -51,14 +51,15 @@ def sampling(run: Run) -> str:
 
 def limit_lines(run: Run) -> list[str]:
     """What the share of SOL is taken of, and the share of the memory's peak where that is known."""
-    if any(summary.stream_shape for summary in run.cases):
-        meaning = (
-            "the time of a launch that reads and writes as many bytes as the op (in place if the op is), in the same rounds; below 10 us "
-            "the floor (launch, latency and bytes over the memory's speed) where that is lower"
-        )
-    else:
-        meaning = "the faster of two yardsticks with as many reads as writes: a copy of the minimum bytes and an elementwise launch"
-    lines = [f"SOL: the limit over the kernel's time; the limit is {meaning}"]
+    if not has_limits(run):
+        return [
+            "copy, stream: the device's own copy of the case's minimum bytes; one elementwise launch over as many (in place if the op is)",
+            "SOL: time of the faster of these two, in the same rounds and cache state, over the kernel's time",
+        ]
+    lines = [
+        "SOL: the limit over the kernel's time; the limit is the time of a launch that reads and writes as many bytes as the op (in place "
+        "if the op is), in the same rounds; below 10 us the floor (launch, latency and bytes over the memory's speed) where that is lower"
+    ]
     if run.environment.memory_gb_per_s is not None:
         peak = f"{run.environment.memory_gb_per_s:.0f} GB/s: highest memory clock x bus width x 2, from NVML"
         lines.append(f"of peak: GB/s of the minimum bytes over the memory's peak ({peak})")

@@ -43,6 +43,16 @@ def with_spread(estimate: Estimate) -> str:
     return f"{value} ± {spread:.{len(value.partition('.')[2])}f}" if math.isfinite(spread) else f"{value} ± ?"
 
 
+def has_limits(run: Run) -> bool:
+    """Whether the run's share of SOL is taken of a limit with the op's own mix; older records have two other yardsticks."""
+    return any(summary.stream_shape for summary in run.cases)
+
+
+def yardsticks(summary: CaseSummary) -> str:
+    """`26.15, 23.53`: the copy and the elementwise launch that an older record's share of SOL is taken of, in microseconds."""
+    return ", ".join(microseconds(None if one is None else one.value) for one in (summary.copy_us, summary.stream_us))
+
+
 def limit(summary: CaseSummary) -> str:
     """`23.53`: the time that the share of SOL is taken of, in microseconds; marked where it is the floor's."""
     floored = summary.floor is not None and summary.limit_us == summary.floor.time_us
