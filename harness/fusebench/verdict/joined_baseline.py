@@ -48,7 +48,8 @@ def join_runs(runs: Sequence[Run]) -> Run:
             raise RunRecordError(f"runs {run.id} and {newest.id} cannot be joined: {'; '.join(different)}; leave one of them out")
     others = [_Other(run, newest, place) for place, run in enumerate(ordered[:-1])]
     cases = [_summary(summary, others) for summary in newest.cases]
-    results = [_result(result, others, len(others)) for result in newest.results]
+    limits = {summary.case.key: summary.limit_us for summary in cases}
+    results = [_result(result, others, len(others), limits.get(result.case_key)) for result in newest.results]
     return msgspec.structs.replace(
         newest,
         joined=tuple(_joined_run(run) for run in ordered),
@@ -131,7 +132,8 @@ def _joined_run(run: Run) -> JoinedRun:
     )
 
 
-def _result(result: Result, others: Sequence[_Other], place: int) -> Result:
+def _result(result: Result, others: Sequence[_Other], place: int, limit_us: float | None) -> Result:
+    """The result of all runs; `place` is the newest one's among them, and `limit_us` the case's time at the speed of light."""
     newest = result.measurement
     if newest is None:
         return result
@@ -151,7 +153,7 @@ def _result(result: Result, others: Sequence[_Other], place: int) -> Result:
         newest,
         time_us=time_us,
         speedup=speedup,
-        sol=None if newest.sol is None else newest.sol / ratio,
+        sol=None if newest.sol is None or limit_us is None else limit_us / time_us.value,
         gb_per_s=newest.gb_per_s / ratio,
         peak_share=None if newest.peak_share is None else newest.peak_share / ratio,
         replicates=sum(one.replicates for one in timings),
