@@ -223,6 +223,14 @@ def no_disk_flushes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_bytecode_of_edited_files() -> Iterator[None]:
+    """Python takes a file that a test rewrites within a second and in the same length for unchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        yield
+
+
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes start in a tenth of a second: see helpers/forked_workers.py."""

@@ -32,6 +32,7 @@ class ForkedProcess(ForkServerProcess):
 
 
 def run_as_spawned(environment: dict[str, str], folder: Path, target: Callable[..., None], *arguments: Any) -> None:
+    sys.dont_write_bytecode = True  # see the fixture no_bytecode_of_edited_files
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -68,7 +68,8 @@ def install_remembered_builtins() -> None:
 
     def patch_lang_once(fn: Any) -> Any:
         languages = [member for member in fn.__globals__.values() if member is tl or member is tl.core]
-        if languages and not any(is_builtin(language.static_assert) for language in languages):
+        # The interpreter never puts back what a device function alone sees; `tl.tensor` it puts back at the end of every launch.
+        if languages and not any(is_builtin(member) for member in (tl.tensor.to, *(language.static_assert for language in languages))):
             return interpreter._LangPatchScope()
         return patch_lang(fn)
 
