@@ -9,6 +9,7 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import ClassScatter, Measurement, Reference, Run
 from fusebench.verdict.joined_baseline import join_runs, partly_joined, processes_and_boards, support_words
+from fusebench.verdict.margin_words import own_coverage
 from fusebench.verdict.record_validation import require_valid
 from fusebench.verdict.support import board_distance, change_between, support_of
 
@@ -129,3 +130,12 @@ def test_the_interval_of_a_change_holds_processes_and_boards(synthetic: ModuleTy
     assert math.isinf(width(other, same, one_board)), "boards differ by an amount that nobody has measured"
     two_boards = msgspec.structs.replace(scatter, process=None)
     assert width(also, same, two_boards) == width(other, same, two_boards), "another process may be as far off as another board"
+
+
+def test_a_run_says_what_its_own_intervals_cover(synthetic: ModuleType) -> None:
+    run = runs(synthetic, 1.0)[0]
+    assert own_coverage(run) == "intervals cover this process only"
+    several = [msgspec.structs.replace(one, measurement=msgspec.structs.replace(one.measurement, processes=8)) for one in run.results]
+    assert own_coverage(msgspec.structs.replace(run, results=several)).startswith("intervals cover these processes only: the next run")
+    mixed = own_coverage(msgspec.structs.replace(run, results=[*several[1:], run.results[0]]))
+    assert "of cases that one process measured, this process only" in mixed

@@ -66,7 +66,7 @@ def gate(
     from ..store.scatter_file import load_scatter
     from ..verdict.compare_to_baseline import judge_run
     from ..verdict.exit_status import gate_exit_code
-    from ..verdict.margin_words import fixed_margin, margin_rows
+    from ..verdict.margin_words import change_coverage, fixed_margin, margin_rows
     from ..verdict.record_validation import require_valid
 
     if margin is not None and not 0 < margin < 1:
@@ -101,6 +101,7 @@ def gate(
                 "baseline": against.id,
                 "margin": fixed_margin(rule, judged),
                 "margins": margin_rows(rule, judged),
+                "intervals": change_coverage(rule, judged),
                 "exit_code": code,
                 "reason": "",
                 "judgements": rows,

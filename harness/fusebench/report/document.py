@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
+from ..verdict.margin_words import own_coverage
 from .evidence.attached import evidence_row
 from .summary import calibration_line
 from .wording import part_label
@@ -29,6 +30,7 @@ def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
         "suites": [_suite(suite) for suite in run.suites],
         "warnings": list(run.warnings),
         "calibration": calibration_line(run),
+        "intervals": own_coverage(run),
         "results": [_result(result) for result in run.results],
     }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from ..verdict.margin_words import own_coverage
 from . import escape
 from .evidence.attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
@@ -84,6 +85,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     parts += [Text(note, style="dim") for note in part_notes(run)]
     parts += [Text(note, style=VERDICT_STYLES[kind]) for kind, note in verdict_notes(run)]
     parts += evidence_parts(attached_to(run))
+    parts.append(Text(own_coverage(run), style="dim"))
     parts.append(Text(calibration_line(run), style="dim" if run.calibration is not None else "yellow"))
     parts += [Text(line, style="dim") for line in spending_lines(run)]
     parts += [Text(f"not cold: case {one.case.key}: {one.not_cold}", style="bold red") for one in run.cases if one.not_cold]

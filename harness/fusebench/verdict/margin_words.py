@@ -11,6 +11,21 @@ from .margin_rule import SEVERAL_LAUNCHES, MarginRule, evidence_margin
 
 NEXT_RUN = "intervals hold for the next run on a board of that model"
 THESE_PROCESSES = "intervals cover these processes only"
+THIS_PROCESS = "intervals cover this process only"
+
+
+def own_coverage(run: Run) -> str:
+    """What the intervals of a run's own times and speedups cover."""
+    processes = {result.measurement.processes for result in run.results if result.measurement is not None}
+    if processes <= {1}:
+        return THIS_PROCESS
+    alone = " and, of cases that one process measured, this process only" if 1 in processes else ""
+    return f"{THESE_PROCESSES}{alone}: the next run, or another board, may lie outside"
+
+
+def change_coverage(rule: MarginRule, run: Run) -> str:
+    """What the intervals of changes cover that `rule` judges in `run`."""
+    return NEXT_RUN if rule.knows(run) else THESE_PROCESSES
 
 
 def margin_words(rule: MarginRule, run: Run) -> str:
