@@ -260,6 +260,18 @@ def test_a_spent_budget_leaves_ops_undecided_by_name(script: Any, repository: Pr
     assert options[options.index("--budget") + 1] == "590"
 
 
+def test_waiting_for_a_busy_gpu_does_not_use_up_the_budget(script: Any, repository: Project) -> None:
+    second = repository.root / "kernels" / "shift"
+    second.mkdir()
+    (second / "op.py").touch()
+    script.says("ab --static", document=compiled(**{"scale/fast@2": "spills", "shift/fast@1": "spills"}))
+    script.says("ab", document={"device": "NVIDIA H200", "results": [], "waited_s": 500.0})
+    times = iter([0.0, 10.0, 590.0])
+    found = job(script, repository, clock=lambda: next(times))
+    assert (found.exit_code, found.lines) == (0, [])
+    assert [call[call.index("--budget") + 1] for call in script.calls[1:]] == ["590", "510"]
+
+
 def test_a_runner_without_a_gpu_measures_nothing_and_no_gpu_is_told(script: Any, repository: Project) -> None:
     script.says("ab --static", exit=1, document=compiled(**{"scale/fast@2": "spills"}))
     script.says("ab", exit=3, stdout="", stderr="error: no NVIDIA driver\n")

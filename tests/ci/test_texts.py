@@ -163,6 +163,83 @@ def test_advisory_results_of_ab_are_those_of_peers_and_of_compiled_speed() -> No
     assert found[0].reproduce == "fusebench ab --base main --suite s --case c --kernel o/k@1"
 
 
+CASES = ("flux_1024", "batch2_medium", "qwen_image_partial", "qwen_image_1024", "zimage_1024")
+EVIDENCE = [
+    {"kind": "static", "columns": ["launch", "figure", "before", "after", ""], "rows": [["1", "registers", "40", "48", "worse"]]},
+    {"kind": "counters", "columns": ["figure", "before", "after", "change"], "rows": [["DRAM read", "50 MB", "52 MB", "+4.0 %"]]},
+]
+
+
+def compared(kernel: str, case: str, verdict: str, **fields: Any) -> dict[str, Any]:
+    """A row of `ab --json`, of a kernel with identical source unless `fields` say otherwise."""
+    row: dict[str, Any] = {
+        "case": case, "suite": "qknorm_rope", "op": "qknorm_rope", "kernel": f"qknorm_rope/{kernel}", "role": "fused", "standing": "both",
+        "status": "checked", "shape": "4096x24x128", "changed_files": [], "same_code": None, "new_us": None, "base_us": None,
+        "change": None, "change_ci": None, "sol": None, "error_over_split": None, "verdict": verdict, "reason": "identical source files",
+    }  # fmt: skip
+    return row | fields
+
+
+def measured_pull_request() -> list[dict[str, Any]]:
+    """What an H200 said of a kernel that became 1 to 2 % slower on five cases, where no peer was installed."""
+    reason = (
+        "+1.86% [+0.84%, +2.71%] at 99%: slower beyond the 0.40% margin after 18 replicates; confirmed by 5 of 5 fresh processes "
+        "(+1.63%, +1.40%, +1.42%, +1.20%, +1.48%)"
+    )
+    slower = {
+        "changed_files": ["qknorm_rope/fused_cuda.py"], "same_code": False, "reason": reason, "base_us": 22.9, "sol": 0.931,
+        "error_over_split": 0.71, "change_ci": [1.0084, 1.0271], "attachments": EVIDENCE,
+    }  # fmt: skip
+    rows = []
+    for place, case in enumerate(CASES):
+        change = 1.0186 - place / 1000
+        rows.append(compared("fused_cuda@1", case, "regression", **slower, change=change, new_us=22.9 * change))
+        rows += [compared(kernel, case, "pass") for kernel in ("fused_triton@2", "split_torch@1", "split_triton@1", "compiled@1")]
+        for package in ("flashinfer", "liger_kernel", "quack", "sglang", "vllm"):
+            why = f"not installed: {package} (pip install {package})"
+            rows.append(compared(f"peer_{package}@1", case, "incomparable", role="peer", status="not_runnable", reason=why))
+    return rows
+
+
+def test_a_comment_about_one_op_is_one_screen_with_regressions_their_commands_and_the_table_of_changed_kernels() -> None:
+    """Planted defect: 25 rows about peers that are not installed made it twice as long as it may be, without a table of times."""
+    steps = [Step(name="ab", command="fusebench ab --base 'HEAD~1' --op qknorm_rope --json", exit_code=1, seconds=133.0)]
+    judged = from_ab({"results": measured_pull_request()}, "HEAD~1")
+    found = outcome([], job="pull request", judged=judged, steps=steps)
+    text = comment([found])
+    lines = text.splitlines()
+    assert len(text) <= 4_000
+    assert lines[2:5] == ["### fusebench pull request on NVIDIA H200: regression (exit code 1)", "", "Timed: 5 regression, 20 pass."]
+    told = [line for line in lines if line.startswith("* **regression**")]
+    assert [line.partition("qknorm_rope:")[2].partition(":")[0] for line in told] == list(CASES), "the worst first"
+    assert text.count("`fusebench ab --base 'HEAD~1' --suite qknorm_rope --case ") == 5
+    header = lines.index("| case | shape | kernel | base us | head us | change | SOL | error | verdict |")
+    row = "| flux_1024 | 4096x24x128 | `fused_cuda@1` | 22.90 | 23.33 | +1.86% [+0.84%, +2.71%] | 93.1 % | 0.71x | **regression** |"
+    assert lines[header + 2] == row
+    assert not lines[header + 7], "changed kernels alone"
+    assert text.count("peer_vllm@1") == 1
+    assert "* not runnable here (25 kernel-case pairs): peer_flashinfer@1: not installed: flashinfer" in text
+    assert "* unchanged, the same source or machine code (20 kernel-case pairs): fused_triton@2, " in text
+    evidence = "`fused_cuda@1` on qknorm_rope:flux_1024: static: registers 40 → 48 (worse); counters: DRAM read 50 MB → 52 MB (+4.0 %)"
+    assert evidence in text
+    assert "Advisory" not in text
+    assert summary(found).count("DRAM read") == 5
+    skipped = ElementTree.fromstring(junit(found)).findall("testsuite/testcase/skipped")
+    assert len(skipped) == 25, "a test report holds them all"
+
+
+def test_a_comment_about_one_op_fits_whatever_it_holds(declared: Declarations) -> None:
+    rows = measured_pull_request() * 40
+    rows += [compared(f"peer_x@{index}", "c", "error", role="peer", reason="x" * 290, new_us=None) for index in range(50)]
+    found = outcome([], job="pull request", judged=from_ab({"results": rows}, "HEAD~1"), lines=["y" * 390] * 30)
+    text = comment([found])
+    assert len(text) <= 4_000
+    assert text.count("<details") == text.count("</details>")
+    assert "Cut here" in text
+    assert "200 regression, 50 error" in text.replace("50 error, 200 regression", "200 regression, 50 error")
+    assert not any("peer_vllm" in line for line in annotate(found, declared))
+
+
 def test_a_kernel_without_a_counterpart_does_not_gate_a_static_comparison() -> None:
     rows = [
         {"target": "sm_90", "case": "s:c", "kernel": "o/k@1", "kind": kind, "reason": "r", "changes": []}

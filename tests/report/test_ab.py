@@ -109,3 +109,4 @@ def test_the_document_is_json_and_holds_every_kernel(comparison: Comparison) -> 
     (row,) = [row for row in document["results"] if row["kernel"] == "qk/slow@1"]
     assert (row["base_us"], row["new_us"], row["replicates"], row["error_growth"]) == (20.0, 20.4, 12, pytest.approx(2.0))
     assert row["change"] == pytest.approx(1.02, abs=1e-3)
+    assert (row["shape"], row["sol"], row["error_over_split"]) == ("4096x24x128", pytest.approx(23.5 / 20.4), pytest.approx(0.2))

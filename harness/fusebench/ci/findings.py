@@ -10,9 +10,25 @@ from typing import Any
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, Run
+from ..schema import FAILED_STATUSES, Run, Status
 
+EVIDENCE_FIGURES = 3
+"""Figures of each attachment that a line of evidence names."""
 _ORDER = {"error": 0, "regression": 1, "undecided": 2, "incomparable": 3, "improvement": 4, "pass": 5}
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a kernel that `ab` timed in both revisions."""
+
+    shape: str = ""
+    base_us: float
+    head_us: float
+    change_ci: tuple[float, float] | None = None
+    """Ends of the interval of `Judged.change`; None where there is none."""
+    sol: float | None = None
+    """Share of the limit that head reaches."""
+    error: float | None = None
+    """RMS error of head as a multiple of the split chain's."""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +48,19 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """The step that judged: `run`, `gate`, `ab` or `static`."""
     reproduce: str
     """A command line."""
+    timed: Timed | None = None
+    """None unless `ab` timed it."""
+    unchanged: bool = False
+    """Whether `ab` passed it as the same source or the same machine code."""
+    absent: bool = False
+    """Whether it cannot run on that machine, as a peer whose package is not installed.  Such a kernel is counted nowhere."""
+    evidence: str = ""
+    """What changed in the compiled code and in the hardware counters of a regression, in one line."""
 
     @property
     def needs_attention(self) -> bool:
         """Whether a reader must see it."""
-        return self.verdict in ("error", "regression", "undecided", "incomparable")
+        return not self.absent and self.verdict in ("error", "regression", "undecided", "incomparable")
 
     @property
     def level(self) -> str:
@@ -83,8 +107,57 @@ def from_ab(document: Any, base: str) -> list[Judged]:
     for row in _rows(document, "results"):
         advisory = row["role"] == "peer" or (row["role"] == "compiled" and row["verdict"] != "error")
         again = ["ab", "--base", base, "--suite", row["suite"], "--case", row["case"], "--kernel", row["kernel"]]
-        found.append(_judged(row, "ab", again, not advisory))
+        one = _judged(row, "ab", again, not advisory)
+        found.append(
+            msgspec.structs.replace(
+                one,
+                timed=_timed(row),
+                unchanged=_unchanged(row),
+                absent=row.get("status") == Status.NOT_RUNNABLE,
+                evidence=_evidence(row.get("attachments", [])),
+            )
+        )
     return found
+
+
+def _unchanged(row: dict[str, Any]) -> bool:
+    same = row.get("standing") == "both" and (not row["changed_files"] or row["same_code"] is True)
+    return same and row["verdict"] == "pass" and row.get("status") != Status.NOT_RUNNABLE
+
+
+def _timed(row: dict[str, Any]) -> Timed | None:
+    base_us, head_us, ends = row.get("base_us"), row.get("new_us"), row.get("change_ci")
+    if base_us is None or head_us is None:
+        return None
+    return Timed(
+        shape=row.get("shape", ""),
+        base_us=base_us,
+        head_us=head_us,
+        change_ci=(ends[0], ends[1]) if ends and None not in ends else None,
+        sol=row.get("sol"),
+        error=row.get("error_over_split"),
+    )
+
+
+def _evidence(attachments: Sequence[dict[str, Any]]) -> str:
+    """`static: registers 40 → 48; counters: DRAM read 50.3 MB → 52.1 MB (+3.6 %)`: the first figures of each attachment's table.
+
+    Tables have the columns figure, before and after, and a remark last.  An attachment without rows gives its first note.
+    """
+    parts = []
+    for one in attachments:
+        columns = list(one.get("columns", []))
+        if one.get("rows") and {"figure", "before", "after"} <= set(columns):
+            place = columns.index("figure")
+            said = [
+                f"{row[place]} {row[place + 1]} → {row[place + 2]}" + (f" ({row[place + 3]})" if row[place + 3] else "")
+                for row in one["rows"][:EVIDENCE_FIGURES]
+            ]
+            more = len(one["rows"]) - EVIDENCE_FIGURES
+            parts.append(f"{one['kind']}: {', '.join(said)}" + (f" and {more} more" if more > 0 else ""))
+        elif one.get("notes"):
+            parts.append(f"{one['kind']}: {one['notes'][0]}")
+    return "; ".join(parts)
 
 
 def from_static(document: Any, base: str = "") -> list[Judged]:

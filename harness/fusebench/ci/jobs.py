@@ -18,9 +18,9 @@ from ..config import Project
 from ..errors import UsageError
 from ..schema import ExitCode, worst_exit_code
 from .findings import Declarations, Judged, from_ab, from_gate, from_run, from_static
+from .outcome import MEANINGS, JobOutcome
 from .settings import PullRequest
 from .steps import Step, Steps
-from .texts import MEANINGS, JobOutcome
 
 _LEAST_S = 30.0
 """Seconds without which a comparison is not begun: loading and checking alone take that long."""
@@ -168,6 +168,7 @@ def pull_request(
             limit = left + settings.wait_minutes * 60 + _AFTER_BUDGET_S
             step = steps.run(f"ab {op}", arguments, limit_s=limit) if wanted.recorded is None else _recorded_ab(steps, op, wanted.recorded)
             codes.append(_known(step.exit_code))
+            end += _waited_s(step)
             unfit = step.exit_code == ExitCode.DEVICE_UNFIT
             found = from_ab(step.document, wanted.base)
             judged += found
@@ -185,6 +186,12 @@ def pull_request(
         commits=f"{wanted.base}..HEAD",
         dry=wanted.recorded is not None,
     )
+
+
+def _waited_s(step: Step) -> float:
+    """Seconds that a comparison waited for a busy GPU, which are not the budget's."""
+    waited = step.document.get("waited_s") if isinstance(step.document, dict) else None
+    return float(waited) if isinstance(waited, int | float) else 0.0
 
 
 def changed_ops(judged: Sequence[Judged], files: Sequence[str], declarations: Declarations, project: Project) -> list[str]:

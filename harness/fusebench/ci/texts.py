@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-import msgspec
-
 from ..naming import device_slug
 from ..report.escape import annotation, cell, code, one_line
+from ..report.pull_request import ONE_OP_LIMIT
+from .comparison_text import comparison_text, counted
 from .findings import Declarations, Judged, worst_first
-from .steps import Step
+from .outcome import MEANINGS, JobOutcome
 
 STEP_ANNOTATIONS, JOB_ANNOTATIONS = 10, 50
 """GitHub shows ten annotations of a step and fifty of a job, and drops the others without a word."""
@@ -23,41 +23,6 @@ COMMENT_LIMIT = 60_000
 """Characters of a comment or an issue; GitHub takes 65 536."""
 _ROWS = 40
 """Rows of a table of findings; the others are counted, and stand in junit.xml."""
-MEANINGS = {
-    0: "pass",
-    1: "regression",
-    2: "wrong usage or configuration",
-    3: "no GPU that is fit to measure",
-    4: "undecided",
-    5: "a kernel failed",
-    70: "fault of fusebench",
-}
-"""By exit code."""
-
-
-class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished job: `outcome.json`."""
-
-    job: str
-    """`nightly` or `pull request`."""
-    device: str
-    """Device model, or the label of the runner where nothing was measured."""
-    exit_code: int
-    lines: list[str]
-    """What ended otherwise than well, one sentence each; never empty if the exit code is not 0."""
-    steps: list[Step]
-    judged: list[Judged]
-    run: str = ""
-    """Folder of the run or comparison; empty if there is none."""
-    commits: str = ""
-    """`base..head`, as far as known."""
-    dry: bool = False
-
-    @property
-    def title(self) -> str:
-        """`nightly on NVIDIA H200: regression (exit code 1)`."""
-        dry = " (dry run)" if self.dry else ""
-        return f"{self.job} on {one_line(self.device)}{dry}: {MEANINGS.get(self.exit_code, 'failure')} (exit code {self.exit_code})"
 
 
 def annotate(outcome: JobOutcome, declarations: Declarations, used: int = 0) -> list[str]:
@@ -89,17 +54,24 @@ def _annotation(one: Judged, declarations: Declarations) -> str:
 
 def summary(outcome: JobOutcome) -> str:
     """Markdown for the job summary."""
+    if outcome.job != "nightly":
+        return comparison_text(outcome, f"## fusebench {cell(outcome.title)}", COMMENT_LIMIT)
     return _cut("\n".join([f"## fusebench {cell(outcome.title)}", "", *_body(outcome)]), COMMENT_LIMIT)
 
 
 def comment(outcomes: Sequence[JobOutcome]) -> str:
     """The one comment of a pull request, over the jobs of all its GPUs."""
-    lines = [marker("pull-request"), ""]
-    for outcome in outcomes:
-        lines += [f"### fusebench {cell(outcome.title)}", "", *_body(outcome), ""]
     if not outcomes:
-        lines += ["### fusebench pull request: nothing was measured", "", "No job left an outcome: see the workflow's log."]
-    return _cut("\n".join(lines), COMMENT_LIMIT)
+        nothing = ["### fusebench pull request: nothing was measured", "", "No job left an outcome: see the workflow's log."]
+        return "\n".join([marker("pull-request"), "", *nothing]) + "\n"
+    start = f"{marker('pull-request')}\n"
+    room = (COMMENT_LIMIT - len(start)) // len(outcomes) - 1
+    parts = []
+    for outcome in outcomes:
+        one_op = len({one.kernel.partition("/")[0] for one in outcome.judged}) <= 1
+        limit = min(room, ONE_OP_LIMIT - len(start) - 1) if one_op else room
+        parts.append(comparison_text(outcome, f"### fusebench {cell(outcome.title)}", limit))
+    return "\n".join([start, *parts])
 
 
 def issue(outcome: JobOutcome) -> str:
@@ -138,7 +110,7 @@ def junit(outcome: JobOutcome) -> str:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=one_line(f"{one.by}.{one.case}"), name=one_line(one.kernel), time="0"
             )
-            if one.needs_attention:
+            if one.needs_attention or one.absent:
                 element = {"error": "error", "regression": "failure"}.get(one.verdict, "skipped") if one.gating else "skipped"
                 ElementTree.SubElement(case, element, type=one.verdict, message=one_line(one.reason))
     for suite in root:
@@ -149,11 +121,7 @@ def junit(outcome: JobOutcome) -> str:
 
 
 def _body(outcome: JobOutcome) -> list[str]:
-    counts = Counter(one.verdict for one in outcome.judged)
-    told = ", ".join(
-        f"{counts[kind]} {kind}" for kind in ("error", "regression", "undecided", "incomparable", "improvement", "pass") if counts[kind]
-    )
-    lines = [f"{told or 'No kernel was judged'}." + (f" Run {_code(outcome.run)}." if outcome.run else ""), ""]
+    lines = [f"{counted(outcome.judged) or 'No kernel was judged'}." + (f" Run {_code(outcome.run)}." if outcome.run else ""), ""]
     lines += [f"* {cell(line)}" for line in outcome.lines]
     found = worst_first(outcome.judged)
     for heading, some in (("Gating", [one for one in found if one.gating]), ("Advisory", [one for one in found if not one.gating])):

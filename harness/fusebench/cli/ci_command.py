@@ -11,8 +11,8 @@ import typer
 from ..errors import UsageError
 
 if TYPE_CHECKING:
+    from ..ci.outcome import JobOutcome
     from ..ci.steps import Steps
-    from ..ci.texts import JobOutcome
     from ..config import Project
 
 ci = typer.Typer(help="Jobs for a CI system: the nightly, and the gate of a pull request.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def comment(
     """Print the pull request's comment over all its jobs: the text that replaces the one with the same hidden marker."""
     import msgspec
 
-    from ..ci.texts import JobOutcome
+    from ..ci.outcome import JobOutcome
     from ..ci.texts import comment as text_of
 
     found = []

@@ -20,7 +20,7 @@ from .markdown import evidence_markdown, markdown_table
 from .summary import calibration_words
 from .table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, microseconds, short_kernel
+from .wording import DASH, absent_words, error_over_split, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,12 +30,14 @@ HEADER = ("kernel", "base us", "this us", "change", "replicates", "rms error, th
 
 def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
     """The sentences around the tables, each with its terminal style."""
-    kinds = Counter(one.verdict.kind.value for one in comparison.kernels)
+    kinds = Counter(one.verdict.kind.value for one in comparison.kernels if not one.absent)
     lines = [(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing was compared", "bold")]
     for kind in (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT):
         found = [one for one in comparison.kernels if one.verdict.kind is kind]
         lines += [(f"{kind.value}: {one.kernel} on {one.case_key}: {_explained(one)}", VERDICT_STYLES[kind]) for one in found]
     lines += [(f"{names}: {reason}", "dim") for reason, names in _left_out(comparison).items()]
+    if absent := absent_words((one.kernel, one.reason) for one in comparison.kernels if one.absent):
+        lines.append((absent, "dim"))
     lines += [(line, "") for line in (_noise(comparison), calibration(comparison), _spent(comparison.spending)) if line]
     lines += [(f"warning: {warning}", "yellow") for warning in (*comparison.base.notes, *comparison.warnings)]
     if not comparison.complete:
@@ -93,6 +95,7 @@ def ab_markdown(comparison: Comparison) -> str:
 
 def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
     """The document of `ab --json`; floats are finite or None."""
+    cases = {case.case.key: case for case in comparison.cases}
     return {
         "run": str(folder) if folder is not None else None,
         "comparison_version": comparison.comparison_version,
@@ -105,7 +108,8 @@ def ab_document(comparison: Comparison, folder: Path | None) -> dict[str, Any]:
         "base": msgspec.to_builtins(comparison.base),
         "calibration": calibration(comparison),
         "warnings": [*comparison.base.notes, *comparison.warnings],
-        "results": [_result(one) for one in comparison.kernels],
+        "waited_s": comparison.waited_s,
+        "results": [_result(one, cases.get(one.case_key)) for one in comparison.kernels],
     }
 
 
@@ -136,6 +140,7 @@ def identical_document(base: BaseRevision, device: str, head: tuple[str, bool]) 
         "base": msgspec.to_builtins(base),
         "calibration": None,
         "warnings": list(base.notes),
+        "waited_s": 0.0,
         "results": [],
     }
 
@@ -145,8 +150,9 @@ def calibration(comparison: Comparison) -> str:
     return calibration_words(comparison.calibration, comparison.environment.device, comparison.timer, comparison.plan.cache)
 
 
-def _result(one: ComparedKernel) -> dict[str, Any]:
+def _result(one: ComparedKernel, case: ComparedCase | None) -> dict[str, Any]:
     finding, change = one.finding, one.verdict.change
+    limit_us = case.limit_us if case is not None else None
     return {
         "case": one.case,
         "suite": one.suite,
@@ -154,6 +160,8 @@ def _result(one: ComparedKernel) -> dict[str, Any]:
         "kernel": one.kernel,
         "role": str(one.role),
         "standing": str(one.presence),
+        "status": str(one.new_status) if one.new_status is not None else None,
+        "shape": case.shape if case is not None else "",
         "changed_files": list(one.changed_files),
         "same_code": one.same_code,
         "new_us": finite(one.new_us),
@@ -164,6 +172,8 @@ def _result(one: ComparedKernel) -> dict[str, Any]:
         "margin": finding.margin if finding else None,
         "adjusted_p": finite(one.adjusted_p),
         "confirmed_by": list(one.confirmation.estimates) if one.confirmation else [],
+        "sol": finite(limit_us / one.new_us) if limit_us is not None and one.new_us and not one.covers else None,
+        "error_over_split": finite(error_over_split(one.new_accuracy)),
         "error_growth": finite(_growth(one)),
         "verdict": str(one.verdict.kind),
         "reason": one.verdict.reason,
@@ -213,7 +223,7 @@ def _left_out(comparison: Comparison) -> dict[str, str]:
     """By reason, the kernels that were not compared for it."""
     found: dict[str, dict[str, None]] = {}
     for one in comparison.kernels:
-        if one.verdict.kind is VerdictKind.INCOMPARABLE:
+        if one.verdict.kind is VerdictKind.INCOMPARABLE and not one.absent:
             found.setdefault(one.verdict.reason, {})[one.kernel] = None
     return {reason: ", ".join(names) for reason, names in found.items()}
 
@@ -247,4 +257,5 @@ def _case_line(case: ComparedCase) -> str:
 
 
 def _of(comparison: Comparison, case: ComparedCase) -> list[ComparedKernel]:
-    return [one for one in comparison.kernels if one.case_key == case.case.key]
+    """The case's kernels, without those that one line names because they cannot run here."""
+    return [one for one in comparison.kernels if one.case_key == case.case.key and not one.absent]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
 from ..schema import CaseSummary, Result, Run, SuiteSummary, VerdictKind
 from ..stats.weighted import BEST_FUSED, best_fused
 from . import escape
 from .evidence.attached import attached_to
+from .fitting import Lines, Section, fitted, fixed, folded
 from .markdown import environment_table, evidence_markdown, markdown_table
 from .rows import outcome
 from .savings import compiled_lines, saving_of, signed
@@ -58,20 +57,6 @@ _NO_FUSED = {"fused us": "best other us"}
 """Columns of a suite without a timed fused kernel."""
 SUITE_HEADER = ("suite", "cases", "weighted speedup", "split us per step", "saved us per step", "saved")
 
-Lines = list[str]
-
-
-class _Section(msgspec.Struct):
-    """Versions of one section, the fullest first; `rank` says how late it is shortened."""
-
-    rank: int
-    versions: Sequence[Callable[[], Lines]]
-    chosen: int = 0
-
-    @property
-    def last(self) -> bool:
-        return self.chosen == len(self.versions) - 1
-
 
 def pull_request_page(run: Run, *, plot: str = "") -> str:
     """The page as GitHub-flavoured Markdown, at most `ONE_OP_LIMIT` characters for a run of one op, else `LIMIT`.
@@ -81,40 +66,26 @@ def pull_request_page(run: Run, *, plot: str = "") -> str:
     run = escape.cleaned(run)
     limit = ONE_OP_LIMIT if len({summary.case.op for summary in run.cases}) == 1 else LIMIT
     sections = list(_sections(run, plot))
-    while len(page := _page(sections)) > limit:
-        open_ones = [section for section in sections if not section.last]
-        if not open_ones:
-            return page[: limit - 40].rsplit("\n", 1)[0] + "\n\nThe HTML report holds the rest.\n"
-        min(open_ones, key=lambda section: section.rank).chosen += 1
-    return page
+    return fitted(sections, limit, cut="The HTML report holds the rest.")
 
 
-def _sections(run: Run, plot: str) -> Iterator[_Section]:
+def _sections(run: Run, plot: str) -> Iterator[Section]:
     attention = needing_attention(run)
     failed = [one for one in attention if one[0] in (VerdictKind.ERROR, VerdictKind.REGRESSION)]
     others = [one for one in attention if one not in failed]
-    yield _fixed(_head(run))
-    yield _Section(4, [_with(_notices, run, most) for most in (8, 3, 1)])
-    yield _Section(9, [_shortened(_findings, failed, most) for most in (40, 12, 4, 1)])
-    yield _Section(3, [_shortened(_open_questions, others, most) for most in (12, 3, 0)])
-    yield _Section(8, [_with(_tables, run, most) for most in (10_000, 24, 8, 4, 0)])
-    yield _Section(7, [_with(_suites, run, most) for most in (60, 12, 0)])
+    yield fixed(_head(run))
+    yield Section(4, [_with(_notices, run, most) for most in (8, 3, 1)])
+    yield Section(9, [_shortened(_findings, failed, most) for most in (40, 12, 4, 1)])
+    yield Section(3, [_shortened(_open_questions, others, most) for most in (12, 3, 0)])
+    yield Section(8, [_with(_tables, run, most) for most in (10_000, 24, 8, 4, 0)])
+    yield Section(7, [_with(_suites, run, most) for most in (60, 12, 0)])
     if plot and any(result.measurement is not None for result in run.results):
-        yield _fixed([f"![Speedup and share of the speed of light]({plot})"])
-    yield _Section(5, [_with(_notes, run, limit) for limit in (2_000, 300)])
-    yield _Section(6, [lambda: evidence_markdown(attached_to(run)), list])
-    yield _Section(2, [_with(_left_out, run, most) for most in (12, 0)])
-    yield _Section(1, [lambda: _folded("Environment and method", [*environment_table(run), "", *_method(run)]), lambda: _method(run)[-1:]])
-    yield _fixed(["To reproduce:", "", *escape.code_block(escape.one_line(run.command, 600))])
-
-
-def _page(sections: Sequence[_Section]) -> str:
-    blocks = (section.versions[section.chosen]() for section in sections)
-    return "\n\n".join("\n".join(lines).strip("\n") for lines in blocks if lines) + "\n"
-
-
-def _fixed(lines: Lines) -> _Section:
-    return _Section(99, [lambda: lines])
+        yield fixed([f"![Speedup and share of the speed of light]({plot})"])
+    yield Section(5, [_with(_notes, run, limit) for limit in (2_000, 300)])
+    yield Section(6, [lambda: evidence_markdown(attached_to(run)), list])
+    yield Section(2, [_with(_left_out, run, most) for most in (12, 0)])
+    yield Section(1, [lambda: folded("Environment and method", [*environment_table(run), "", *_method(run)]), lambda: _method(run)[-1:]])
+    yield fixed(["To reproduce:", "", *escape.code_block(escape.one_line(run.command, 600))])
 
 
 def _with(make: Callable[[Run, int], Lines], run: Run, most: int) -> Callable[[], Lines]:
@@ -175,7 +146,7 @@ def _open_questions(found: Found, most: int) -> Lines:
     ]
     title = f"{count(len(found), 'result')} undecided or incomparable"
     lines += [f"* and {len(groups) - most} more"] if lines and len(groups) > most else []
-    return _folded(title, lines) if lines else [f"* {title}"]
+    return folded(title, lines) if lines else [f"* {title}"]
 
 
 def _named(result: Result) -> str:
@@ -188,7 +159,7 @@ def _tables(run: Run, most: int) -> Lines:
     blocks: dict[str, list[tuple[CaseSummary, list[Result]]]] = {}
     for summary, results in cases_with_results(run):
         blocks.setdefault(summary.case.suite, []).append((summary, results))
-    folded = len(run.cases) > MOST_OPEN_CASES
+    closed = len(run.cases) > MOST_OPEN_CASES
     lines: Lines = []
     for name, cases in blocks.items():
         fused = any(best_fused(rows) is not None for _, rows in cases)
@@ -196,7 +167,7 @@ def _tables(run: Run, most: int) -> Lines:
         table = markdown_table(header, [_row(summary, rows) for summary, rows in cases[:most]], right_from=2) if most else []
         table += [f"| {count(len(cases) - most, 'case')} more in the HTML report |{' |' * 8}"] if 0 < most < len(cases) else []
         title = f"{escape.markdown(name)}: {count(len(cases), 'case')}{_weighted(suites.get(name))}{_tally(cases)}"
-        lines += [*_folded(title, table), ""] if folded else [f"## {title}", "", *table, ""]
+        lines += [*folded(title, table), ""] if closed else [f"## {title}", "", *table, ""]
     return [*lines, f"{ERROR_MEANING}." if lines else ""]
 
 
@@ -268,7 +239,7 @@ def _left_out(run: Run, most: int) -> Lines:
         for one in listed[:most]
     ]
     lines += [f"* and {len(listed) - most} more"] if most and len(listed) > most else []
-    return _folded("Kernels without a time", lines) if lines else []
+    return folded("Kernels without a time", lines) if lines else []
 
 
 def _method(run: Run) -> Lines:
@@ -280,7 +251,3 @@ def _method(run: Run) -> Lines:
         calibration_line(run),
     ]
     return [f"* {escape.markdown(line)}" for line in lines]
-
-
-def _folded(title: str, lines: Lines) -> Lines:
-    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"]

@@ -19,8 +19,7 @@ from ..schema import (
     VisibleEffect,
 )
 from ..verdict.call_classes import durations
-from .escape import one_line
-from .wording import count, has_limits, short_kernel
+from .wording import absent_words, count, has_limits, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
@@ -162,12 +161,7 @@ def needing_attention(run: Run) -> list[tuple[VerdictKind, Result]]:
 
 def absent_line(run: Run) -> str:
     """One line that names the kernels which cannot run here, with the reasons; empty if all can."""
-    absent = [result for result in run.results if result.status is Status.NOT_RUNNABLE]
-    reasons: dict[str, dict[str, None]] = {}
-    for result in absent:
-        reasons.setdefault(one_line(result.reason or "no reason recorded", 160), {})[short_kernel(result.kernel)] = None
-    named = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return f"not runnable here ({count(len(absent), 'kernel-case pair')}): {named}" if absent else ""
+    return absent_words((result.kernel, result.reason) for result in run.results if result.status is Status.NOT_RUNNABLE)
 
 
 _TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)

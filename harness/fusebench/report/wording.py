@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -101,12 +101,39 @@ def error_ratio(accuracy: Accuracy | None) -> str:
     """
     if accuracy is None:
         return DASH
-    pairs = [(one.rms, one.split_rms) for one in accuracy.outputs] or [(accuracy.rms_error, accuracy.split_rms_error)]
-    own, split = max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] > _ERROR_EPSILON else math.inf if pair[0] else 0.0)
+    own, split = _worst_error(accuracy)
     return f"{own / split:.2f}x" if split > _ERROR_EPSILON else f"{own:.1e}" if own else "0"
 
 
+def error_over_split(accuracy: Accuracy | None) -> float | None:
+    """The figure that `error_ratio` writes; None without accuracy, and beside an exact split chain."""
+    if accuracy is None:
+        return None
+    own, split = _worst_error(accuracy)
+    return own / split if split > _ERROR_EPSILON else None
+
+
+def _worst_error(accuracy: Accuracy) -> tuple[float, float]:
+    """RMS error of the worst output and the split chain's."""
+    pairs = [(one.rms, one.split_rms) for one in accuracy.outputs] or [(accuracy.rms_error, accuracy.split_rms_error)]
+    return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] > _ERROR_EPSILON else math.inf if pair[0] else 0.0)
+
+
 ERROR_MEANING = "error: RMS error against float64 as a multiple of the split chain's, every output channel scaled to RMS 1; worst output"
+
+
+def absent_words(pairs: Iterable[tuple[str, str]]) -> str:
+    """One line that names the kernels which cannot run here, with the reasons; empty for none.
+
+    Args:
+        pairs: kernel and reason, for each case.
+    """
+    listed = list(pairs)
+    reasons: dict[str, dict[str, None]] = {}
+    for kernel, reason in listed:
+        reasons.setdefault(one_line(reason or "no reason recorded", 160), {})[short_kernel(kernel)] = None
+    named = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return f"not runnable here ({count(len(listed), 'kernel-case pair')}): {named}" if listed else ""
 
 
 def status_text(status: Status) -> str:

@@ -26,6 +26,7 @@ from .records import (
     Spending,
     SuiteSummary,
     VisibleEffect,
+    limit_of,
 )
 from .results import (
     CHANGES,
@@ -93,5 +94,6 @@ __all__ = [
     "Verdict",
     "VerdictKind",
     "VisibleEffect",
+    "limit_of",
     "worst_exit_code",
 ]

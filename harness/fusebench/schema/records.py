@@ -43,6 +43,13 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
         return yardstick_us if yardstick_us >= FLOOR_BELOW_US else min(yardstick_us, self.time_us)
 
 
+def limit_of(stream_shape: str, stream_us: Estimate | None, copy_us: Estimate | None, floor: Floor | None) -> float | None:
+    """A case's limit in microseconds, from the fields of `CaseSummary` (see `CaseSummary.limit_us`)."""
+    if stream_shape and stream_us is not None:
+        return stream_us.value if floor is None else floor.limit_us(stream_us.value)
+    return min((one.value for one in (copy_us, stream_us) if one is not None), default=None)
+
+
 class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A case with what the run measured for the case itself."""
 
@@ -82,9 +89,7 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
 
         Records without `stream_shape` take the faster of both yardsticks. None if no yardstick was timed.
         """
-        if self.stream_shape and self.stream_us is not None:
-            return self.stream_us.value if self.floor is None else self.floor.limit_us(self.stream_us.value)
-        return min((one.value for one in (self.copy_us, self.stream_us) if one is not None), default=None)
+        return limit_of(self.stream_shape, self.stream_us, self.copy_us, self.floor)
 
 
 class SuiteSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,11 +19,13 @@ from ..schema import (
     Environment,
     Estimate,
     Finding,
+    Floor,
     Role,
     SamplingPlan,
     Spending,
     Status,
     Verdict,
+    limit_of,
 )
 from ..stats.sequential import Plan
 
@@ -63,6 +65,8 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True):
     stream_us: Estimate | None = None
     """The streaming yardstick, as in `CaseSummary`."""
     stream_shape: str = ""
+    floor: Floor | None = None
+    """The floor of a cold call, as in `CaseSummary`; None in older records."""
     control: str = ""
     """The kernel that the control arm is a second copy of."""
     control_ratio: Estimate | None = None
@@ -72,6 +76,11 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of timed rounds, without confirmation."""
     repeated_rounds: int = 0
     """Rounds timed again because the device waited for the host within a call."""
+
+    @property
+    def limit_us(self) -> float | None:
+        """The time that the share of SOL is taken of, as `CaseSummary.limit_us`."""
+        return limit_of(self.stream_shape, self.stream_us, self.copy_us, self.floor)
 
 
 class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +92,8 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     role: Role
     presence: RevisionPresence = msgspec.field(name="standing")
+    covers: str = ""
+    """The part of the op that the kernel computes; empty for the whole op, and in older records."""
     changed_files: tuple[str, ...] = ()
     """Differing source files of the kernel, by path within the kernels folder; empty for identical sources."""
     changed_data: tuple[str, ...] = ()
@@ -92,7 +103,7 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     same_code: bool | None = None
     """Whether both revisions launch the same machine code; None if unknown."""
     new_status: Status | None = None
-    """Outcome of the head's kernel; None if it was not run."""
+    """Outcome of the head's kernel; `not_runnable` or `unsupported` where neither revision can run it here. None if it was not run."""
     old_status: Status | None = None
     reason: str = ""
     """Why its times were not compared."""
@@ -110,6 +121,11 @@ class ComparedKernel(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     attachments: tuple[Attachment, ...] = ()
     """Evidence about a regression; empty without evidence, and in older records."""
+
+    @property
+    def absent(self) -> bool:
+        """Whether it cannot run on this machine in either revision, as a peer whose package is not installed."""
+        return self.new_status is Status.NOT_RUNNABLE
 
     @property
     def case_key(self) -> str:
@@ -139,6 +155,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     calibration: CalibrationNote | None = None
     """Calibration of the comparison's device; None for a device without calibration."""
     spending: Spending | None = None
+    waited_s: float = 0.0
+    """Seconds until the device was free and idle, before anything was measured; 0 in older records."""
     warnings: list[str] = []
     complete: bool = True
     exit_code: int = 0

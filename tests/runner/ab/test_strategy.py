@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fusebench.report.ab import ab_lines
 from fusebench.runner.ab.strategy import default_looks
 from fusebench.runner.workers.protocol import CompareTask
-from fusebench.schema import Case, ExitCode, VerdictKind
+from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import RevisionPresence
 from helpers import comparison_bench
@@ -253,3 +254,22 @@ def test_a_budget_that_ends_leaves_the_rest_undecided(bench: Bench, case: Case) 
 def test_on_a_cpu_only_a_change_of_a_tenth_counts() -> None:
     assert default_looks("cuda") == Plan()
     assert default_looks("cpu").margin == 0.10
+
+
+def test_a_peer_that_is_not_installed_is_absent_and_counted_nowhere(bench: Bench, case: Case) -> None:
+    """Planted defect: without the status, every case of it is a line of its own in logs and comments."""
+    for side in ("new", "old"):
+        file = bench.folder / side / "scale" / "peer.py"
+        bench.write(side, "peer", "x.mul_(factor)")
+        text = file.read_text()
+        file.write_text(text.replace('role="fused"', 'role="peer", requires=("no_such_module",), install="no-such"'))
+        assert file.read_text() != text
+    bench.options = {"kernel": "*[ar]@1"}
+    comparison = bench.run(case)
+    peer = only(comparison, "scale/peer@1")
+    assert (peer.absent, peer.new_status, peer.reason) == (True, Status.NOT_RUNNABLE, "not installed: no_such_module (pip install no-such)")
+    assert [one.kernel for one in comparison.kernels if not one.absent] == [A]
+    assert ("result", "scale/peer@1", Status.NOT_RUNNABLE) in bench.reporter.said, "which logs name in one line"
+    assert ab_lines(comparison)[0][0] == "1 pass"
+    told = [line for line, _ in ab_lines(comparison) if "no_such_module" in line]
+    assert told == ["not runnable here (1 kernel-case pair): peer@1: not installed: no_such_module (pip install no-such)"]

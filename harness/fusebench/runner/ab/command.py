@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -79,7 +80,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         if not request.options.time_identical and not broken and root_differences(collection.roots, roots).none:
             return IdenticalSource(base=base)
         # The device is held while it measures: compiling evidence needs none, and counters take it again.
+        asked = time.monotonic()
         with hold(device, reporter, wait_s=request.wait_s) as warnings:
+            waited_s = time.monotonic() - asked
             revisions = Revisions(collection, load_collection(roots, entry_points=False))
             with WorkerPool(
                 device, collection.roots, request.silence_s, base_roots=roots, ops=ops_of(request.cases), timer=request.timer
@@ -89,7 +92,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                 engine = Engine(strategy, request.budget_s)
                 interruption = attempt(engine, request.cases, warnings)
         record, interruption = _recorded(engine, strategy, interruption)
-        record = msgspec.structs.replace(record, calibration=note)
+        record = msgspec.structs.replace(record, calibration=note, waited_s=waited_s)
         if interruption is None and request.evidence is not None:
             measured = MeasuredKernels(collection, device, request.plan.cache, request.silence_s)
             providers = providers_between(measured, roots, name_of(base), request.evidence)

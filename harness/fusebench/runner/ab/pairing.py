@@ -141,6 +141,7 @@ def case_figures(unit: CaseKernels, measured: Measured, plan: SamplingPlan, cont
         copy_us=_microseconds(time_estimate(replicates[COPY], plan.trim)),
         stream_us=_microseconds(time_estimate(replicates[STREAM], plan.trim)),
         stream_shape=measured.stream_shape,
+        floor=measured.floor,
         control=control,
         control_ratio=ratio_estimate(replicates[control], replicates[CONTROL], plan.trim),
         replicates=len(replicates[STREAM]),

@@ -151,6 +151,7 @@ LOST = "does not run here"
 def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> ComparedKernel:
     """A kernel before it is run; `undecided` says why it will not be, if so."""
     lost = pair.reason if pair.reason.startswith(LOST) else ""
+    declined = next((one.status for one in unit.declined if one.kernel == pair.kernel and one.reason == pair.reason), None)
     verdict = Verdict(kind=VerdictKind.UNDECIDED, reason=undecided or lost) if undecided or lost else PENDING
     return ComparedKernel(
         case=unit.case.name,
@@ -159,9 +160,11 @@ def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> Compa
         kernel=pair.kernel,
         role=pair.any_kernel.role,
         presence=pair.presence,
+        covers=pair.any_kernel.covers,
         changed_files=pair.changed,
         changed_data=pair.changed_data,
         same_root=pair.same_root,
+        new_status=declined,
         reason=undecided or pair.reason,
         verdict=verdict,
     )
