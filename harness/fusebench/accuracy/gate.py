@@ -195,9 +195,11 @@ class _Check:
                 break
             reason = self._extend(pool, magnitude, factor * draws) or pool.judge()
         if reason and pool.may_be_luck():
-            # More draws cannot lower an unlucky maximum, so a remaining failure must appear again on as many draws of its own.
+            # More draws cannot lower an unlucky maximum, so a remaining failure must appear again on as many draws of its own, with special
+            # values where the first ones had them: a fault may lie in these alone.
             again = Pool(self.names, self.contract)
-            reason = self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
+            hard = self._draw_unit(again) if magnitude == 1.0 else ""
+            reason = hard or self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
         return reason
 
     def _outputs(self) -> tuple[OutputError, ...]:

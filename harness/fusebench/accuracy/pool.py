@@ -12,8 +12,10 @@ from .metrics import ErrorMetrics, merge
 from .one_draw import OutputErrors
 
 _CONFIRM_BELOW = 1 << 20
-"""Elements of a draw below which a broken error bound needs more draws: the maximum over a few thousand elements rests on a handful of
-large ones, and their luck is not the kernel's fault."""
+"""Elements of a draw below which any broken error bound needs more draws: errors of a few thousand elements rest on a handful of large
+ones, and their luck is not the kernel's fault.  From here on only maxima do.  Of 78 checks of three right float32 kernels on 4.6 million
+elements, five failed by the maximum of one draw, at most 1.4 times its bound; three of them shared a draw whose split chain erred less than
+usual."""
 
 _GROSS = 4.0
 """Multiple of the bound that no luck explains: it fails at once."""
@@ -44,11 +46,14 @@ class Pool:
 
     def judge(self) -> str:
         """How the first failing output breaks the contract, or an empty string.  Bits are compared draw by draw, not here."""
+        return self._judge(maxima=True)
+
+    def _judge(self, *, maxima: bool) -> str:
         if not isinstance(self._contract, Close):
             return ""
         for name in self.kernel:
             kernel, split = self.merged(name)
-            if reason := judge_close(kernel, split, self._contract.factor, floor_ulps(self._dtypes[name])):
+            if reason := judge_close(kernel, split, self._contract.factor, floor_ulps(self._dtypes[name]), maxima=maxima):
                 return f"output {name!r}: {reason}"
         return ""
 
@@ -59,9 +64,11 @@ class Pool:
         return max(bound.use for bound in bounds(kernel, split, factor, floor_ulps(self._dtypes[name])))
 
     def may_be_luck(self) -> bool:
-        """Whether draws are so small, and errors so near to their bounds, that more draws may reverse the judgement."""
+        """Whether more draws may reverse the judgement: errors near their bounds, any of small draws and maxima of large ones."""
         elements = max(part.elements for parts in self.kernel.values() for part in parts)
-        return elements < _CONFIRM_BELOW and max(self.use_of_bound(name) for name in self.kernel) < _GROSS
+        if max(self.use_of_bound(name) for name in self.kernel) >= _GROSS:
+            return False
+        return elements < _CONFIRM_BELOW or not self._judge(maxima=False)
 
     def draws_for_bias(self) -> int:
         """Draws that fill `BIAS_ELEMENTS` and `BIAS_ROWS` for every output, by the fullest draw so far."""
