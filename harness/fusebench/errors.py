@@ -87,6 +87,10 @@ class RunRecordError(UsageError):
     """A run folder that cannot be read: missing, truncated, or of another schema version."""
 
 
+class RecordNotWrittenError(UsageError):
+    """A record that cannot be written, because the disk is full or the folder takes no file; says what is kept, and where."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is close."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)

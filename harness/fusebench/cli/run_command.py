@@ -202,7 +202,7 @@ def _stopped(resume: str) -> Run:
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
-    found = read_run(find_run(resume, find_project()))
+    found = read_run(find_run(resume, find_project(), wait=True))
     require_incomplete(found)
     return found
 
@@ -246,7 +246,10 @@ def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True) -> No
     from .shared.output import console, print_json, remark
 
     if outcome.folder is not None:
-        write_views(outcome.record, outcome.folder)
+        try:
+            write_views(outcome.record, outcome.folder)
+        except OSError as error:  # a full disk; the record itself is whole
+            remark("warning", f"{outcome.folder}: the report could not be written: {error.strerror or error}; `fusebench report` makes it")
     if outcome.interruption is not None:
         say_what_is_kept(outcome)
         if outcome.folder is not None and not outcome.record.complete and resumable:

@@ -88,7 +88,7 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
             f"the lock of {device} cannot be taken: {error}; make {path.parent} writable, or set FUSEBENCH_LOCK_DIR to a folder that is"
         ) from error
     try:
-        _write_note(note)
+        write_note(note)
         yield
     finally:
         note.unlink(missing_ok=True)
@@ -108,14 +108,17 @@ def describe_holder(note: Path) -> str:
     holder = read_holder(note)
     if holder is None:
         return "its holder left no note"
-    if holder.host == platform.node() and not _still_runs(holder):
+    if holder.host == platform.node() and not is_alive(holder):
         return f"not by the one that its note names ({holder}), which has ended"
     return str(holder)
 
 
-def _still_runs(holder: Holder) -> bool:
+def is_alive(holder: Holder) -> bool:
+    """Whether the process still runs; False for one of another host, about which only the lock itself tells."""
     import psutil
 
+    if holder.host != platform.node():
+        return False
     try:
         # Start times are exact to a clock tick; a reused pid started at least seconds later.
         return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1.0
@@ -125,7 +128,8 @@ def _still_runs(holder: Holder) -> bool:
         return True
 
 
-def _write_note(note: Path) -> None:
+def write_note(note: Path) -> None:
+    """Write the note that names this process as the holder."""
     import psutil
 
     holder = Holder(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,21 @@ def attempt(engine: Engine[Any, Any, Any, Any], items: Sequence[Any], warnings: 
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it is raised again
         return error
     return None
+
+
+@contextmanager
+def signals_held() -> Iterator[list[int]]:
+    """Hold Ctrl-C and SIGTERM back for the body, which writes what must not be lost; yields the signals that came meanwhile."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # no signal arrives in another thread
+        yield received
+        return
+    before = {number: signal.signal(number, lambda found, _: received.append(found)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ended_by(record: R, interruption: Interruption) -> R:

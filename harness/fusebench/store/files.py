@@ -63,3 +63,12 @@ def write_file(path: Path, content: bytes) -> None:
         making.replace(path)
     finally:
         making.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in `folder` to the disk, so that a file renamed into it is there after a power failure too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

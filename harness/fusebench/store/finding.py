@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..config import Project
 from ..errors import RunRecordError, UnknownNameError
+from .journal import SUFFIX, recover, recover_runs
 from .run_folder import RUN_FILE
 
 LATEST = "latest"
@@ -19,28 +20,42 @@ def runs_folder(project: Project) -> Path:
     return project.results / "runs"
 
 
-def find_run(text: str, project: Project, *, records: Sequence[str] = (RUN_FILE,), made_by: str = "fusebench run") -> Path:
+def find_run(
+    text: str, project: Project, *, records: Sequence[str] = (RUN_FILE,), made_by: str = "fusebench run", wait: bool = False
+) -> Path:
     """The run folder that `text` names.
 
     A path wins (the folder, or the record in it); then `latest`; then a run id, a folder name, or a prefix of one that
-    only one run under results/runs has.
+    only one run under results/runs has. The folder of a run that was killed is made from its journal first.
 
     Args:
         records: names of record files; a folder that holds one of them is a candidate.
         made_by: the command that makes such folders, for messages.
+        wait: whether `latest` may be a run in progress, which is then refused; it is passed over otherwise.
 
     Raises:
-        RunRecordError: there are no runs, or the prefix fits several.
+        RunRecordError: there are no runs, the prefix fits several, or the run is still in progress.
         UnknownNameError: nothing answers to `text`; the nearest id is suggested.
     """
     path = Path(text).expanduser()
     if path.name in records and path.is_file():
         return path.parent
+    journal = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
+    if len(path.parts) > 1 and journal.is_dir():
+        return recover(journal)
+    if path.name.endswith(SUFFIX) and (finished := path.with_name(path.name.removesuffix(SUFFIX))).is_dir():
+        return finished  # its journal was turned into a run folder since
     if path.is_dir() or len(path.parts) > 1 or path.is_absolute():
         return path
     parent = runs_folder(project)
+    left = recover_runs(parent)
     there = sorted(parent.iterdir()) if parent.is_dir() else []
     folders = [folder for folder in there if any((folder / name).is_file() for name in records)]
+    newest = folders[-1].name if folders else ""
+    for journal, error in left.items():
+        name = journal.name.removesuffix(SUFFIX)
+        if (wait and text == LATEST and name > newest) or name.startswith(text) or name.partition("_")[2].startswith(text):
+            raise error
     if not folders:
         raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `{made_by}`, or give a run folder's path")
     if text == LATEST:

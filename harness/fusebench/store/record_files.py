@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import RunRecordError
-from .files import folder_in_making
+from .files import folder_in_making, sync_folder
 
 T = TypeVar("T")
 
@@ -28,7 +28,9 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
     with folder_in_making(folder) as making:
         yield making
         try:
+            sync_folder(making)
             making.rename(folder)
+            sync_folder(folder.parent)
         except OSError as error:
             raise RunRecordError(f"{folder}: the finished {what} could not be moved there: {error.strerror or error}") from error
 

@@ -132,11 +132,14 @@ def read_samples(folder: Path) -> pandas.DataFrame:
     Raises:
         RunRecordError: the file is missing, truncated, garbled, or lacks a column.
     """
+    file = folder / SAMPLES_FILE
+    return _frame(_read_bytes(file), file)
+
+
+def _frame(content: bytes, file: Path) -> pandas.DataFrame:
     import pyarrow
     import pyarrow.parquet
 
-    file = folder / SAMPLES_FILE
-    content = _read_bytes(file)
     try:
         table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
     except (pyarrow.ArrowException, OSError) as error:
@@ -157,13 +160,30 @@ def sample_values(folder: Path) -> list[Sample]:
     Raises:
         RunRecordError: as `read_samples`.
     """
-    frame = read_samples(folder)
+    return _values(read_samples(folder))
+
+
+def _values(frame: pandas.DataFrame) -> list[Sample]:
     columns = [frame[name].tolist() for name in Sample.__struct_fields__]
     return [Sample(**dict(zip(Sample.__struct_fields__, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
-    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call.
+    """Write the raw samples of the run `run_id` as a Parquet file, one row per timed call."""
+    write_file(file, encode_samples(run_id, samples))
+
+
+def decode_samples(content: bytes, where: Path) -> list[Sample]:
+    """The inverse of `encode_samples`; `where` names the file, for messages.
+
+    Raises:
+        RunRecordError: as `read_samples`.
+    """
+    return _values(_frame(content, where))
+
+
+def encode_samples(run_id: str, samples: Sequence[Sample]) -> bytes:
+    """The raw samples of the run `run_id` as the content of a Parquet file, one row per timed call.
 
     Rows are sorted by case (in the order of measurement), arm, process, replicate and round: a nightly is 12 % smaller that way.
     """
@@ -180,7 +200,10 @@ def write_samples(file: Path, run_id: str, samples: Sequence[Sample]) -> None:
         metadata={"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run_id},
     )
     columns = {name: [getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__}
-    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), file, compression="zstd")
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def record_file(folder: Path) -> Path:

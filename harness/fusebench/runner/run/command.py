@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ...config import Project
+from ...errors import RecordNotWrittenError, RunRecordError
 from ...registry import Collection
 from ...schema import Case, Run, SamplingPlan
 from ...store.calibration_note import load_note
 from ...store.files import require_writable
 from ...store.finding import find_run, runs_folder
-from ...store.run_folder import read_run, sample_values, write_run
+from ...store.journal import Journal, write_whole
+from ...store.run_folder import read_run, sample_values
 from ...verdict.compare_to_baseline import with_verdicts
 from ...verdict.margin_rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline
@@ -21,7 +24,7 @@ from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_of_run
 from ..evidence.regressions import any_regressed, explained_run
-from ..session import MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
+from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
 from .resuming import Resumed
 from .strategy import RunOptions, RunStrategy
@@ -49,7 +52,10 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
 def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     """Check and measure every case, remeasure suspects, judge, and write the run. An interrupted run is written with its finished cases.
 
+    Each finished case is in a journal on disk before the next begins. The journal stays where the record cannot be written.
+
     Raises:
+        RecordNotWrittenError: nothing can be written at the start.
         UsageError: the run to resume is complete or unknown, or the folder takes no run.
         RunRecordError: the stored baseline or calibration cannot be read, or holds impossible figures.
         DeviceUnfitError: the device is locked or busy.
@@ -59,39 +65,67 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     if request.resume is not None:
         stopped = find_run(request.resume, project)
         options = msgspec.structs.replace(options, resumed=Resumed(read_run(stopped), sample_values(stopped)))
-    parent = request.out if request.out is not None else runs_folder(project)
-    require_writable(parent, instead="name another with --out DIR")
+    journal = Journal(request.out if request.out is not None else runs_folder(project))
+    require_writable(journal.parent, instead="name another with --out DIR")
     # Unreadable records are found before any measurement, which could otherwise not be judged and kept.
     note, baseline = load_note(project.results, device.name), load_valid_baseline(project.results, device.name)
-    roots = request.collection.roots
-    with (
-        hold(device, reporter, wait_s=request.wait_s) as warnings,
-        WorkerPool(device, roots, request.silence_s, ops=ops_of(request.cases), timer=request.timer) as pool,
-    ):
-        spent = options.resumed.run.spending if options.resumed is not None else None
-        context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
-        # A budget is for the first cases; and a run that is resumed has compiled most of its kernels.
-        ahead = device.kind == "cuda" and request.budget_s is None and request.resume is None
-        strategy = RunStrategy(
-            context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm, ahead=ahead
-        )
-        engine = Engine(strategy, request.budget_s)
-        interruption = attempt(engine, request.cases, warnings)
-    record = engine.record()
-    if interruption is None:
-        try:
+    engine: Engine[Any, Any, Any, Run] | None = None
+    judged: Run | None = None
+    try:
+        with (
+            hold(device, reporter, wait_s=request.wait_s) as warnings,
+            WorkerPool(device, request.collection.roots, request.silence_s, ops=ops_of(request.cases), timer=request.timer) as pool,
+        ):
+            spent = options.resumed.run.spending if options.resumed is not None else None
+            context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
+            # A budget is for the first cases; and a run that is resumed has compiled most of its kernels.
+            ahead = device.kind == "cuda" and request.budget_s is None and request.resume is None
+            strategy = RunStrategy(
+                context,
+                request.collection,
+                options,
+                rule=request.rule,
+                baseline=baseline,
+                confirm=request.confirm,
+                ahead=ahead,
+                journal=journal,
+            )
+            engine = Engine(strategy, request.budget_s)
+            interruption = attempt(engine, request.cases, warnings)
+        if interruption is None:
+            record = engine.record()
             judged = with_verdicts(msgspec.structs.replace(record, calibration=note), strategy.judge(record))
             if request.evidence is not None and baseline is not None and any_regressed(judged):
                 measured = MeasuredKernels(request.collection, device, request.plan.cache, request.silence_s)
                 judged = explained_run(judged, providers_of_run(project, measured, baseline, request.evidence))
-            return Outcome(record=judged, folder=write_run(parent, judged, engine.samples))
-        except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept without verdicts before it is raised again
-            interruption = error
-    record = ended_by(record, interruption)
-    folder = write_run(parent, record, engine.samples) if engine.begun else None
+    except (KeyboardInterrupt, Exception) as error:  # kept without verdicts before it is raised again
+        if engine is None:
+            raise
+        interruption, judged = error, None
+    return _kept(engine, journal, judged, interruption)
+
+
+def _kept(engine: Engine[Any, Any, Any, Run], journal: Journal, judged: Run | None, interruption: Interruption | None) -> Outcome[Run]:
+    """The outcome, after its record is written in place of the journal. A second Ctrl-C waits for the end of this."""
+    with signals_held() as received:
+        record = judged if judged is not None else engine.record()
+        if interruption is not None:
+            record = ended_by(record, interruption)
+        folder = None
+        if engine.begun:
+            try:
+                folder = write_whole(journal.parent, record, engine.samples)
+            except (OSError, RunRecordError) as error:
+                journal.close()
+                return Outcome(record=record, interruption=RecordNotWrittenError(journal.not_written(error)))
+        journal.remove()
+    if received and interruption is None:
+        interruption = KeyboardInterrupt()
     return Outcome(
         record=record,
         folder=folder,
         interruption=interruption,
-        kept=f"what was measured is kept, {'without verdicts' if record.complete else 'marked incomplete'}",
+        kept=f"what was measured is kept, {'without verdicts' if record.complete else 'marked incomplete'}"
+        if judged is None
+        else "the whole record is kept",
     )

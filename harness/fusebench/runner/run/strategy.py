@@ -23,6 +23,8 @@ from ...schema import (
     Status,
 )
 from ...stats.weighted import suite_summaries
+from ...store.journal import Journal
+from ...store.run_folder import WARM_UP
 from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
 from ..case_kernels import CaseKernels, case_kernels, result_for, split_reference, work_of
@@ -81,9 +83,11 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         baseline: Run | None = None,
         confirm: bool = True,
         ahead: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         """
         Args:
+            journal: takes every finished case before the next one begins; None keeps them in memory alone.
             baseline: the stored baseline, which is valid; None if there is none.
             confirm: whether suspects are remeasured.
             ahead: whether several processes compile the kernels of all cases before the first check.
@@ -94,7 +98,9 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         self._judgement: RunJudgement | None = None
         self._results: list[Result] = []
         self._cases: list[CaseSummary] = []
-        self._samples: list[Sample] = []
+        self._samples: dict[str, list[Sample]] = {}
+        """By case."""
+        self._id, self._journal = secrets.token_hex(4), journal
         self._units: dict[str, CaseKernels] = {}
         self._exit_code = ExitCode.PASS
 
@@ -104,7 +110,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
 
     @property
     def samples(self) -> list[Sample]:
-        return self._samples
+        return [sample for one in self._samples.values() for sample in one]
 
     def prepare(self, items: Sequence[Case]) -> int:
         """A kernel file that cannot be loaded is a kernel that failed, where its op is being run.
@@ -123,6 +129,9 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         for unit in units:
             split_reference(self.collection, unit.op)
         self._units = {unit.case.key: unit for unit in units}
+        if self._journal is not None:
+            every = [self._info(kernel) for kernel in self.collection.kernels.values()]
+            self._journal.begin(msgspec.structs.replace(self.record(complete=False), kernels=every))
         if self._ahead:
             self._compile(units)
         return units
@@ -145,19 +154,22 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         summary, results, samples = found
         self.context.timer, self.context.timer_fallback = resumed.run.timer, resumed.run.timer_fallback
         self._cases.append(summary)
-        self._samples += samples
+        self._samples[summary.case.key] = samples
         self._add(results)
+        self._to_journal(summary.case.key)
         return True
 
     def repeat(self, unit: CaseKernels, earlier: CaseKernels) -> None:
         summary, results = self._known(earlier.case.key)
         self._cases.append(_copied(summary, unit.case))
         self._add([renamed(result, unit.case) for result in results])
+        self._to_journal(unit.case.key)
 
     def skip(self, unit: CaseKernels, reason: str) -> None:
         self._cases.append(untimed_summary(unit))
         self._add(unit.declined)
         self._add([result_for(unit.case, unit.shape, kernel, Status.NOT_MEASURED, reason) for kernel in unit.runnable])
+        self._to_journal(unit.case.key)
 
     def work_on(self, unit: CaseKernels, number: int) -> CaseMeasurement:
         # Every case chooses its timer anew: where the default one fails on one case, it may do for the next.
@@ -171,6 +183,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         self._cases += [work.summary] if work.summary is not None else []
         self._results += work.results
         assert work.summary is not None or not finished, "a case that is over has a summary"
+        if finished:
+            self._to_journal(unit.case.key)
 
     def finish(self, budget: Budget) -> None:
         """Remeasure the first suspects in fresh processes, as far as the budget reaches."""
@@ -215,14 +229,31 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         # Samples only together with the figures that are of them: an interruption keeps neither.
         self._keep_samples(suspect.case, work.replies, first=1)
         self._replace(suspect.case, work.summary, work.results)
+        for one in self._cases:
+            if suspect.case in (one.case.key, one.same_as):
+                self._to_journal(one.case.key)
+
+    def _to_journal(self, key: str) -> None:
+        """Have the finished case `key` on disk before anything else is measured."""
+        if self._journal is None:
+            return
+        summary, results = self._known(key)
+        record = self._record([summary], results, complete=False)
+        state = dict(record.environment.state)
+        state[WARM_UP] = {place: found for place, found in state[WARM_UP].items() if place == key or place.startswith(f"{key} in process ")}
+        environment = msgspec.structs.replace(record.environment, state=state)
+        self._journal.add(msgspec.structs.replace(record, environment=environment), self._samples.get(key, []))
 
     def record(self, *, complete: bool) -> Run:
+        return self._record(self._cases, self._results, complete=complete)
+
+    def _record(self, cases: Sequence[CaseSummary], results: Sequence[Result], *, complete: bool) -> Run:
         context, options = self.context, self.options
-        kernels = {result.kernel for result in self._results}
+        kernels = {result.kernel for result in results}
         resumed = options.resumed
         return Run(
             schema_version=SCHEMA_VERSION,
-            id=secrets.token_hex(4),
+            id=self._id,
             created=context.created_text,
             command=options.command,
             timer=context.timer,
@@ -233,10 +264,10 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             selected_op=options.op,
             selected_cases=options.case,
             selected_kernels=options.kernel,
-            suites=suite_summaries(self._cases, self._results),
-            cases=list(self._cases),
+            suites=suite_summaries(cases, results),
+            cases=list(cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
-            results=list(self._results),
+            results=list(results),
             spending=context.phases.spending(),
             resumed_from=[*resumed.run.resumed_from, resumed.run.id] if resumed is not None else [],
             warnings=context.distinct_warnings,
@@ -259,7 +290,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         """Keep the measurements of a case by processes numbered from `first` on."""
         for number, reply in enumerate(replies, start=first):
             self.context.warm_up[f"{key} in process {number + 1}" if number else key] = reply.warm_up
-            self._samples += reply.samples
+            self._samples.setdefault(key, []).extend(reply.samples)
 
     def _replace(self, key: str, summary: CaseSummary | None, results: Sequence[Result]) -> None:
         """Replace the results of a case and of its repetitions, and its summary unless that is None."""

@@ -12,6 +12,7 @@ from ...errors import RunRecordError, UsageError
 from ...schema import Run
 from ...store.finding import COMPARISON_FILE, runs_folder
 from ...store.history_file import HISTORY_SUFFIX, KeptRun, keep_run, read_history_file, write_history
+from ...store.journal import StillRunningError, recover_runs
 from ...store.run_folder import RUN_FILE, read_run
 from .series import Snapshot, snapshot
 
@@ -27,7 +28,7 @@ def history_folders(places: Sequence[str], project: Project) -> list[Path]:
     """The run folders and history files that `places` name, each once; without places, the folders in the project's own results/runs.
 
     A place is a run folder, a folder of run folders, a file that `fusebench history --keep` wrote, or a glob of any of these, which the
-    shell need not have expanded.  Hidden folders (runs that are being written) and the records of `fusebench ab` are passed over.
+    shell need not have expanded.  Runs in progress, hidden folders and the records of `fusebench ab` are passed over.
 
     Raises:
         UsageError: a place that does not exist, or a glob that fits nothing.
@@ -97,5 +98,6 @@ def _runs_in(parent: Path) -> list[Path]:
     """Every folder that is or was meant to be a run's: without a record it is named when it is read."""
     if not parent.is_dir():
         return []
-    folders = sorted(one for one in parent.iterdir() if one.is_dir() and not one.name.startswith("."))
+    running = [journal for journal, error in recover_runs(parent).items() if isinstance(error, StillRunningError)]
+    folders = sorted(one for one in parent.iterdir() if one.is_dir() and not one.name.startswith(".") and one not in running)
     return [one for one in folders if not (one / COMPARISON_FILE).exists()]
