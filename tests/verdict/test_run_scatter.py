@@ -11,6 +11,7 @@ import pytest
 
 from fusebench.schema import ClassScatter, Reference, RunScatter, VerdictKind
 from fusebench.store.scatter_file import load_scatter
+from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import TARGETS, MarginRule, evidence_margin
 from fusebench.verdict.run_scatter import scatter_between
 from helpers import gate_characteristics
@@ -122,3 +123,17 @@ def test_a_scatter_of_another_timer_or_device_is_not_used(synthetic: ModuleType)
 
 def of_class(scatter: RunScatter, several: bool, low_us: float) -> ClassScatter:
     return next(one for one in scatter.classes if (one.reference, one.several_launches, one.low_us) == (Reference.MACHINE, several, low_us))
+
+
+def test_a_comparison_that_is_noisier_than_the_stored_runs_widens_its_intervals_and_says_so() -> None:
+    """Every second kernel of one class is off by 3 %, up and down; its code is the same."""
+    base, head = nightlies()[5], nightlies()[6]
+    places = gate_characteristics.equal_places(head, base)
+    longest = [place for place, which in places.items() if which == (False, 3)]
+    noisy = gate_characteristics.slowed(gate_characteristics.slowed(head, 0.03, longest[::4]), -0.03, longest[2::4])
+    judged = judge_run(noisy, base, MarginRule(scatter=in_store()))
+    factors = {(one.several_launches, one.low_us): one.widening for one in judged.aa_spreads}
+    assert factors[False, 50.0] > 1.5
+    assert factors[False, 10.0] < 1.3
+    (said,) = [str(one) for one in judged.aa_spreads if (one.several_launches, one.low_us) == (False, 50.0)]
+    assert "intervals widened" in said

@@ -76,6 +76,7 @@ def spread_row(spread: Spread) -> dict[str, Any]:
         "comparisons": spread.comparisons,
         "largest": spread.largest,
         "beyond": spread.beyond,
+        "widening": spread.widening,
     }
 
 

@@ -92,7 +92,7 @@ def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
     judgements = above_noise_floor(judgements, aa_pairs, run, part)
     judgements = [msgspec.structs.replace(one, verdict=explain_advisory(one.verdict, one.role)) for one in judgements]
     unexplained = unexplained_improvements(judgements, run, part)
-    shrunken, spreads = shrinkage(run, part), spread_of(aa_pairs)
+    shrunken, spreads = shrinkage(run, part), spread_of(aa_pairs, widening)
     verdicts = _verdicts(run, {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judgements})
     return RunJudgement(
         judgements=tuple(judgements),

@@ -33,12 +33,15 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     beyond: int
     """Number of pairs that their times alone would have called a regression or an improvement."""
     several_launches: bool = False
+    widening: float = 1.0
+    """Factor by which the intervals of the class were widened, because its identical code scatters more than the stored runs did."""
 
     def __str__(self) -> str:
         beyond = f", {self.beyond} beyond the margin" if self.beyond else ""
         compared = f"{self.comparisons} comparison{'' if self.comparisons == 1 else 's'}"
         calls = class_words(self.low_us, self.high_us, self.several_launches)
-        return f"{self.largest:.2%} ({calls}: {compared}{beyond})"
+        wider = f", intervals widened {self.widening:.1f} times" if self.widening > 1.0 else ""
+        return f"{self.largest:.2%} ({calls}: {compared}{beyond}{wider})"
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -71,8 +74,11 @@ def noise_near(noise: NoiseByClass, time_us: float, launches: int) -> Noise:
     return noise.get(call_class(time_us, launches), Noise(()))
 
 
-def spread_of(aa_pairs: Sequence[AAPair]) -> list[Spread]:
-    """The noise of A/A pairs by class of calls: calls of one launch first, the shortest first."""
+def spread_of(aa_pairs: Sequence[AAPair], widening: Mapping[tuple[bool, int], float] | None = None) -> list[Spread]:
+    """The noise of A/A pairs by class of calls: calls of one launch first, the shortest first.
+
+    `widening` is of `widening_by_class`.
+    """
     edges = [0.0, *DURATION_CLASSES_US, math.inf]
     beyond: dict[tuple[bool, int], int] = defaultdict(int)
     for pair in aa_pairs:
@@ -85,6 +91,7 @@ def spread_of(aa_pairs: Sequence[AAPair]) -> list[Spread]:
             largest=noise.largest,
             beyond=beyond[several, number],
             several_launches=several,
+            widening=(widening or {}).get((several, number), 1.0),
         )
         for (several, number), noise in sorted(noise_by_class(aa_pairs).items())
     ]
