@@ -19,10 +19,12 @@ from .stats.paired import InvalidSamplesError
 
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
+        "PIL": "pillow",
         "cuda": "cuda-core",
         "filelock": "filelock",
         "fsspec": "fsspec",
         "jinja2": "jinja2",
+        "markupsafe": "markupsafe",
         "matplotlib": "matplotlib",
         "msgspec": "msgspec",
         "numpy": "numpy",
