@@ -76,12 +76,26 @@ def test_the_exit_code_says_whether_a_kernel_failed(fusebench: Fusebench, answer
 def test_the_table_lists_every_kernel_with_errors_beside_the_split_chains(fusebench: Fusebench, answers: Any) -> None:
     answers(Status.CHECKED)
     rows = fusebench("check", "--suite", "scale", "--device", "cpu").stdout.splitlines()
-    assert "rms (x split)" in rows[0]
+    assert rows[0].split("  ")[-1].strip() == "remark"
     plain = next(row for row in rows if "scale/plain@1" in row)
-    for words in ("scale:even", "checked", "close(1.5x split)", "3.00e-03 (1.50x)", "2.00e-02 (1.00x)", "50.00 %"):
+    for words in ("scale:even", "checked", "close(1.5x split)", "1.50x", "1.00x", "50.00 %"):
         assert words in plain
+    assert "e-03" not in "".join(rows), "no absolute error: the draws have several magnitudes"
+    assert any(row.startswith("error: RMS error against float64 as a multiple of the split chain's") for row in rows)
     assert any("scale/fast@2" in row and "CUDA C++ needs a GPU" in row for row in rows), "one that cannot run is listed with its reason"
     assert sum("scale/" in row for row in rows) == 2 * 3
+
+
+@pytest.mark.usefixtures("project")
+def test_a_long_remark_stands_below_the_table_once_and_no_line_is_wider_than_a_screen(fusebench: Fusebench, answers: Any) -> None:
+    """Planted defect: one long reason made every line of a piped table several hundred columns wide."""
+    answers(Status.WRONG, "output x is off by one ulp; " * 20)
+    rows = fusebench("check", "--suite", "scale", "--device", "cpu").stdout.splitlines()
+    assert max(map(len, rows)) <= 160
+    told = [row for row in rows if "wrong: output x" in row]
+    assert len(told) == 1
+    assert told[0].startswith("scale/plain@1 on even, ")
+    assert sum("see below" in row for row in rows) == sum("  wrong  " in row for row in rows) == 4, rows
 
 
 @pytest.mark.usefixtures("project")

@@ -54,6 +54,19 @@ def test_what_was_not_timed_is_listed_with_its_reason(synthetic: ModuleType) -> 
     assert "fused_triton@2 1.898x (4 of 5 cases)" in text
 
 
+@pytest.mark.parametrize("reason", ["output q is 1, not 2", "wrong: output q is 1, not 2"])
+def test_a_failed_kernel_with_a_verdict_is_told_once(synthetic: ModuleType, reason: str) -> None:
+    """Planted defect: its reason stood there as `wrong: …`, and as `error: …` from the verdict."""
+    run = synthetic.make_run(cases=("flux_1024",), status={("flux_1024", synthetic.FUSED): (Status.WRONG, "output q is 1, not 2")})
+    results = [
+        msgspec.structs.replace(one, verdict=Verdict(kind=VerdictKind.ERROR, reason=reason)) if one.kernel == synthetic.FUSED else one
+        for one in run.results
+    ]
+    text = printed(msgspec.structs.replace(run, results=results))
+    assert text.count("output q is 1") == 1
+    assert "qknorm_rope/fused_triton@2 on flux_1024: wrong: output q is 1, not 2" in text
+
+
 def test_what_the_reader_must_know_of_the_run_is_said(synthetic: ModuleType) -> None:
     run = synthetic.make_run(warnings=["clocks fell"], complete=False, timer_fallback="CUPTI is taken by another profiler")
     text = printed(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +15,11 @@ if TYPE_CHECKING:
     from ..registry import Collection
     from ..runner.workers.protocol import Progress
 
-_COLUMNS = ("case", "shape", "kernel", "status", "contract", "rms (x split)", "max (x split)", "= split", "remark")
+_COLUMNS = ("case", "shape", "kernel", "status", "contract", "error", "max error", "= split", "remark")
+_LONGEST_REMARK = 60
+"""Characters of a remark in the table; a longer one stands below it."""
+_PIPED_WIDTH = 160
+"""Columns of remarks where stdout is no terminal."""
 
 SeedOption = Annotated[
     int | None, typer.Option("--seed", help="Repeat the input draws of an earlier check (see its JSON).", show_default=False)
@@ -59,7 +65,7 @@ def check(
 
     from ..runner.case_kernels import CaseKernels, case_kernels, split_reference
     from ..runner.workers.checking import check_cases, default_jobs
-    from .shared.output import print_json, print_table
+    from .shared.output import print_json
     from .shared.progress import make_reporter
 
     selection = with_kernels(selection)
@@ -100,7 +106,7 @@ def check(
     if json:
         print_json({"device": target.name, "exit_code": int(code), "not_loaded": unloaded, "results": results})
     else:
-        print_table(_COLUMNS, map(_row, results))
+        _show(results)
     raise typer.Exit(code)
 
 
@@ -109,14 +115,39 @@ def _unloaded(collection: Collection, ops: set[str]) -> list[str]:
     return [str(problem) for problem in collection.problems if problem.op in ops]
 
 
+def _show(results: Sequence[Result]) -> None:
+    """Print the table, the meaning of its errors, and below it the remarks that are too long for a cell, each once."""
+    from ..report.escape import one_line
+    from ..report.wording import ERROR_MEANING
+    from .shared.output import console, print_table
+
+    rows, below = [], dict[str, list[str]]()
+    for result in results:
+        *cells, remark = _row(result)
+        if len(remark) > _LONGEST_REMARK:
+            below.setdefault(f"{result.status}: {remark}", []).append(f"{result.kernel} on {result.case}")
+            remark = "see below"
+        rows.append((*cells, remark))
+    print_table(_COLUMNS, rows)
+    width = min(console().width, _PIPED_WIDTH)
+    lines = [f"{ERROR_MEANING}; max error: the largest error, likewise"] if any(result.accuracy is not None for result in results) else []
+    for remark, subjects in below.items():
+        more = f" and {len(subjects) - 3} more" if len(subjects) > 3 else ""
+        lines.append(f"{one_line(', '.join(subjects[:3]) + more)}: {one_line(remark, 2000)}")
+    for line in lines:
+        typer.echo(textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
+
+
 def _row(result: Result) -> tuple[str, ...]:
+    from ..report.wording import error_ratio
+
     accuracy = result.accuracy
     figures: tuple[Any, ...] = ("", "", "", "")
     remark = result.reason
     if accuracy is not None:
         figures = (
             accuracy.contract,
-            _relative(accuracy.rms_error, accuracy.split_rms_error),
+            error_ratio(accuracy),
             _relative(accuracy.max_error, accuracy.split_max_error),
             f"{100 * accuracy.equal_to_split:.2f} %",
         )
@@ -128,4 +159,5 @@ def _row(result: Result) -> tuple[str, ...]:
 
 
 def _relative(error: float, split: float) -> str:
-    return f"{error:.2e} ({error / split:.2f}x)" if split > 0 else f"{error:.2e}"
+    """As `error_ratio` writes it."""
+    return f"{error / split:.2f}x" if split > 0 else f"{error:.1e}" if error else "0"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ..schema import Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
+from ..schema import FAILED_STATUSES, Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
 from .escape import one_line
 
 DASH = "–"
@@ -162,18 +162,19 @@ def excuses(run: Run) -> list[Excuse]:
     found: dict[tuple[str, Status, str], list[str]] = {}
     for result in run.results:
         if result.status is not Status.MEASURED:
-            reason = one_line(result.reason or (result.accuracy.reason if result.accuracy is not None else ""))
+            reason = one_line(_why_untimed(result) or (result.accuracy.reason if result.accuracy is not None else ""))
             found.setdefault((result.kernel, result.status, reason), []).append(result.case)
     listed = [Excuse(kernel, status, reason, tuple(cases)) for (kernel, status, reason), cases in found.items()]
     return sorted(listed, key=lambda excuse: _MILD.index(excuse.status) if excuse.status in _MILD else -1)
 
 
 def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
-    """Every verdict other than a pass, in words; those with the same reason are told once."""
+    """Every verdict other than a pass, in words; those with the same reason are told once.  `excuses` tells of the kernels that failed."""
     judged = [result for result in run.results if result.verdict is not None]
     found: dict[tuple[VerdictKind, str], list[Result]] = {}
     for result in judged:
-        if result.verdict is not None and result.verdict.kind is not VerdictKind.PASS:
+        failed = result.status in FAILED_STATUSES
+        if result.verdict is not None and result.verdict.kind is not VerdictKind.PASS and not failed:
             found.setdefault((result.verdict.kind, one_line(result.verdict.reason)), []).append(result)
     notes = []
     for (kind, reason), results in found.items():
@@ -188,6 +189,11 @@ def failure_reason(result: Result) -> str:
     """The reason of a failure: the verdict's where it is an error (an advisory verdict says so there), else the result's."""
     verdict = result.verdict
     return (verdict.reason if verdict is not None and verdict.kind is VerdictKind.ERROR else "") or result.reason
+
+
+def _why_untimed(result: Result) -> str:
+    """The reason without the status, which a verdict's reason may repeat."""
+    return failure_reason(result).removeprefix(f"{result.status}: ") if result.status in FAILED_STATUSES else result.reason
 
 
 def part_label(result: Result) -> str:
