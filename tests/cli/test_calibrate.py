@@ -42,6 +42,7 @@ def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["comparisons"] == 4
+    assert (document["quick"], document["session"].startswith("a quick look, on 4 A/A comparisons and ")) == (True, True)
     file = Path(document["file"])
     assert file.is_relative_to(toy_project / "results" / "calibration")
     record = read_calibration(file)
@@ -135,6 +136,35 @@ def test_a_stored_calibration_that_cannot_be_read_is_found_before_anything_is_me
     result = fusebench("calibrate", "--device", "cpu", "--quick", *add)
     assert (result.exit_code, f"{file}: not a calibration" in result.stderr, asked) == (2, True, []), result.output
     assert file.read_text() == '{"version": 1, "no'
+
+
+def test_a_stored_calibration_on_more_comparisons_is_not_replaced_by_fewer(
+    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, committed: Path
+) -> None:
+    """Planted defect: a quick look of 16 comparisons replaced a calibration of thousands."""
+    stored = load_calibration(committed.parents[1], "NVIDIA H200")
+    assert stored is not None
+    device = resolve_device("cpu").name
+    environment = msgspec.structs.replace(stored.environment, device_name=device)
+    write_calibration(toy_project / "results", msgspec.structs.replace(stored, environment=environment))
+    file = calibration_file(toy_project / "results", device)
+    before = file.read_bytes()
+    begun: list[bool] = []
+
+    def hold(*_: object, **__: object) -> None:
+        begun.append(True)
+        raise DeviceUnfitError("planted: it would measure")
+
+    monkeypatch.setattr("fusebench.runner.calibrate.command.hold", hold)
+    result = fusebench("calibrate", "--device", "cpu", "--quick")
+    said = " ".join(result.stderr.split())
+    assert (result.exit_code, begun, file.read_bytes()) == (ExitCode.USAGE, [], before), result.output
+    assert f"stands on {stored.note.comparisons} A/A comparisons, and this calibration would replace it by 16: nothing was measured" in said
+    assert "--add" in said
+    assert "--force" in said
+    assert fusebench("calibrate", "--device", "cpu", "--quick", "--force").exit_code == 3
+    assert fusebench("calibrate", "--device", "cpu", "--quick", "--identical", str(stored.note.comparisons)).exit_code == 3
+    assert begun == [True, True]
 
 
 @pytest.mark.parametrize("place", ["results", "results/calibration"])

@@ -126,6 +126,7 @@ def calibrate(
         ),
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to the stored calibration instead of replacing it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a stored calibration that stands on more comparisons.")] = False,
     join: Annotated[
         list[Path] | None,
         typer.Option(
@@ -146,7 +147,8 @@ def calibrate(
     fusebench's own kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless
     given.
 
-    The result lies in results/calibration/ and stands in every report of the device.  Several GPUs of one model can be calibrated at the
+    The result lies in results/calibration/ and stands in every report of the device.  It replaces an earlier one, but not one that stands
+    on more comparisons, unless told with --force.  Several GPUs of one model can be calibrated at the
     same time, with --add and a --device each; those on other machines are put together with --join.
 
     The whole takes half an hour of an H200, and --quick well under a minute.
@@ -202,6 +204,7 @@ def calibrate(
         wait_s=wait,
         silence_s=kernel_timeout,
         add=add,
+        force=force,
     )
     found, record, file = measure_calibration(request, make_reporter())
     done = f"{len(found.trials)} comparisons in {found.seconds:.0f} s"
@@ -211,7 +214,7 @@ def calibrate(
             f"a quick look, on {equal} A/A comparisons and {len(found.trials) - equal} injected slowdowns, too few for a claim: "
             f"`fusebench calibrate` makes one; {done}"
         )
-    _show(record, file, done, json=json)
+    _show(record, file, done, json=json, quick=quick)
     if found.unfit:
         raise DeviceUnfitError(found.unfit)
 
@@ -233,7 +236,7 @@ def _require_nothing_to_measure(context: typer.Context) -> None:
         raise UsageError(f"--join measures nothing, so {options} cannot stand beside it; leave it out, or leave --join out")
 
 
-def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> None:
+def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool, quick: bool = False) -> None:
     """Print the stored record, after a line that says what was `done`."""
     from ..report.calibration_table import calibration_document, calibration_report
     from ..runner.calibrate.summary import summary_of
@@ -241,7 +244,7 @@ def _show(record: CalibrationRecord, file: Path, done: str, *, json: bool) -> No
 
     summary = summary_of(record)
     if json:
-        print_json(calibration_document(record, summary, str(file)))
+        print_json(calibration_document(record, summary, str(file)) | {"quick": quick, "session": done})
     else:
         typer.echo(calibration_report(record, summary))
         typer.echo(f"{done}; calibration: {file}")

@@ -33,13 +33,20 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     options: CalibrationOptions
     add: bool = False
     """Whether the session joins the stored sessions instead of replacing them."""
+    force: bool = False
+    """Whether it may replace a calibration that stands on more comparisons."""
+
+    @property
+    def comparisons(self) -> int:
+        """A/A comparisons that it will make, unless a budget ends it earlier."""
+        return len(self.targets) * self.options.passes * self.options.identical
 
 
 def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tuple[Found, CalibrationRecord, Path]:
     """Measure one session and store it; what it found, the record of the device model, and its file.
 
     Raises:
-        UsageError: the stored calibration was made another way, or its folder takes no file.
+        UsageError: the stored calibration was made another way or stands on more comparisons, or its folder takes no file.
         RunRecordError: the stored calibration cannot be read.
         DeviceUnfitError: the device is locked or busy, or proved unfit before anything was measured.
         KeyboardInterrupt: before the first visit was over.
@@ -50,6 +57,8 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     require_writable(calibration_file(project.results, device.name).parent)
     if request.add and earlier is not None:
         require_same_method(earlier, options, earlier.timer if request.timer == "auto" else request.timer)
+    elif earlier is not None and not request.force:
+        _require_no_fewer(request, earlier)
     roots = (CALIBRATION_KERNELS, *request.roots)
     ops = ops_of([target.case for target in request.targets])
     with (
@@ -65,6 +74,16 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     new = record_of(found, options, context.environment_at_start)
     record, file = join_calibration(project.results, device.name, lambda stored: joined(stored if request.add else None, new))
     return found, record, file
+
+
+def _require_no_fewer(request: CalibrationRequest, earlier: CalibrationRecord) -> None:
+    stored, planned = earlier.note.comparisons, request.comparisons
+    if planned < stored:
+        file = calibration_file(request.project.results, request.device.name)
+        raise UsageError(
+            f"{file} stands on {stored} A/A comparisons, and this calibration would replace it by {planned}: nothing was measured; "
+            "add to it with --add, replace it with --force, or measure in a project of its own (`fusebench init DIR`)"
+        )
 
 
 def join_files(files: Sequence[Path]) -> tuple[CalibrationRecord, Path]:
