@@ -17,9 +17,9 @@ from .wording import (
     ERROR_MEANING,
     cases_with_results,
     error_ratio,
-    excuses,
     has_limits,
     limit,
+    listed_excuses,
     named_cases,
     part_notes,
     share,
@@ -200,11 +200,10 @@ def _parts(run: Run) -> list[str]:
 
 def _left_out(run: Run) -> list[str]:
     """Kernels that failed or were left out, one line each; one line for all that cannot run here."""
-    listed = [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
     lines = [
         f"* {escape.code(excuse.kernel)} on {escape.markdown(named_cases(excuse, len(run.cases)))}: {status_text(excuse.status)}: "
         f"{escape.markdown(excuse.reason or 'no reason recorded')}"
-        for excuse in listed
+        for excuse in listed_excuses(run)
     ]
     lines += [f"* {escape.markdown(absent)}"] if (absent := absent_line(run)) else []
     return ["## Kernels without a time", "", *lines, ""] if lines else []

@@ -18,14 +18,10 @@ from .rows import outcome
 from .savings import compiled_lines, saving_of, signed
 from .summary import (
     absent_line,
-    calibration_line,
-    control_line,
     headline,
-    limit_lines,
+    method_lines,
     needing_attention,
     reproduce,
-    sampling,
-    spending_lines,
     verdict_line,
 )
 from .wording import (
@@ -243,11 +239,4 @@ def _left_out(run: Run, most: int) -> Lines:
 
 
 def _method(run: Run) -> Lines:
-    lines = [
-        f"{sampling(run)}; speedups are paired within a replicate",
-        *limit_lines(run),
-        *([line] if (line := control_line(run)) else []),
-        *spending_lines(run),
-        calibration_line(run),
-    ]
-    return [f"* {escape.markdown(line)}" for line in lines]
+    return [f"* {escape.markdown(line)}" for line in method_lines(run)]

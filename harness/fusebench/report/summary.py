@@ -65,6 +65,18 @@ def limit_lines(run: Run) -> list[str]:
     return lines
 
 
+def method_lines(run: Run) -> list[str]:
+    """How a page says the run was measured: sampling, limits, the control arm, the time spent, and how reliable verdicts are."""
+    control = control_line(run)
+    return [
+        f"{sampling(run)}; speedups are paired within a replicate",
+        *limit_lines(run),
+        *([control] if control else []),
+        *spending_lines(run),
+        calibration_line(run),
+    ]
+
+
 def control_line(run: Run) -> str:
     """The largest deviation of the control arm, a second copy of the baseline on its own buffers; empty without one."""
     ratios = [summary.control_ratio.value for summary in run.cases if summary.control_ratio is not None]

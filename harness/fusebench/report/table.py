@@ -18,8 +18,8 @@ from .wording import (
     DASH,
     cases_with_results,
     error_ratio,
-    excuses,
     limit,
+    listed_excuses,
     microseconds,
     named_cases,
     part_notes,
@@ -74,9 +74,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
         parts.append(Text(line))
     if line := absent_line(run):
         parts.append(Text(line, style="dim"))
-    for excuse in excuses(run):
-        if excuse.status is Status.NOT_RUNNABLE or (excuse.status is Status.CHECKED and not excuse.reason):
-            continue
+    for excuse in listed_excuses(run):
         style = "red" if excuse.status in FAILED_STATUSES else "dim"
         where = named_cases(excuse, len(run.cases))
         parts.append(

@@ -168,6 +168,11 @@ def excuses(run: Run) -> list[Excuse]:
     return sorted(listed, key=lambda excuse: _MILD.index(excuse.status) if excuse.status in _MILD else -1)
 
 
+def listed_excuses(run: Run) -> list[Excuse]:
+    """The `excuses` to list: one line tells of all kernels that cannot run here, and a checked kernel needs a reason."""
+    return [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
+
+
 def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
     """Every verdict other than a pass, in words; those with the same reason are told once.  `excuses` tells of the kernels that failed."""
     judged = [result for result in run.results if result.verdict is not None]

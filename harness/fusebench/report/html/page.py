@@ -18,14 +18,10 @@ from ..rows import bandwidth, outcome
 from ..savings import SAVING_HEADER, compiled_lines, saving_rows
 from ..summary import (
     absent_line,
-    calibration_line,
-    control_line,
     headline,
-    limit_lines,
+    method_lines,
     needing_attention,
     reproduce,
-    sampling,
-    spending_lines,
     verdict_line,
 )
 from ..versions import ONE_VERSION, version_steps
@@ -35,9 +31,9 @@ from ..wording import (
     cases_with_results,
     count,
     error_ratio,
-    excuses,
     failure_reason,
     interval,
+    listed_excuses,
     microseconds,
     named_cases,
     part_notes,
@@ -84,7 +80,6 @@ def html_report(
     run = escape.cleaned(run)
     spreads = spreads_of(samples) if samples is not None else {}
     blocks = list(cases_with_results(run))
-    listed = [one for one in excuses(run) if one.status is not Status.NOT_RUNNABLE and (one.status is not Status.CHECKED or one.reason)]
     bytes_of = {summary.case.key: summary.minimum_bytes for summary in run.cases}
     timed = [result for result in run.results if result.measurement is not None and not result.covers]
     weighted = list(dict.fromkeys([BEST_FUSED, *(kernel for suite in run.suites for kernel in suite.weighted_speedup)]))
@@ -111,14 +106,10 @@ def html_report(
             parts=part_notes(run),
             compiled=compiled_lines(run),
             absent=absent_line(run),
-            excuses=[(one, named_cases(one, len(run.cases)), status_text(one.status)) for one in listed],
+            excuses=[(one, named_cases(one, len(run.cases)), status_text(one.status)) for one in listed_excuses(run)],
             facts=facts(run),
             method=[
-                sampling(run),
-                *limit_lines(run),
-                *([line] if (line := control_line(run)) else []),
-                *spending_lines(run),
-                calibration_line(run),
+                *method_lines(run),
                 ERROR_MEANING,
                 *(
                     ["calls: box from 25 to 75 %, whiskers from 5 to 95 % of the timed calls, on an axis of ±5 % about the median"]
