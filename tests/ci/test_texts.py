@@ -213,6 +213,7 @@ def test_a_comment_about_one_op_is_one_screen_with_regressions_their_commands_an
     told = [line for line in lines if line.startswith("* **regression**")]
     assert [line.partition("qknorm_rope:")[2].partition(":")[0] for line in told] == list(CASES), "the worst first"
     assert text.count("`fusebench ab --base 'HEAD~1' --suite qknorm_rope --case ") == 5
+    assert told[0].endswith("after 18 replicates; confirmed by 5 of 5 fresh processes …  ")
     header = lines.index("| case | shape | kernel | base us | head us | change | SOL | error | verdict |")
     row = "| flux_1024 | 4096x24x128 | `fused_cuda@1` | 22.90 | 23.33 | +1.86% [+0.84%, +2.71%] | 93.1 % | 0.71x | **regression** |"
     assert lines[header + 2] == row

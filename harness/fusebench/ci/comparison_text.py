@@ -168,4 +168,8 @@ def _named(one: Judged) -> str:
 def _start(text: str, length: int) -> str:
     """`text` as one safe line, its end left out beyond `length` characters: reasons start with what matters."""
     line = one_line(text, 10 * length)
-    return line if len(line) <= length else f"{line[: length - 2]} …"
+    if len(line) <= length:
+        return line
+    kept = line[: length - 2]
+    open_at = kept.rfind("(")
+    return (kept[:open_at].rstrip() if open_at > kept.rfind(")") and 2 * open_at > length else kept) + " …"

@@ -176,7 +176,7 @@ def _result(one: ComparedKernel, case: ComparedCase | None) -> dict[str, Any]:
         "error_over_split": finite(error_over_split(one.new_accuracy)),
         "error_growth": finite(_growth(one)),
         "verdict": str(one.verdict.kind),
-        "reason": one.verdict.reason,
+        "reason": one.reason if one.absent else one.verdict.reason,
         **evidence_row(one.attachments),
     }
 

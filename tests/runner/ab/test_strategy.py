@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fusebench.report.ab import ab_lines
+from fusebench.report.ab import ab_document, ab_lines
 from fusebench.runner.ab.strategy import default_looks
 from fusebench.runner.workers.protocol import CompareTask
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
@@ -271,5 +271,6 @@ def test_a_peer_that_is_not_installed_is_absent_and_counted_nowhere(bench: Bench
     assert [one.kernel for one in comparison.kernels if not one.absent] == [A]
     assert ("result", "scale/peer@1", Status.NOT_RUNNABLE) in bench.reporter.said, "which logs name in one line"
     assert ab_lines(comparison)[0][0] == "1 pass"
+    assert [row["reason"] for row in ab_document(comparison, None)["results"] if row["status"] == "not_runnable"] == [peer.reason]
     told = [line for line, _ in ab_lines(comparison) if "no_such_module" in line]
     assert told == ["not runnable here (1 kernel-case pair): peer@1: not installed: no_such_module (pip install no-such)"]
