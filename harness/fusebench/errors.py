@@ -87,6 +87,10 @@ class RunRecordError(UsageError):
     """A run folder that cannot be read: missing, truncated, or of another schema version."""
 
 
+class AlteredRecordError(RunRecordError):
+    """A record that does not fit its seal: somebody edited it, or a file is damaged or of another record."""
+
+
 class RecordNotWrittenError(UsageError):
     """A record that cannot be written, because the disk is full or the folder takes no file; says what is kept, and where."""
 

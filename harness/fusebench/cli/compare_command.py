@@ -8,6 +8,7 @@ import typer
 
 from .shared.options import JsonOption
 from .shared.output import console, print_json
+from .shared.seals import say_altered
 
 
 def compare(
@@ -29,9 +30,11 @@ def compare(
     from ..verdict.record_validation import require_valid
 
     project = find_project()
-    before, after = read_run(find_run(old, project)), read_run(find_run(new, project))
-    for record in (before, after):
+    folders = [find_run(one, project) for one in (old, new)]
+    before, after = (read_run(folder) for folder in folders)
+    for folder, record in zip(folders, (before, after), strict=True):
         require_valid(record)
+        say_altered(folder, record)
     judgements = judge_each(after, before, MarginRule(scatter=load_scatter(project.results, after.environment.device_name)))
     if json:
         print_json(comparison_document(before, after, judgements))

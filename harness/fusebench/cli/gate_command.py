@@ -11,9 +11,11 @@ from ..schema import ExitCode, Run
 from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
 from .shared.options import EvidenceOption, JsonOption
 from .shared.output import console, print_json, remark
+from .shared.seals import require_unaltered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ..config import Project
     from ..evidence.attached import Key
@@ -42,6 +44,9 @@ def gate(
         bool,
         typer.Option("--allow-incomparable", help="Do not count incomparable or missing results as undecided."),
     ] = False,
+    allow_altered: Annotated[
+        bool, typer.Option("--allow-altered", help="Judge a record that does not fit its seal, too; a warning says so.")
+    ] = False,
     evidence: EvidenceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -49,8 +54,9 @@ def gate(
 
     A run of selected suites, cases or kernels is judged against the same part of the baseline, and the rest is named.
 
-    Exit codes: 0 pass; 1 a regression of speed or accuracy; 3 the run's device was not fit to measure; 4 undecided, incomparable, missing,
-    or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no verdict.  Verdicts on peers
+    Exit codes: 0 pass; 1 a regression of speed or accuracy; 2 a record cannot be read, or does not fit its seal; 3 the run's device was not
+    fit to measure; 4 undecided, incomparable, missing, or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no
+    verdict.  Verdicts on peers
     and on the speed of kernels made by torch.compile are advisory: they never change the exit code, and their reasons say so.
 
     With --evidence the old and the new code of the kernels that regressed are compiled, which takes seconds and needs Triton.  Without a
@@ -72,9 +78,15 @@ def gate(
     if margin is not None and not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
     project = find_project()
-    judged = with_calibration(read_run(find_run(run, project)), project.results)
+    folder = find_run(run, project)
+    judged = with_calibration(read_run(folder), project.results)
     require_valid(judged)
-    against = _baseline_of(judged, baseline, project)
+    reference = _baseline_of(judged, baseline, project)
+    against = read_run(reference) if reference is not None else None
+    if against is not None:
+        require_valid(against, "baseline")
+    records = {folder: ("run", judged)} | ({reference: ("baseline", against)} if reference is not None and against is not None else {})
+    require_unaltered(records, allowed=allow_altered)
     if against is None:
         message = (
             f"no baseline for {judged.environment.device_name}: nothing to judge run {judged.id} by; "
@@ -86,7 +98,6 @@ def gate(
                 {"run": judged.id, "baseline": None, "margin": margin, "exit_code": ExitCode.UNDECIDED, "reason": message, "judgements": []}
             )
         raise typer.Exit(ExitCode.UNDECIDED)
-    require_valid(against, "baseline")
     rule = MarginRule(margin, scatter=load_scatter(project.results, judged.environment.device_name))
     found = judge_run(judged, against, rule)
     code = gate_exit_code(found.judgements, found.shrunken, run_code=judged.exit_code, allow_incomparable=allow_incomparable)
@@ -164,11 +175,13 @@ def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project:
     return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline, evidence_tools()))
 
 
-def _baseline_of(run: Run, named: str | None, project: Project) -> Run | None:
-    from ..store.baselines import load_baseline
+def _baseline_of(run: Run, named: str | None, project: Project) -> Path | None:
+    """The folder of the baseline; None if there is none."""
+    from ..naming import device_slug
+    from ..store.baselines import baseline_folder
     from ..store.finding import find_run
-    from ..store.run_folder import read_run
 
     if named is not None:
-        return read_run(find_run(named, project))
-    return load_baseline(project.results, run.environment.device_name)
+        return find_run(named, project)
+    folder = baseline_folder(project.results, device_slug(run.environment.device_name))
+    return folder if folder.exists() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,8 @@ import typer
 from ..errors import UnknownNameError, UsageError
 from ..schema import Case, ExitCode
 from .shared.options import CaseOption, JsonOption, KernelOption
-from .shared.output import console, print_json
+from .shared.output import console, print_json, remark
+from .shared.seals import REMEDY
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -111,6 +112,7 @@ def history(
     project = find_project()
     folders = history_folders(runs or [], project)
     read, unreadable = read_history(folders)
+    _say_altered(folders, {one.folder for one in unreadable})
     chosen = Figure(figure)
     kept, left_out = comparable_runs(read, chosen, since=start, last=last)
     tracks = find_shifts(series_of(kept, chosen, _wanted(kept, suite, op, kernel, case)), margin=margin)
@@ -129,6 +131,15 @@ def history(
     if scatter:
         _write_scatter(folders, project)
     raise typer.Exit(code)
+
+
+def _say_altered(folders: Iterable[Path], unreadable: Collection[str]) -> None:
+    """Say which records do not fit their seals; samples, which a history does not read, are not looked at."""
+    from ..store.run_folder import seal_of
+
+    for folder in folders:
+        if folder.is_dir() and str(folder) not in unreadable and (altered := seal_of(folder, samples=False).altered):
+            remark("warning", f"{folder} was altered after it was written: {altered}; {REMEDY}")
 
 
 def _date(text: str | None) -> datetime | None:

@@ -143,9 +143,11 @@ def _record(folder: Path, project: Project) -> Run:
     from ..store.calibration_note import with_calibration
     from ..store.run_folder import read_run
     from ..verdict.record_validation import require_showable
+    from .shared.seals import say_altered
 
     run = read_run(folder)
     require_showable(run)
+    say_altered(folder, run)
     return with_calibration(run, project.results)
 
 

@@ -16,7 +16,7 @@ from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
 from .files import folder_in_making, write_file
-from .run_folder import SAMPLES_FILE, read_run, read_samples, write_record
+from .run_folder import SAMPLES_FILE, read_run, read_samples, seal_of, write_record
 
 VIEWS = ("report.md", "speedup.png")
 """Reports that a baseline keeps if the run folder holds them."""
@@ -48,6 +48,8 @@ def baseline_folder(results: Path, slug: str) -> Path:
 def objections(run: Run, folder: Path) -> list[str]:
     """Reasons against `run`, stored in `folder`, as a baseline; empty without any."""
     found = []
+    if altered := seal_of(folder).altered:
+        found.append(f"it was altered after it was written: {altered}")
     if not run.joined and not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
     if not run.complete:
@@ -102,6 +104,9 @@ def promote(
     if target.exists() and run_folder.resolve() == target.resolve():
         raise RunRecordError(f"{run_folder}: this is the baseline already")
     with folder_in_making(target) as making:
+        for name in kept:
+            if (run_folder / name).exists():
+                shutil.copyfile(run_folder / name, making / name)
         write_record(making, run)
         entries = promotions(target)
         if reason:
@@ -109,9 +114,6 @@ def promote(
             entries.append(Promotion(run=run.id, replaced=replaced, created=run.created, reason=reason, accepted=list(accepted)))
         if entries:
             write_file(making / PROMOTIONS_FILE, msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
-        for name in kept:
-            if (run_folder / name).exists():
-                shutil.copyfile(run_folder / name, making / name)
         read_run(making)
         if (making / SAMPLES_FILE).exists():
             read_samples(making)

@@ -21,7 +21,7 @@ from ..schema import SCHEMA_VERSION, CaseSummary, Result, Run, Sample
 from ..stats.weighted import suite_summaries
 from .files import sync_folder, write_file
 from .record_files import decode_record, encode_record
-from .run_folder import WARM_UP, decode_samples, encode_samples, folder_name, read_run, read_samples, write_run
+from .run_folder import WARM_UP, decode_samples, encode_samples, folder_name, read_run, read_samples, seal_of, write_run
 
 if TYPE_CHECKING:
     import filelock
@@ -189,6 +189,8 @@ def write_whole(parent: Path, run: Run, samples: Sequence[Sample]) -> Path:
     folder = write_run(parent, run, samples)
     read_run(folder)
     read_samples(folder)
+    if altered := seal_of(folder).altered:
+        raise RunRecordError(f"{folder}: was not written whole: {altered}")
     return folder
 
 

@@ -1,8 +1,8 @@
 """One run on disk: a folder `<created>_<id>`, written once and never changed.
 
-`run.json` holds environment, plan, suites and warnings. The long lists are Parquet files beside it: `cases`, `kernels`, `results`, the
-`warm_up` of every case, and `samples`, one row per timed call. Reports (`report.md`, `speedup.png`) may lie beside them; they are views
-that can be made again from the record at any time. docs/schema.md describes the format.
+`run.json` holds environment, plan, suites, warnings and the seal. The long lists are Parquet files beside it: `cases`, `kernels`,
+`results`, the `warm_up` of every case, and `samples`, one row per timed call. Reports (`report.md`, `speedup.png`) may lie beside them;
+they are views that can be made again from the record at any time. docs/schema.md describes the format.
 
 Records of schema 1 and 2 are read too: their `run.json` holds everything except the samples. `convert_run` writes them in this form.
 """
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import RunRecordError
+from ..errors import AlteredRecordError, RunRecordError
 from ..schema import SCHEMA_VERSION, CaseSummary, KernelInfo, Result, Run, Sample
 from .files import write_file
-from .record_files import encode_json, new_folder, read_version
+from .record_files import new_folder, read_version
+from .seal import SealState, check_seal, sealed_json
 from .tables import decode_table, encode_table
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def write_run(parent: Path, run: Run, samples: Sequence[Sample]) -> Path:
     """
     folder = parent / folder_name(run)
     with new_folder(folder, "run") as making:
-        write_record(making, run)
         write_samples(making / SAMPLES_FILE, run.id, samples)
+        write_record(making, run)
     return folder
 
 
@@ -72,20 +73,27 @@ def convert_run(folder: Path, parent: Path) -> Path:
     Its samples are copied as they are, where it has any.
 
     Raises:
-        RunRecordError: the record cannot be read, or the new folder exists already.
+        RunRecordError: the record cannot be read or was altered, or the new folder exists already.
     """
     run = read_run(folder)
+    if altered := seal_of(folder).altered:
+        raise AlteredRecordError(f"{folder}: run {run.id} was altered after it was written: {altered}; {_REMEDY}")
     target = parent / folder_name(run)
     with new_folder(target, "run") as making:
-        write_record(making, run)
         samples = record_file(folder).with_name(SAMPLES_FILE)
         if samples.exists():
             shutil.copyfile(samples, making / SAMPLES_FILE)
+        write_record(making, run)
     return target
 
 
+def seal_of(folder: Path, *, samples: bool = True) -> SealState:
+    """What the seal of the record in `folder` says; without `samples` these are not looked at."""
+    return check_seal(record_file(folder), (*TABLE_FILES, SAMPLES_FILE), left_out=() if samples else (SAMPLES_FILE,))
+
+
 def write_record(folder: Path, run: Run) -> None:
-    """Write `run.json` and the tables of `run` into `folder`, which is not yet visible to readers."""
+    """Write `run.json` and the tables of `run` into `folder`, which is not yet visible to readers. The seal covers its samples, too."""
     run = msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
     lists: dict[str, Sequence[msgspec.Struct]] = {"cases": run.cases, "kernels": run.kernels, "results": run.results}
     head = msgspec.to_builtins(run)
@@ -99,9 +107,12 @@ def write_record(folder: Path, run: Run) -> None:
     head["statuses"] = Counter(str(result.status) for result in run.results)
     head["verdicts"] = Counter(str(result.verdict.kind) for result in run.results if result.verdict is not None)
     metadata = {"fusebench.schema_version": str(SCHEMA_VERSION), "fusebench.run": run.id}
-    for name, rows in lists.items():
-        write_file(folder / f"{name}.parquet", encode_table(rows, TABLES[name], metadata))
-    write_file(folder / RUN_FILE, encode_json(head))
+    files = {f"{name}.parquet": encode_table(rows, TABLES[name], metadata) for name, rows in lists.items()}
+    for name, content in files.items():
+        write_file(folder / name, content)
+    if (folder / SAMPLES_FILE).exists():
+        files[SAMPLES_FILE] = (folder / SAMPLES_FILE).read_bytes()
+    write_file(folder / RUN_FILE, sealed_json(head, files))
 
 
 def read_run(folder: Path) -> Run:

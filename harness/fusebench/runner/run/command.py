@@ -10,13 +10,15 @@ import msgspec
 
 from ...config import Project
 from ...errors import RecordNotWrittenError, RunRecordError
+from ...naming import device_slug
 from ...registry import Collection
 from ...schema import Case, Run, SamplingPlan
+from ...store.baselines import baseline_folder
 from ...store.calibration_note import load_note
 from ...store.files import require_writable
 from ...store.finding import find_run, runs_folder
 from ...store.journal import Journal, write_whole
-from ...store.run_folder import read_run, sample_values
+from ...store.run_folder import read_run, sample_values, seal_of
 from ...verdict.compare_to_baseline import with_verdicts
 from ...verdict.margin_rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline
@@ -69,6 +71,8 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     require_writable(journal.parent, instead="name another with --out DIR")
     # Unreadable records are found before any measurement, which could otherwise not be judged and kept.
     note, baseline = load_note(project.results, device.name), load_valid_baseline(project.results, device.name)
+    where = baseline_folder(project.results, device_slug(device.name))
+    altered = seal_of(where).altered if baseline is not None else ""
     engine: Engine[Any, Any, Any, Run] | None = None
     judged: Run | None = None
     try:
@@ -91,6 +95,8 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
                 journal=journal,
             )
             engine = Engine(strategy, request.budget_s)
+            if altered:
+                warnings.append(f"the stored baseline was altered after it was written: {altered} ({where})")
             interruption = attempt(engine, request.cases, warnings)
         if interruption is None:
             record = engine.record()
@@ -112,7 +118,7 @@ def _kept(engine: Engine[Any, Any, Any, Run], journal: Journal, judged: Run | No
         if interruption is not None:
             record = ended_by(record, interruption)
         folder = None
-        if engine.begun:
+        if engine.begun or judged is not None:
             try:
                 folder = write_whole(journal.parent, record, engine.samples)
             except (OSError, RunRecordError) as error:
