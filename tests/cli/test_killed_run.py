@@ -149,10 +149,11 @@ def test_every_finished_case_of_a_killed_run_is_kept_and_only_the_others_are_mea
     outcome = fusebench("run", "--resume", run_id)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert [task.case.name for task in workers.measurements] == ["c3", "c4", "c5"]
-    run = read_run(newest(project))
+    folder = Path(outcome.stdout.rstrip().rpartition("run: ")[2])  # both folders may be of one second, so that names do not tell
+    run = read_run(folder)
     assert (run.complete, run.resumed_from, len(run.cases)) == (True, [run_id], CASES)
-    # The messages of the killed run named the journal.
-    assert "is complete" in fusebench("run", "--resume", str(newest(project)) + SUFFIX).output
+    # The messages of a killed run name its journal.
+    assert "is complete" in fusebench("run", "--resume", f"{folder}{SUFFIX}").output
 
 
 def test_a_run_that_is_still_in_progress_is_not_taken_for_a_killed_one(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
