@@ -122,7 +122,7 @@ def _read_table(file: Path) -> _Table | None:
         return msgspec.convert(tool["fusebench"], _Table) if isinstance(tool, dict) and "fusebench" in tool else None
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: not valid TOML: {error}; correct the file") from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{file}: [tool.fusebench]: {error}; the keys are {', '.join(_Table.__struct_fields__)}") from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets in brackets
+        raise UsageError(f"{file}: not valid TOML: {error}; correct the file") from error

@@ -179,7 +179,7 @@ def _name_in(file: Path) -> str:
     for part in (text.partition("\n[[case]]")[0], text):
         try:
             name = tomllib.loads(part)["suite"]["name"]
-        except (tomllib.TOMLDecodeError, RecursionError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             continue
         return name if isinstance(name, str) and _is_suite_name(name) else ""
     return ""

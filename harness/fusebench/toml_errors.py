@@ -68,6 +68,8 @@ class TomlFile:
             line = int(match["line"]) if match and match["line"] else text.rstrip().count("\n") + 1
             what = message[: match.start()] if match else message
             raise SuiteError(f"{label}:{line}: not valid TOML: {what}; correct this line") from error
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+            raise SuiteError(f"{label}: not valid TOML: {error}; correct the file") from error
 
     def value(self, keys: Keys) -> Any:
         """The value at `keys`; KeyError or IndexError when there is none."""
@@ -193,6 +195,6 @@ def _parseable_between(lines: list[str], low: int, high: int) -> tuple[int, dict
     for count in sorted(range(low + 1, high), key=lambda count: abs(count - middle)):
         try:
             return count, tomllib.loads("\n".join(lines[:count]))
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             continue
     return None

@@ -132,7 +132,7 @@ def promotions(folder: Path) -> list[Promotion]:
         return []
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Promotion])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunRecordError(f"{file}: cannot be read: {error}; restore it from git") from error
 
 

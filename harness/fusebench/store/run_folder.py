@@ -23,10 +23,11 @@ from ..schema import SCHEMA_VERSION, CaseSummary, KernelInfo, Result, Run, Sampl
 from .files import write_file
 from .record_files import new_folder, read_version
 from .seal import SealState, check_seal, sealed_json
-from .tables import decode_table, encode_table
+from .tables import MOST_BYTES, decode_table, encode_table, read_parquet
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
@@ -149,20 +150,24 @@ def read_samples(folder: Path) -> pandas.DataFrame:
 
 def _frame(content: bytes, file: Path) -> pandas.DataFrame:
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
-    except (pyarrow.ArrowException, OSError) as error:
+        return _sample_table(read_parquet(content), file).to_pandas(use_threads=False)
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         raise RunRecordError(f"{file}: truncated or garbled: {error}; the run's samples are lost, so run it again") from error
+
+
+def _sample_table(table: pyarrow.Table, file: Path) -> pyarrow.Table:
+    """`table` with the columns that older files lack."""
+    import pyarrow
+
     for name, value in _LATER_COLUMNS.items():
         if name not in table.column_names:
             table = table.append_column(name, pyarrow.array([value] * len(table), pyarrow.int32()))
     missing = [name for name in Sample.__struct_fields__ if name not in table.column_names]
     if missing:
         raise RunRecordError(f"{file}: lacks the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
-    frame: pandas.DataFrame = table.to_pandas(use_threads=False)
-    return frame
+    return table
 
 
 def sample_values(folder: Path) -> list[Sample]:
@@ -253,6 +258,8 @@ def _read_bytes(file: Path) -> bytes:
     if not folder.is_dir():
         raise RunRecordError(f"{folder}: a file, not a run folder; expected a folder that holds {RUN_FILE}")
     try:
+        if (size := file.stat().st_size) > MOST_BYTES:
+            raise RunRecordError(f"{file}: {size / 1e6:.0f} MB; no record has more than {MOST_BYTES / 1e6:.0f} MB; {_REMEDY}")
         return file.read_bytes()
     except FileNotFoundError:
         if file.name == RUN_FILE:

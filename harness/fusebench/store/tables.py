@@ -19,6 +19,8 @@ from .record_files import finite
 if TYPE_CHECKING:
     import pyarrow
 
+MOST_BYTES = 1_000_000_000
+"""A table that is larger when uncompressed is refused: a nightly's samples are 10 MB, and a small file can unpack to any size."""
 COMPRESSION_LEVEL = 9
 """Of zstd.  Level 19 makes a nightly's results 1 % smaller and takes eight times as long."""
 
@@ -62,15 +64,32 @@ def decode_table(content: bytes, kind: type, where: Path, *, remedy: str) -> tup
         RunRecordError: the file is truncated, garbled, or no Parquet, or a column that should hold JSON text does not.
     """
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+        table = read_parquet(content)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if not key.startswith(b"ARROW")}
         rows = [_from_columns(row, kind) for row in table.to_pylist()]
     except (pyarrow.ArrowException, msgspec.DecodeError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunRecordError(f"{where}: truncated or garbled ({len(content)} bytes): {error}; {remedy}") from error
     return rows, metadata
+
+
+def read_parquet(content: bytes) -> pyarrow.Table:
+    """The table of a Parquet file, read by this thread alone.
+
+    Raises:
+        pyarrow.ArrowException, OSError: it is truncated, garbled or no Parquet.
+        ValueError: it would take more than `MOST_BYTES` of memory.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
+    groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+    size = max(sum(group.total_byte_size for group in groups), file.metadata.num_rows)
+    if size > MOST_BYTES:
+        raise ValueError(f"it holds {size / 1e6:.0f} MB, and no record has more than {MOST_BYTES / 1e6:.0f} MB")
+    return file.read(use_threads=False)
 
 
 def _arrow_type(info: Any, path: str, left_out: frozenset[str], single: frozenset[str]) -> pyarrow.DataType:
