@@ -255,3 +255,25 @@ def test_a_damaged_file_of_the_journal_costs_its_case_and_is_named(fusebench: Fu
     assert "000001.case cannot be read" in run.warnings[-1]
     workers.timed = lambda task: measured(task, 2.0)
     assert len(resumed(fusebench, project).cases) == CASES
+
+
+def test_several_processes_that_find_a_killed_run_make_one_folder_of_it(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
+    workers.timed = die_at("c3", kill_myself)
+    ended(in_child(lambda: fusebench(*COMMAND).exit_code))
+    (journal,) = journals_in(project / "results" / "runs")
+    children = [in_child(lambda: fusebench("report", "latest").exit_code) for _ in range(3)]
+    assert [ended(child) for child in children] == [ExitCode.PASS] * 3
+    (folder,) = (project / "results" / "runs").iterdir()
+    assert (folder.name, len(read_run(folder).cases)) == (journal.name.removesuffix(SUFFIX), 3)
+
+
+def test_runs_of_several_processes_into_one_folder_stay_apart(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(place: int) -> int:
+        monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(project / f"locks{place}"))  # as if each had a device of its own
+        return int(fusebench(*COMMAND).exit_code)
+
+    children = [in_child(lambda place=place: run(place)) for place in range(3)]
+    assert [ended(child) for child in children] == [ExitCode.PASS] * 3
+    records = [read_run(folder) for folder in (project / "results" / "runs").iterdir()]
+    assert [(len(run.cases), run.complete) for run in records] == [(CASES, True)] * 3
+    assert len({run.id for run in records}) == 3

@@ -8,6 +8,7 @@ a run that was killed, marked incomplete, so that every reader sees a record of 
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ HEAD_FILE = "head.json"
 ENTRY_SUFFIX = ".case"
 LOCK_FILE = "lock"
 HOLDER_FILE = "holder.json"
+RECOVERY_S = 20.0
+"""Seconds to wait for another process that makes the folder of a run that was killed; a nightly's takes one."""
 REBUILT = "this record was rebuilt from the journal of a run that was ended before it could write its record"
 """The warning in the record of a run that was killed."""
 
@@ -250,8 +253,11 @@ def _taken(journal: Path) -> Iterator[None]:
 
     note = journal / HOLDER_FILE
     lock = _lock(journal)
+    holder = read_holder(note)
+    has_ended = holder is None or (holder.host == platform.node() and not is_alive(holder))
     try:
-        lock.acquire(timeout=0)
+        # Whoever holds the lock of a run that has ended makes its folder, which is soon done.
+        lock.acquire(timeout=RECOVERY_S if has_ended else 0)
     except filelock.Timeout:
         raise StillRunningError(f"{journal}: this run is still in progress: {describe_holder(note)}; wait for its end") from None
     try:

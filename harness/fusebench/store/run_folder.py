@@ -152,9 +152,10 @@ def _frame(content: bytes, file: Path) -> pandas.DataFrame:
     import pyarrow
 
     try:
-        return _sample_table(read_parquet(content), file).to_pandas(use_threads=False)
+        frame: pandas.DataFrame = _sample_table(read_parquet(content), file).to_pandas(use_threads=False)
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         raise RunRecordError(f"{file}: truncated or garbled: {error}; the run's samples are lost, so run it again") from error
+    return frame
 
 
 def _sample_table(table: pyarrow.Table, file: Path) -> pyarrow.Table:
