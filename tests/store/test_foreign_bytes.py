@@ -149,3 +149,13 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
         file, read = files[name]
         with pytest.raises(FusebenchError, match="no record has more than 0 MB"):
             read(file)
+
+
+@pytest.mark.parametrize(("name", "key"), [("run.json", b'"trim": '), ("calibration", b'"trim": '), ("journal's head", b'"trim": ')])
+def test_a_number_beyond_every_float_is_refused(files: dict[str, tuple[Path, Reader]], name: str, key: bytes) -> None:
+    file, read = files[name]
+    content = file.read_bytes()
+    assert key in content
+    file.write_bytes(content.replace(key, key + b"9" * 400, 1))
+    with pytest.raises(FusebenchError):
+        read(file)

@@ -132,7 +132,7 @@ def promotions(folder: Path) -> list[Promotion]:
         return []
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Promotion])
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise RunRecordError(f"{file}: cannot be read: {error}; restore it from git") from error
 
 

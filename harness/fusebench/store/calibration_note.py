@@ -69,5 +69,5 @@ def decoded(file: Path, kind: type[T], *, instead: str = RESTORE) -> T | None:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
         return decode_record(content, kind, version="version", newest=CALIBRATION_VERSION, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error

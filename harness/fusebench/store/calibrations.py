@@ -132,7 +132,7 @@ def read_calibration(file: Path, *, instead: str = RESTORE) -> CalibrationRecord
         head = {**head, **_read_tables(file, head.get("tables"), instead)}
     try:
         return msgspec.convert({**head, "version": CALIBRATION_VERSION}, CalibrationRecord, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error
 
 

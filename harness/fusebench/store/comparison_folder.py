@@ -47,5 +47,5 @@ def read_comparison(folder: Path) -> Comparison:
         return decode_record(file.read_bytes(), Comparison, version="comparison_version", newest=COMPARISON_VERSION, where=file)
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ab`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a comparison that fusebench wrote: {error}; run `fusebench ab` again") from error

@@ -51,5 +51,5 @@ def read_counters(folder: Path) -> CounterRun:
         return decode_record(file.read_bytes(), CounterRun, version="version", newest=COUNTERS_VERSION, where=file)
     except OSError as error:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ncu`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a record of `fusebench ncu`: {error}; run it again") from error

@@ -136,7 +136,7 @@ def read_history_file(file: Path) -> list[KeptRun]:
         for row in rows:
             _fill(row, NOT_KEPT)
         return [_with_sol(run) for run in msgspec.convert(rows, list[KeptRun], strict=False)]
-    except (msgspec.ValidationError, TypeError, AttributeError) as error:
+    except (msgspec.ValidationError, OverflowError, TypeError, AttributeError) as error:
         raise RunRecordError(f"{file}: its rows are no runs: {error}; {_REMEDY}") from error
 
 

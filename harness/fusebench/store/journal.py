@@ -206,7 +206,7 @@ def rebuild(journal: Path) -> tuple[Run, list[Sample]]:
     file = journal / HEAD_FILE
     try:
         head = decode_record(file.read_bytes(), Run, version="schema_version", newest=SCHEMA_VERSION, where=file)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
         raise RunRecordError(f"{file}: cannot be read: {error}; remove {journal} and run again") from error
     last, lost = head, []
     cases: dict[str, CaseSummary] = {}
@@ -218,7 +218,7 @@ def rebuild(journal: Path) -> tuple[Run, list[Sample]]:
             entry = msgspec.msgpack.decode(path.read_bytes(), type=Entry)
             (summary,) = entry.run.cases
             measured = decode_samples(entry.samples, path)
-        except (OSError, ValueError, RecursionError, RunRecordError) as error:
+        except (OSError, ValueError, OverflowError, RecursionError, RunRecordError) as error:
             lost.append(f"a case of the journal is lost, because {path.name} cannot be read: {error}")
             continue
         last, key = entry.run, summary.case.key

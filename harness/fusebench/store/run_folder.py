@@ -132,7 +132,7 @@ def read_run(folder: Path) -> Run:
             head = _with_tables(head, file)
         # Not strict, so that the strings "inf" and "nan" become numbers again.
         return msgspec.convert(head, Run, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise RunRecordError(f"{file}: schema version {version}, but the record does not fit it: {error}; {_REMEDY}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _garbled(file, content, error) from error
@@ -273,7 +273,7 @@ def _read_bytes(file: Path) -> bytes:
 def _version(content: bytes, file: Path) -> int:
     try:
         found = read_version(content, "schema_version")
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise RunRecordError(f"{file}: not a run record: {error}; expected a {RUN_FILE} that fusebench wrote") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _garbled(file, content, error) from error

@@ -44,5 +44,5 @@ def load_scatter(results: Path, device_name: str) -> RunScatter | None:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
         return decode_record(content, RunScatter, version="version", newest=SCATTER_VERSION, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a scatter that fusebench wrote: {error}; {_REMEDY}") from error

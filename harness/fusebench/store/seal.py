@@ -45,7 +45,7 @@ def check_seal(record: Path, known: Iterable[str], *, left_out: Iterable[str] = 
     """
     try:
         head = msgspec.json.decode(record.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         return SealState(sealed=False, altered=f"{record.name} cannot be read: {error}")
     if not isinstance(head, dict) or SEAL not in head:
         return SealState(sealed=False)

@@ -110,7 +110,7 @@ def read_static(file: Path) -> StaticReport:
         raise StaticBaselineError(f"corrupted: {error}") from error
     except KeyError as error:
         raise StaticBaselineError(f"{file}: corrupted: it names {error} and does not hold it; {_REMEDY}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise StaticBaselineError(f"{file}: corrupted ({error}); nothing was changed: {_REMEDY}") from error
 
 
