@@ -7,10 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import CalibrationNote, Run
-from .record_files import decode_record
+from .record_files import read_record
 
 CALIBRATION_VERSION = 2
 """Version of the calibration file's format, raised whenever a reader of the previous version could misread the new one.
@@ -61,13 +60,4 @@ def decoded(file: Path, kind: type[T], *, instead: str = RESTORE) -> T | None:
     Raises:
         RunRecordError: it cannot be read, is garbled, or is of a newer version.
     """
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
-    try:
-        return decode_record(content, kind, version="version", newest=CALIBRATION_VERSION, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error
+    return read_record(file, kind, newest=CALIBRATION_VERSION, what="calibration", remedy=instead)

@@ -59,6 +59,28 @@ def decode_record(content: bytes, kind: type[T], *, version: str, newest: int, w
     return msgspec.json.decode(content, type=kind, strict=False)
 
 
+def read_record(file: Path, kind: type[T], *, newest: int, what: str, remedy: str) -> T | None:
+    """The record in `file`, whose field `version` is at most `newest`; None if there is no file.
+
+    Args:
+        what: the kind of record in words, for messages.
+        remedy: what to do about a garbled file.
+
+    Raises:
+        RunRecordError: it cannot be read, is garbled, or is of a newer version.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
+    try:
+        return decode_record(content, kind, version="version", newest=newest, where=file)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunRecordError(f"{file}: not a {what} that fusebench wrote: {error}; {remedy}") from error
+
+
 def read_version(content: bytes, key: str) -> int:
     """The version number that a JSON record holds under `key`, whatever else it holds.
 

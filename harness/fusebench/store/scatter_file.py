@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import RunScatter
 from .files import write_file
-from .record_files import decode_record, encode_record
+from .record_files import encode_record, read_record
 
 SCATTER_VERSION = 1
 """Version of the file's format, raised whenever a reader of the previous version could misread the new one."""
@@ -35,14 +32,4 @@ def load_scatter(results: Path, device_name: str) -> RunScatter | None:
     Raises:
         RunRecordError: there is a file, and it cannot be read, or is of a newer version.
     """
-    file = scatter_file(results, device_name)
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
-    try:
-        return decode_record(content, RunScatter, version="version", newest=SCATTER_VERSION, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a scatter that fusebench wrote: {error}; {_REMEDY}") from error
+    return read_record(scatter_file(results, device_name), RunScatter, newest=SCATTER_VERSION, what="scatter", remedy=_REMEDY)
