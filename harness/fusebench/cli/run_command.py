@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UsageError
 from ..schema import CacheState, ExitCode
 from .shared.options import (
     CaseOption,
@@ -66,6 +67,17 @@ PrecisionOption = Annotated[
         show_default=False,
     ),
 ]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=64,
+        help="Measure each case in so many processes, without --precision.  A baseline wants 8 or more in all: 4 runs of 2 on several "
+        "boards are better than one of 8.",
+        show_default=False,
+    ),
+]
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False)
 ]
@@ -117,6 +129,7 @@ def run(
     replicates: ReplicatesOption = None,
     rounds: RoundsOption = None,
     precision: PrecisionOption = None,
+    processes: ProcessesOption = None,
     resume: ResumeOption = None,
     margin: MarginOption = None,
     confirm: ConfirmOption = True,
@@ -160,6 +173,9 @@ def run(
     if target.kind == "cpu" and "smoke" not in suites and any(selection.project.is_shipped(Path(one.path)) for one in selection.suites):
         remark("note", "these cases are sized for a GPU and take minutes each on a CPU; `fusebench run --suite smoke` has small ones")
 
+    if precision is not None and processes is not None:
+        raise UsageError("--precision chooses the number of processes by itself; leave out --processes or --precision")
+
     import msgspec
 
     from ..runner.run.command import RunRequest, measure_run
@@ -171,7 +187,9 @@ def run(
 
     selection = with_kernels(selection)
     changes = {
-        name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
+        name: value
+        for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision), ("processes", processes))
+        if value is not None
     }
     plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
     request = RunRequest(

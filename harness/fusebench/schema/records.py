@@ -152,7 +152,9 @@ class SamplingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Share of samples cut from each end before the mean of a replicate."""
     precision: float | None = None
     """Wanted half-width of the 95 % interval of every fused kernel's speedup, as a share of the speedup. Cases are measured in further
-    processes until they reach it; None means one process."""
+    processes until they reach it; None means `processes`."""
+    processes: int = 1
+    """Processes that measure each case without a `precision`, the first of which also checks it."""
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):

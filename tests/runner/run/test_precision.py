@@ -66,6 +66,15 @@ def test_without_a_precision_one_process_measures(bench: Bench, case: Case) -> N
     assert bench.pool.started == []
 
 
+def test_a_number_of_processes_is_kept_whatever_they_find(bench: Bench, case: Case) -> None:
+    alternating(bench, 0.03)
+    record = run(bench, case, plan=msgspec.structs.replace(PLAN, processes=3))
+    timing = by_kernel(record)[GOOD].measurement
+    assert timing is not None
+    assert (timing.processes, timing.replicates) == (3, 6)
+    assert not [warning for warning in record.warnings if "known to" in warning], "no precision was asked for"
+
+
 def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
     alternating(bench, 0.03)
     (warning,) = run(bench, case).warnings

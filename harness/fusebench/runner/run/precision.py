@@ -1,4 +1,4 @@
-"""Measures a case in enough worker processes to know the speedups of its fused kernels to the requested precision.
+"""Measures a case in several worker processes: in a given number, or in enough to know its fused kernels' speedups to a precision.
 
 A process can change a kernel's time for its whole life: on an H200 the times of the copy yardstick and of a split chain differ by 0.4 %
 between processes, and no number of replicates in one process shows that. So more precision needs more processes per case, not more
@@ -42,30 +42,33 @@ def measure_in_processes(
 ) -> list[Measured] | Failure:
     """The answer of each process, in order, with its number in its samples; or the first failure.
 
-    One process measures, the native one, unless the task's plan asks for a precision.
+    One process measures, the native one, unless the task's plan asks for more or for a precision.
 
     Args:
         task: its `seconds` are those of the case: no process is begun after them.
         enough: whether the speedups are known to the requested precision.
     """
-    most = LOOKS[-1] if task.plan.precision is not None else 1
+    plan = task.plan
+    looks = LOOKS if plan.precision is not None else (plan.processes,)
+    most = looks[-1]
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
     replies: list[Measured] = []
-    if ahead := _ahead(task.plan, task.seconds):
+    if ahead := _ahead(plan, task.seconds):
         context.fresh(ahead)  # before the first one measures, the workers started ahead wait idle
 
     def time_is_up() -> bool:
         return bool(replies) and deadline is not None and time.monotonic() >= deadline
 
     for number in range(most):
-        if number in LOOKS and enough(replies):
+        if plan.precision is not None and number in looks and enough(replies):
             break
-        worker = None if time_is_up() else _worker(context, number)
+        worker = None if time_is_up() else _worker(context, number, looks)
         if worker is None or time_is_up():  # starting the worker may have taken the rest of it
-            context.warn(f"case {task.case.key}: the budget ended after process {number} of {LOOKS[0]} to {most}")
+            wanted = f"{looks[0]}" if most == looks[0] else f"{looks[0]} to {most}"
+            context.warn(f"case {task.case.key}: the budget ended after process {number} of {wanted}")
             break
         seconds = None if deadline is None else deadline - time.monotonic()
-        doing = "measure" if most == 1 else f"measure in process {number + 1} of at most {most}"
+        doing = "measure" if most == 1 else f"measure in process {number + 1} of {'at most ' if most > looks[0] else ''}{most}"
         reply = context.ask(task if number == 0 else _again(task, replies[0].timer, seconds), worker, doing)
         if isinstance(reply, Failure):
             return msgspec.structs.replace(reply, reason=f"in process {number + 1}: {reply.reason}") if number else reply
@@ -90,14 +93,14 @@ def measure_in_fresh(task: TimeTask, context: MeasuringContext, processes: int) 
 
 def _ahead(plan: SamplingPlan, seconds: float | None) -> int:
     """How many processes begin before a case measures; none within a budget, which may end before they are asked."""
-    return LOOKS[0] - 1 if plan.precision is not None and seconds is None else 0
+    return (LOOKS[0] if plan.precision is not None else plan.processes) - 1 if seconds is None else 0
 
 
-def _worker(context: MeasuringContext, number: int) -> WorkerProcess:
-    """The worker of process `number`, from 0 and below the last of `LOOKS`."""
+def _worker(context: MeasuringContext, number: int, looks: Sequence[int]) -> WorkerProcess:
+    """The worker of process `number`, from 0 and below the last of `looks`."""
     if number == 0:
         return context.pool.native
-    wanted = next(look for look in LOOKS if look > number)
+    wanted = next(look for look in looks if look > number)
     return context.fresh(wanted - 1)[number - 1]
 
 
