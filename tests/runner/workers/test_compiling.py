@@ -158,7 +158,7 @@ def test_configurations_that_compilers_tune_beside_other_processes_do_not_reach_
     """In a process of its own, because it changes the compilers."""
     script = """
 from types import SimpleNamespace
-from fusebench.runner.workers.worker import keep_tuning_in_memory
+from fusebench.runner.workers.tuning import keep_tuning_in_memory
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 from triton.runtime.autotuner import Autotuner
 

@@ -17,6 +17,7 @@ from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, CACHE_VARIABLE,
 from fusebench.errors import NotCapturableError
 from fusebench.runner.workers import process as process_module
 from fusebench.runner.workers import worker as worker_module
+from fusebench.runner.workers.cause import status_of
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask, WorkerSetup
 from fusebench.runner.workers.worker import NAME_BYTES, READY
@@ -310,14 +311,14 @@ def test_a_long_kernel_name_does_not_break_the_note_of_who_is_called(worker: Wor
 
 def test_what_a_timer_cannot_capture_is_no_failure_of_the_kernel() -> None:
     error = NotCapturableError("arm 'scale/good@1' cannot be captured in a CUDA graph")
-    assert worker_module._status_of(error) is Status.NOT_RUNNABLE
-    assert worker_module._status_of(RuntimeError("planted")) is Status.CRASHED
+    assert status_of(error) is Status.NOT_RUNNABLE
+    assert status_of(RuntimeError("planted")) is Status.CRASHED
 
 
 def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh process measures one case first, and forgetting would be what that costs most."""
     forgotten: list[str] = []
-    monkeypatch.setattr(worker_module._Worker, "_forget_compiled_code", lambda self: forgotten.append(self.case_key))
+    monkeypatch.setattr(worker_module, "forget_compiled_code", lambda: forgotten.append(worker.case_key))
     monkeypatch.setattr(worker_module._Worker, "_check", lambda self, task: None)
     calling = SimpleNamespace(value=b"")
     worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
@@ -356,7 +357,7 @@ class ForgetfulWorker:
         self.worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
 
     def next_case(self) -> None:
-        self.worker._forget_compiled_code()
+        worker_module.forget_compiled_code()
 
 
 @pytest.fixture

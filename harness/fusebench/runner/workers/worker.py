@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +21,8 @@ from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
+from .cause import status_of
+from .digests import digested, digests, same_codes
 from .protocol import (
     BASE,
     CalibrationTask,
@@ -41,18 +42,12 @@ from .protocol import (
     TimeTask,
     WorkerSetup,
 )
+from .tuning import forget_compiled_code, keep_tuning_in_memory
 
 if TYPE_CHECKING:
     from ...accuracy.shared_draws import DrawStore
     from ...timing.arm import Arm
     from ...timing.placement import ArmSpec
-
-COMPILE_ERROR_NAMES = frozenset(
-    {"CompilationError", "NVRTCError", "InductorError", "BackendCompilerFailed", "PTXASError", "CompileTimeAssertionFailure"}
-)
-"""Exception classes by which Triton, NVRTC and torch.compile say that a kernel does not compile; by name, since each lives in a
-library that need not be installed."""
-
 
 READY = Progress(text="ready")
 """A worker's first words: it has loaded everything and waits for tasks."""
@@ -131,7 +126,7 @@ class _Worker:
     def _answer(self, task: Task) -> Reply:
         began = time.monotonic()
         if self.case_key not in ("", task.case.key):  # before its first case a worker has compiled nothing
-            self._forget_compiled_code()
+            forget_compiled_code()
         self.case_key = task.case.key
         self._call(task.kernel if isinstance(task, CheckTask) else "")
         try:
@@ -149,21 +144,11 @@ class _Worker:
         except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
             self.draws = None  # it may have written anywhere before it failed
             reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))
-            return Failure(status=_status_of(error), reason=reason, kernel=read_name(self.calling))
+            return Failure(status=status_of(error), reason=reason, kernel=read_name(self.calling))
 
     def _call(self, name: str) -> None:
         """Note that the kernel or arm `name` is about to be called.  Precedes every timed call, so it must stay cheap."""
         self.calling.value = name.encode()[: NAME_BYTES - 1]
-
-    def _forget_compiled_code(self) -> None:
-        """torch.compile keeps at most eight specialisations of a function; a suite has more cases than that.
-
-        Only where there is some: on a GPU, forgetting imports the whole compiler, which takes a fresh process 4 s.
-        """
-        if _compiled_anything():
-            import torch
-
-            torch.compiler.reset()
 
     def _return_memory(self) -> None:
         """Return memory that another worker may need: five fresh processes measure the same case in turn on one device."""
@@ -253,11 +238,11 @@ class _Worker:
         same_code: dict[str, bool | None] = {}
 
         def identical(arms: Sequence[Arm]) -> list[str]:
-            digests = _digests(_digested(task), specs, arms)
-            code.update({name: known for name, found in digests.items() if (known := combined(found)) is not None})
+            known_code = digests(digested(task), specs, arms)
+            code.update({name: known for name, found in known_code.items() if (known := combined(found)) is not None})
             if not isinstance(task, CompareTask):
                 return []
-            same_code.update(_same_code(task, digests))
+            same_code.update(same_codes(task, known_code))
             return [name for name, same in same_code.items() if same and name not in task.sampled] if task.skip_identical else []
 
         timings = measure_case(
@@ -316,90 +301,6 @@ class _Worker:
         return op, op.parse_params(case.params)
 
 
-def keep_tuning_in_memory(*, inductor: bool) -> None:
-    """Make Inductor and Triton in this process write no configuration that they tune to disk.
-
-    They tune by timing.  Where other processes use the GPU at the same time, the choice may be a bad one, and every later process would
-    take it from the disk.
-
-    Args:
-        inductor: whether anything is compiled by it; importing it takes seconds.
-
-    Raises:
-        AttributeError: the compiler has changed; then nothing may be compiled ahead.
-    """
-    import triton.runtime.autotuner as triton_tuner
-
-    def tune(tuner: Any, key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
-        benchmark()
-        return False
-
-    _replace(triton_tuner.Autotuner, "check_disk_cache", tune)
-    if inductor:
-        from torch._inductor.runtime import autotune_cache
-
-        _replace(autotune_cache.AutotuneCache, "save", lambda *args, **kwargs: None)
-
-
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    getattr(owner, name)  # raises where it is absent
-    setattr(owner, name, function)
-
-
-def _compiled_anything() -> bool:
-    """Whether torch.compile was given code in this process since it last forgot it all."""
-    # The profiler imports the package too, so that it is there says nothing.  And torch's counters of frames leave out what is compiled
-    # with `fullgraph`; the list is what `torch.compiler.reset` goes by.
-    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
-    return convert_frame is not None and len(convert_frame.input_codes.seen) > 0
-
-
-def _digested(task: MeasureTask) -> frozenset[str]:
-    """Names of the arms whose machine code is asked for."""
-    if isinstance(task, CompareTask):
-        return frozenset(arm for pair in task.pairs for arm in (pair.new, pair.old))
-    return frozenset(task.digested) if isinstance(task, TimeTask) else frozenset()
-
-
-def _digests(wanted: frozenset[str], specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
-    """By name of a wanted arm, the digest of every function that it launches on the case's inputs."""
-    from ...registry.sources import call_digests
-
-    kernels = {spec.name: spec.kernel for spec in specs}
-    found: dict[str, dict[str, str]] = {}
-    for arm in arms:
-        kernel = kernels[arm.name]
-        if kernel is not None and arm.name in wanted:
-            arm.restore()
-            found[arm.name] = call_digests(kernel, arm.call)
-    return found
-
-
-def _same_code(task: CompareTask, digests: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
-    """By pair, whether both arms launch the same machine code; None if that is not known."""
-    from ...verdict.identical_code import same_code
-
-    return {pair.name: same_code(digests.get(pair.new, {}), digests.get(pair.old, {})) for pair in task.pairs}
-
-
 def read_name(calling: Any) -> str:
     """The name that a worker's shared array holds; empty when no kernel was being called."""
     return bytes(calling.value).decode(errors="replace")
-
-
-def _status_of(error: Exception) -> Status:
-    names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
-    if names & {"OutOfMemoryError", "MemoryError"}:
-        return Status.OUT_OF_MEMORY
-    if "NotCapturableError" in names:  # the timer's limit, not the kernel's fault
-        return Status.NOT_RUNNABLE
-    return Status.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else Status.CRASHED
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    links: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in links:
-        links.append(link)
-        link = link.__cause__ or link.__context__
-    return links
