@@ -27,6 +27,7 @@ from . import (
     ci_command,
     compare_command,
     doctor_command,
+    eval_command,
     gate_command,
     history_command,
     init_command,
@@ -86,6 +87,7 @@ app.command("list")(list_command.list_command)
 app.command("doctor")(doctor_command.doctor)
 app.command("check")(check_command.check)
 app.command("run")(run_command.run)
+app.command("eval")(eval_command.eval_command)
 app.command("bench")(bench_command.bench)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)

@@ -1,7 +1,7 @@
 """From verdicts to the exit status: which verdicts gate, why the others are advisory, and the one mapping of verdicts to exit codes.
 
-`run`, `gate`, `ab`, `static` and `history` all ask `exit_code_of`.  They differ in which verdicts they count, in which kinds count as a
-pass, and in what an empty result means; each passes these as arguments.
+`run`, `gate`, `ab`, `static` and `history` all ask `exit_code_of`; `eval` has a status and no verdicts. They differ in which verdicts
+they count, in which kinds count as a pass, and in what an empty result means; each passes these as arguments.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import ExitCode, Role, Verdict, VerdictKind, worst_exit_code
+from ..schema.evaluation import EvaluationStatus
 from .judgement import Judgement, Presence
 
 if TYPE_CHECKING:  # a gate has no time to import static evidence
@@ -27,6 +28,15 @@ _EXIT_CODES = {
     VerdictKind.INCOMPARABLE: ExitCode.UNDECIDED,
     VerdictKind.ERROR: ExitCode.KERNEL_FAILED,
 }
+
+_EVALUATION_CODES = {
+    EvaluationStatus.PASSED: ExitCode.PASS,
+    EvaluationStatus.UNSUPPORTED: ExitCode.USAGE,
+    EvaluationStatus.INVALID: ExitCode.USAGE,
+    EvaluationStatus.UNDECIDED: ExitCode.UNDECIDED,
+    EvaluationStatus.UNFIT: ExitCode.DEVICE_UNFIT,
+}
+"""Every other status is a candidate that failed."""
 
 _WHY_ADVISORY = {
     Role.PEER: "only its own library can mend a peer",
@@ -52,6 +62,11 @@ def exit_code_of(
     """
     codes = [ExitCode.PASS if kind in passing else _EXIT_CODES[kind] for kind in kinds]
     return worst_exit_code([*(codes or [if_none]), *others])
+
+
+def evaluation_exit_code(status: EvaluationStatus) -> ExitCode:
+    """The exit code of `eval`."""
+    return _EVALUATION_CODES.get(status, ExitCode.KERNEL_FAILED)
 
 
 def gate_exit_code(
