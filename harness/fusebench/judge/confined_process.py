@@ -1,0 +1,351 @@
+"""Start a process that confines itself, watch what it takes, and kill all of it.
+
+The watch ends the whole tree at a deadline, and when its memory, its number of processes or its scratch folder outgrow their limits.  A
+reader keeps the beginning and the end of its output and throws the rest away, so that a flood neither blocks nor fills anything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import psutil
+
+PARENT_VARIABLE = "FUSEBENCH_PARENT_PID"
+"""Set for the process: whose end ends it."""
+POLL_S = 0.1
+"""Seconds between two looks at the first process; a memory bomb fills 1 to 2 GiB meanwhile."""
+TREE_EVERY = 5
+"""Looks at the first process per look at its descendants and its scratch folder, which cost more."""
+OUTPUT_BYTES = 64 << 10
+"""Bytes of output kept, half of them from its end."""
+MOST_PROCESSES = 256
+"""Processes of one tree; Inductor with its compilers starts fewer than 100."""
+SCRATCH_BYTES = 8 << 30
+"""Most that the scratch folder may hold."""
+SPARE_SHARE = 0.02
+"""The tree is killed while less than this share of the machine's memory is available: memory held by no process, such as a memfd, shows
+nowhere else."""
+_PASSED = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+)  # fmt: skip
+"""Variables that the process inherits. Everything else, tokens among them, stays here."""
+
+
+class Cause(StrEnum):
+    """Why a confined process ended."""
+
+    EXITED = "exited"
+    SIGNAL = "signal"
+    HUNG = "hung"
+    OUT_OF_MEMORY = "out_of_memory"
+    TOO_MANY_PROCESSES = "too_many_processes"
+    DISK_FULL = "disk_full"
+    STOPPED = "stopped"
+    """The trusted side killed it: the work was done, or someone asked."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a confined process ended."""
+
+    cause: Cause
+    exit_code: int | None = None
+    """None unless it exited by itself."""
+    signal: str | None = None
+    """Name of the signal that ended it, such as `SIGSEGV`; None if it exited, or if the trusted side killed it."""
+    output: str = ""
+    """Beginning and end of stdout and stderr, in order of arrival; undecodable bytes replaced. Written by the candidate: data."""
+    peak_bytes: int = 0
+    """Most memory seen resident in the whole tree."""
+    survivors: tuple[int, ...] = ()
+    """Processes that could not be killed; waiting in the kernel, for instance."""
+
+    def describe(self) -> str:
+        """One sentence without the output."""
+        said = {
+            Cause.HUNG: "did not end in the time allowed",
+            Cause.OUT_OF_MEMORY: f"took too much memory ({self.peak_bytes / 2**30:.1f} GiB)",
+            Cause.TOO_MANY_PROCESSES: "started too many processes",
+            Cause.DISK_FULL: "wrote too much into its scratch folder",
+            Cause.STOPPED: "was stopped",
+            Cause.SIGNAL: f"was killed by {self.signal}",
+        }
+        return said.get(self.cause, f"exited with code {self.exit_code}")
+
+
+class _Output:
+    """Keeps both ends of a stream of bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._start, self._end, self._dropped = bytearray(), bytearray(), 0
+        self._lock = threading.Lock()
+
+    def add(self, data: bytes) -> None:
+        with self._lock:
+            room = self._half - len(self._start)
+            self._start += data[:room]
+            self._end += data[room:]
+            excess = len(self._end) - self._half
+            if excess > 0:
+                del self._end[:excess]
+                self._dropped += excess
+
+    def text(self) -> str:
+        with self._lock:
+            gap = f"\n[{self._dropped} bytes left out]\n".encode() if self._dropped else b""
+            return bytes(self._start + gap + self._end).decode("utf-8", "replace")
+
+
+class ConfinedProcess:
+    """A process in a session of its own, watched until it ends.
+
+    The thread that starts it must live as long as it does: the kernel ends the process with that thread (PR_SET_PDEATHSIG).
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], *, scratch: Path, memory_bytes: int | None, deadline: float | None, output_bytes: int
+    ) -> None:
+        self._process, self._scratch, self._memory_bytes, self._deadline = process, scratch, memory_bytes, deadline
+        self._output = _Output(output_bytes)
+        self._cause: Cause | None = None
+        self._peak = 0
+        self._survivors: tuple[int, ...] = ()
+        self._seen: dict[int, float] = {}
+        self._kills_before = _out_of_memory_kills()
+        self._ended = threading.Event()
+        self._change = threading.Lock()
+        self._reader = threading.Thread(target=self._read, name="confined-output", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="confined-watch", daemon=True)
+        self._reader.start()
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process, its session and its process group."""
+        return self._process.pid
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Let the tree be killed as hung at `deadline`, in seconds of `time.monotonic()`; None for never."""
+        self._deadline = deadline
+
+    def output(self) -> str:
+        """Beginning and end of what it has printed so far."""
+        return self._output.text()
+
+    def running(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> Ending | None:
+        """How it ended, once nothing of the tree is left; None if it still runs after `timeout` seconds."""
+        return self._ending() if self._ended.wait(timeout) else None
+
+    def kill(self, cause: Cause = Cause.STOPPED) -> Ending:
+        """Kill the whole tree, unless it has ended, and tell how it ended."""
+        with self._change:
+            if not self._ended.is_set():
+                if not _has_ended(self.pid):
+                    self._cause = self._cause or cause
+                self._finish()
+        return self._ending()
+
+    def _finish(self) -> None:
+        """Kill what is left, reap it, and collect the last output."""
+        self._survivors = kill_tree(self._process, self._seen)
+        self._reader.join(1.0)
+        if not self._reader.is_alive() and self._process.stdout is not None:  # a survivor may hold the pipe open
+            self._process.stdout.close()
+        if self._cause is None and self._process.returncode == -signal.SIGKILL and _out_of_memory_kills() > self._kills_before:
+            self._cause = Cause.OUT_OF_MEMORY
+        elif self._cause is None and self._process.returncode == -signal.SIGXCPU:
+            self._cause = Cause.HUNG
+        self._ended.set()
+
+    def _ending(self) -> Ending:
+        code = self._process.returncode
+        cause = self._cause or (Cause.SIGNAL if code is not None and code < 0 else Cause.EXITED)
+        return Ending(
+            cause=cause,
+            exit_code=code if cause is Cause.EXITED else None,
+            signal=signal_name(-code) if cause is Cause.SIGNAL and code is not None else None,
+            output=self._output.text(), peak_bytes=self._peak, survivors=self._survivors,
+        )  # fmt: skip
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        with suppress(OSError, ValueError):
+            while data := os.read(descriptor, 1 << 16):
+                self._output.add(data)
+
+    def _watch(self) -> None:
+        turn = 0
+        while not self._ended.wait(POLL_S) and not _has_ended(self.pid):
+            if (cause := self._excess(turn % TREE_EVERY == 0)) is not None:
+                self.kill(cause)
+                return
+            turn += 1
+        self.kill()
+
+    def _excess(self, whole_tree: bool) -> Cause | None:
+        """The limit that the tree has passed, if any."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return Cause.HUNG
+        first = psutil.Process(self.pid) if psutil.pid_exists(self.pid) else None
+        members = [] if first is None else [first]
+        if first is not None and whole_tree:
+            with suppress(psutil.Error):
+                members += first.children(recursive=True)
+            for member in members:
+                with suppress(psutil.Error):
+                    self._seen[member.pid] = member.create_time()
+            if len(members) > MOST_PROCESSES:
+                return Cause.TOO_MANY_PROCESSES
+            if _folder_bytes(self._scratch) > SCRATCH_BYTES:
+                return Cause.DISK_FULL
+            memory = psutil.virtual_memory()
+            if memory.available < SPARE_SHARE * memory.total:
+                return Cause.OUT_OF_MEMORY
+        self._peak = max(self._peak, sum(_resident_bytes(member) for member in members))
+        return Cause.OUT_OF_MEMORY if self._memory_bytes is not None and self._peak > self._memory_bytes else None
+
+
+def start_confined(
+    command: Sequence[str],
+    *,
+    scratch: Path,
+    pass_descriptors: Collection[int] = (),
+    environment: Mapping[str, str] | None = None,
+    memory_bytes: int | None = None,
+    deadline: float | None = None,
+    output_bytes: int = OUTPUT_BYTES,
+) -> ConfinedProcess:
+    """Start `command`, which calls `isolation.confine` before it does anything else.
+
+    It leads a new session and process group, has an empty stdin and a clean environment, and starts in `scratch`.  It inherits only the
+    named descriptors.
+
+    Args:
+        command: program and arguments. No secrets: everyone can read them.
+        scratch: existing folder.
+        pass_descriptors: open files that it inherits under the same numbers.
+        environment: variables beside those that pass anyway; no secrets.
+        memory_bytes: most memory resident in the whole tree; None for no limit.
+        deadline: in seconds of `time.monotonic()`, when the tree is killed as hung; None for never.
+        output_bytes: most output that is kept.
+    """
+    variables = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    variables |= {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    # Absolute, since the working folder changes; with this package's own folder, which the caller may have found by its working folder.
+    roots = [Path(root).absolute() for root in variables.get("PYTHONPATH", "").split(os.pathsep) if root]
+    variables["PYTHONPATH"] = os.pathsep.join(map(str, [*roots, Path(__file__).absolute().parents[2]]))
+    variables |= dict(environment or {}) | {PARENT_VARIABLE: str(os.getpid())}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+        cwd=scratch, env=variables, pass_fds=tuple(pass_descriptors), start_new_session=True,
+    )  # fmt: skip
+    return ConfinedProcess(process, scratch=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
+
+
+def kill_tree(process: subprocess.Popen[bytes], seen: Mapping[int, float] | None = None, patience_s: float = 5.0) -> tuple[int, ...]:
+    """Kill a process that leads its session and everything that it started, and reap it.
+
+    Under seccomp no descendant can leave the process group, and one signal ends all.  Elsewhere descendants are found by their parents,
+    their session and group, and `seen`; one that has lost its parent, left the session and was never seen escapes.
+
+    Args:
+        process: the first process; it must not have been reaped by anyone else.
+        seen: pid and start time of descendants that were seen, by which they are found after they lost their parents.
+        patience_s: seconds until the rest is given up.
+
+    Returns:
+        Processes that are still there.
+    """
+    end = time.monotonic() + patience_s
+    while True:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        living = list(_descendants(process.pid, seen or {}))
+        for member in living:
+            with suppress(psutil.Error):
+                member.kill()
+        # The first process is reaped last: until then nobody else can get its number.
+        if not living and _has_ended(process.pid):
+            process.wait()
+            return ()
+        if time.monotonic() > end:
+            return tuple(sorted({*(member.pid for member in living), *(() if _has_ended(process.pid) else (process.pid,))}))
+        time.sleep(0.01)
+
+
+def _has_ended(child: int) -> bool:
+    """Whether a child process has ended, reaped or not; it is not reaped here."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _descendants(leader: int, seen: Mapping[int, float]) -> Iterable[psutil.Process]:
+    """Living processes of the leader's group or session, seen ones, and the descendants of all these; not zombies, not the leader."""
+    found: dict[int, psutil.Process] = {}
+    for member in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError, PermissionError):
+            pid = member.pid
+            known = pid in seen and seen[pid] == member.create_time()
+            if known or leader in (pid, os.getsid(pid), os.getpgid(pid)):
+                found[pid] = member
+                found |= {child.pid: child for child in member.children(recursive=True)}
+    for pid, member in found.items():
+        with suppress(psutil.Error):
+            if pid != leader and member.status() != psutil.STATUS_ZOMBIE:
+                yield member
+
+
+def signal_name(number: int) -> str:
+    """Such as `SIGSEGV`; `signal 40` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _out_of_memory_kills() -> int:
+    """Processes that the kernel has killed since boot because memory ran out; 0 where it does not count them."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Bytes that a folder's files take on disk; links are not followed."""
+    total, folders = 0, [str(folder)]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
