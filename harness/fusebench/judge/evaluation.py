@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..errors import UsageError
 from ..schema import Case
-from ..schema.evaluation import Evaluation, Stage
+from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
+from .protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 
 if TYPE_CHECKING:
     from ..device.select import Device
     from ..runner.context import Reporter
+
+
+GRACE_S = 10.0
+"""Time beyond the budget after which the judge itself counts as hung."""
+STOP_S = 5.0
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +52,13 @@ class Evaluator:
     thread or a signal handler, ends the candidate of the evaluation in progress, which then ends as `undecided`.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, keep: bool = False) -> None:
+        """`keep`: whether several evaluations will follow one another; a candidate's process is then started ahead of each."""
         self.device = device
+        self._keep = keep
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._stopped = False
 
     def __enter__(self) -> Evaluator:
         return self
@@ -50,15 +67,109 @@ class Evaluator:
         self.close()
 
     def evaluate(self, request: EvaluationRequest, reporter: Reporter | None = None) -> Evaluation:
-        """Judge one candidate; never raises for what the candidate does."""
-        raise NotImplementedError
+        """Judge one candidate; never raises for what the candidate does.
+
+        Raises:
+            UsageError: the project's own op or kernels cannot be loaded.
+        """
+        began = time.monotonic()
+        self._stopped = False
+        task = EvaluateTask(
+            roots=tuple(str(root.resolve()) for root in request.roots),
+            file=str(request.file.resolve()),
+            shown=str(request.file),
+            op=request.op,
+            cases=request.cases,
+            stage=request.stage,
+            seconds=request.seconds,
+            memory_bytes=request.memory_bytes,
+            device=self.device.torch_name,
+            device_name=self.device.name,
+            keep=self._keep,
+        )
+        channel = self._started()
+        try:
+            channel.send(task)
+            while True:
+                message = channel.receive(REPORTS, deadline=began + request.seconds + GRACE_S)
+                if isinstance(message, Finished):
+                    return message.evaluation
+                if isinstance(message, Unable):
+                    raise UsageError(message.reason)
+                if reporter is not None:
+                    _tell(reporter, message, request)
+        except ChannelClosedError:
+            stopped = self._stopped
+            code = self._process.wait() if self._process is not None else None
+            self.close()
+            status = EvaluationStatus.UNDECIDED if stopped else EvaluationStatus.UNFIT
+            reason = "the evaluation was stopped" if stopped else f"the judge's process ended (exit status {code}) while the candidate ran"
+        except ChannelTimeoutError:
+            self.close()
+            status, reason = EvaluationStatus.UNDECIDED, "the budget ended first; raise --budget"
+        digest = hashlib.sha256(request.file.read_bytes()).hexdigest()
+        return Evaluation(
+            status=status,
+            reason=reason,
+            op=request.op,
+            stage=request.stage,
+            device=self.device.name,
+            file=str(request.file),
+            file_sha256=digest,
+            spent_s=time.monotonic() - began,
+        )
 
     def stop(self) -> None:
         """End the evaluation in progress."""
-        raise NotImplementedError
+        self._stopped = True
+        if self._process is not None:
+            self._process.kill()  # its children die with it
 
     def close(self) -> None:
         """End every process."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _started(self) -> Channel:
+        """The pipe to the judge's process, which is started where it does not run."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._channel is None or self._process is None:
+            to_judge, from_here = os.pipe()
+            to_here, from_judge = os.pipe()
+            harness = str(Path(__file__).parents[2])
+            environment = os.environ | {"PYTHONPATH": harness, "PYTHONSAFEPATH": "1"}
+            if self.device.kind == "cpu":
+                environment["TRITON_INTERPRET"] = "1"  # a bitwise target may be a Triton kernel
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fusebench.judge.judge_main", str(to_judge), str(from_judge), self.device.torch_name],
+                pass_fds=(to_judge, from_judge),
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=environment,
+                start_new_session=True,
+            )
+            os.close(to_judge)
+            os.close(from_judge)
+            self._channel = Channel(to_here, from_here)
+        return self._channel
+
+
+def _tell(reporter: Reporter, step: Step, request: EvaluationRequest) -> None:
+    if step.case:
+        if step.case == 1:
+            reporter.begin(step.cases)
+        reporter.line(f"[{step.case}/{step.cases}] {step.text}")
+    else:
+        reporter.step(step.text, step.done, step.total)
 
 
 def evaluate(request: EvaluationRequest, device: Device, reporter: Reporter | None = None) -> Evaluation:

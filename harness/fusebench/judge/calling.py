@@ -1,0 +1,179 @@
+"""The calls of a batch, in the process of the candidate and, by the same code, in the twin's.
+
+Every batch is treated alike: inputs at fresh addresses, the collector off, memory that the outputs may get filled with poison, one clock
+around the call and nothing else, outputs handed back at once.  Nothing here knows what is compared, and nothing here holds a reference.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..accuracy.poison import poisoned
+from ..registry.op import positional_names
+from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
+from .region import ALIGNMENT, Arena, Region, dtype_of, spec_of
+from .tampering import Tampering
+
+if TYPE_CHECKING:
+    from ..registry import Kernel, Op
+
+# What a candidate replaces in the module `time` or in `torch.Tensor` later on changes nothing here.
+_clock = time.perf_counter_ns
+_own_cpu, _all_cpu = time.thread_time_ns, time.process_time_ns
+_Tensor, _copy, _synchronize, _tuple, _list, _type = torch.Tensor, torch.Tensor.copy_, torch.cuda.synchronize, tuple, list, type
+
+
+class _Placed:
+    """One call, ready to be made."""
+
+    def __init__(self, spec: CallSpec, region: Region, device: torch.device, positional: Sequence[str]) -> None:
+        self.spec = spec
+        self.arenas = [Arena(one, region, device) for one in spec.arenas]
+        tensors = {name: self.arenas[one.arena].view(one) for name, one in spec.tensors.items()}
+        values = {**tensors, **spec.options}
+        self.args = [values[name] for name in positional]
+        self.kwargs = {name: value for name, value in values.items() if name not in positional}
+        self.output_area = region.bytes_at(spec.output_start, spec.output_bytes)
+        self.returned: Any = None
+
+
+class Caller:
+    """Makes the calls of one kernel on one device."""
+
+    def __init__(self, kernel: Kernel, op: Op, device: torch.device, tampering: Tampering, *, timed: bool) -> None:
+        """`timed`: whether times mean anything; an interpreter's do not, and a GPU's profiler need not start then."""
+        self._kernel, self._op, self._device, self._tampering = kernel, op, device, tampering
+        self._positional = positional_names(op.schema)
+        self._time: Callable[[Sequence[_Placed], Sequence[torch.Tensor]], tuple[list[tuple[int, int]], float]]
+        if device.type == "cuda":
+            from .calling_cuda import CudaClock
+
+            self._cuda = CudaClock(device, timed=timed)
+            self._time = lambda placed, like: (self._cuda.time([(self._call(one), like) for one in placed]), 0.0)
+        else:
+            self._time = self._time_on_host
+
+    def run(self, batch: Batch, region: Region) -> BatchDone:
+        """Make every call of `batch`; errors of the kernel are raised as they are."""
+        region.follow(batch.region_bytes)
+        like = [torch.empty(one.size, dtype=dtype_of(one.dtype), device="meta") for one in batch.expected]
+        like = [torch.empty_like(one, device=self._device) for one in like] if self._device.type == "cuda" else like
+        placed = [_Placed(one, region, self._device, self._positional) for one in batch.calls]
+        done: list[CallDone] = []
+        gc.collect(0)
+        gc.disable()
+        try:
+            timed, late_share = self._time(placed, like)
+            for number, (one, (span_ns, launches)) in enumerate(zip(placed, timed, strict=True)):
+                if self._device.type == "cuda":
+                    self._hand_back(one)
+                done.append(self._done(one, number, placed, span_ns, launches))
+        finally:
+            gc.enable()
+        untimed = self._cuda.problem if self._device.type == "cuda" else ""
+        tampering = self._tampering.found()
+        return BatchDone(token=batch.token, calls=tuple(done), late_share=late_share, untimed=untimed, tampering=tampering)
+
+    def _call(self, one: _Placed) -> Callable[[], None]:
+        kernel, args, kwargs = self._kernel, one.args, one.kwargs
+
+        def call() -> None:
+            one.returned = kernel(*args, **kwargs)
+
+        return call
+
+    def _time_on_host(self, placed: Sequence[_Placed], like: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], float]:
+        kernel, timed, late, busy = self._kernel, [], 0, 0
+        for one in placed:
+            args, kwargs = one.args, one.kwargs
+            with poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False):
+                before = _clock()
+                returned = kernel(*args, **kwargs)
+                span = _clock() - before
+            others = _all_cpu() - _own_cpu()
+            one.returned = returned
+            self._hand_back(one)
+            late += _all_cpu() - _own_cpu() - others
+            busy += span
+            timed.append((span, 0))
+        return timed, late / busy if busy else 0.0
+
+    def _hand_back(self, one: _Placed) -> None:
+        """Copy every arena and every new output to the shared memory, at once."""
+        for arena in one.arenas:
+            arena.hand_back()
+        start = 0
+        for output in _plain(one.returned) or ():
+            if _type(output) is not _Tensor or output.layout is not torch.strided or output.device.type != self._device.type:
+                continue
+            nbytes = output.numel() * output.element_size()
+            if start + nbytes > len(one.output_area) or not _materialised(output) or self._arena_of(output, one) >= 0:
+                continue
+            if nbytes:
+                area = one.output_area[start : start + nbytes]
+                _copy(area.view(output.dtype).view(output.shape), output.detach())
+            start += -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+    def _done(self, one: _Placed, number: int, placed: Sequence[_Placed], span_ns: int, launches: int) -> CallDone:
+        if one.returned is None:
+            return CallDone(span_ns=span_ns, outputs=None, launches=launches)
+        outputs = _plain(one.returned)
+        strange = "" if outputs is not None else f"returned {_type(one.returned).__name__}, expected one tensor per output"
+        specs: list[TensorSpec] = []
+        for output in outputs or ():
+            strange = strange or self._strange(output)
+            if strange:
+                break
+            arena = self._arena_of(output, one)
+            shift = one.arenas[arena].shift if arena >= 0 else 0
+            specs.append(spec_of(output, arena, shift=shift))
+        shared = () if strange else _tuple(earlier for earlier in range(number) if self._share(placed[earlier], one))
+        return CallDone(span_ns=span_ns, outputs=_tuple(specs), strange=strange, shared=shared, launches=launches)
+
+    def _strange(self, output: Any) -> str:
+        kind = _type(output)
+        if kind is not _Tensor:
+            return f"returned a {kind.__module__}.{kind.__qualname__}, expected plain torch tensors: no subclass, no lazy result"
+        if output.layout is not torch.strided or output.is_conj() or output.is_neg():
+            lazy = f"conj={output.is_conj()}, neg={output.is_neg()}"
+            return f"returned a tensor of layout {output.layout} with {lazy}; expected a plain strided one"
+        if output.device.type != self._device.type:
+            return f"returned a tensor on {output.device}, expected {self._device}"
+        if not _materialised(output):
+            return "returned a tensor without memory of its own size: its values were not computed"
+        return ""
+
+    def _arena_of(self, output: torch.Tensor, one: _Placed) -> int:
+        """Number of the arena whose memory `output` is; -1 for memory of its own."""
+        address = output.untyped_storage().data_ptr()
+        return next((number for number, arena in enumerate(one.arenas) if output.numel() and arena.address == address), -1)
+
+    def _share(self, earlier: _Placed, one: _Placed) -> bool:
+        """Whether both calls returned the same memory, other than that of the arguments."""
+        addresses = {output.untyped_storage().data_ptr() for output in _plain(earlier.returned) or () if output.numel()}
+        return any(
+            output.numel() and output.untyped_storage().data_ptr() in addresses and self._arena_of(output, one) < 0
+            for output in _plain(one.returned) or ()
+        )
+
+
+def _plain(returned: Any) -> tuple[Any, ...] | None:
+    """The returned tensors; None if the value is neither a tensor nor a tuple or list of such."""
+    if isinstance(returned, _Tensor):
+        return (returned,)
+    if _type(returned) in (_tuple, _list) and all(isinstance(output, _Tensor) for output in returned):
+        return _tuple(returned)
+    return None
+
+
+def _materialised(output: torch.Tensor) -> bool:
+    """Whether the storage has memory for every element."""
+    if not output.numel():
+        return True
+    last = output.storage_offset() + sum((n - 1) * step for n, step in zip(output.shape, output.stride(), strict=True)) + 1
+    return output.untyped_storage().nbytes() >= last * output.element_size() and output.data_ptr() != 0

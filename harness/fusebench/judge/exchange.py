@@ -1,0 +1,199 @@
+"""Batches of calls from the judge to a process that calls kernels, and their results as calls that the accuracy gate can make.
+
+Arguments travel as the arenas that hold them: the judge's guards, leads and addresses are what the candidate's kernel sees, and every byte
+comes back.  So the gate's own checks (guards, read-only inputs, outputs that are inputs) look at the candidate's memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..schema.evaluation import EvaluationStatus
+from .failures import CandidateError
+from .process import KernelProcess
+from .protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, ProtocolError, TensorSpec
+from .region import ALIGNMENT, Region, dtype_of, spec_of, view_of
+
+_OUTPUT_SLACK = 2
+"""Room for returned tensors as a multiple of the expected bytes: one of a wrong shape is named, not cut."""
+
+
+class BatchTimes(NamedTuple):
+    """What both clocks say of one batch."""
+
+    spans_ns: tuple[int, ...]
+    """By the process's own clock, call by call."""
+    wall_s: float
+    """From the request to its answer, by the judge's clock."""
+    late_share: float
+    untimed: str
+
+
+@dataclass
+class Returned:
+    """One call's result, copied out of the shared memory."""
+
+    done: CallDone
+    arenas: list[torch.Tensor]
+    """The bytes of each arena after the call."""
+    outputs: list[torch.Tensor]
+    """New outputs, packed, by place; None where one is a view of an arena."""
+    number: int
+    """Place of the call in its batch."""
+
+    def deliver(self, keywords: Mapping[str, Any]) -> tuple[torch.Tensor, ...] | None:
+        """Do to the gate's own buffers what the call did to its copy, and return what it returned.
+
+        Raises:
+            CandidateError: the call returned no plain tensors, or memory that an earlier call returned.
+        """
+        storages = _storages(keywords)
+        for storage, memory in zip(storages, self.arenas, strict=True):
+            flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(storage, 0, (storage.nbytes(),), (1,))
+            flat.copy_(memory)
+        if self.done.strange:
+            raise CandidateError(EvaluationStatus.WRONG, self.done.strange)
+        if self.done.shared:
+            raise CandidateError(
+                EvaluationStatus.WRONG,
+                "an output is the memory that an earlier call returned, which the caller still holds",
+            )
+        if self.done.outputs is None:
+            return None
+        device = self.arenas[0].device
+        found = []
+        for spec, new in zip(self.done.outputs, self.outputs, strict=True):
+            if spec.arena < 0:
+                found.append(new)
+            else:
+                storage = storages[spec.arena]
+                found.append(view_of(spec, storage, shift=0, nbytes=storage.nbytes(), device=device))
+        return tuple(found)
+
+
+class Exchange:
+    """Runs batches in one process for one case."""
+
+    def __init__(self, process: KernelProcess, expected: Sequence[torch.Tensor]) -> None:
+        """`expected`: outputs of the split chain, for shapes and dtypes."""
+        self._process = process
+        self._expected = tuple(TensorSpec(-1, str(one.dtype)[6:], 0, tuple(one.shape), tuple(one.stride())) for one in expected)
+        self._output_bytes = _OUTPUT_SLACK * sum(_packed(one) for one in self._expected)
+        self.calls = 0
+
+    def run(self, sets: Sequence[Mapping[str, Any]], *, deadline: float, doing: str) -> tuple[list[Returned], BatchTimes]:
+        """Make one call per set of arguments; the results by place.
+
+        Raises:
+            CandidateError: the process failed, or tampered with the harness.
+        """
+        specs, nbytes = self._pack(sets)
+        batch = Batch(token="", region_bytes=nbytes, calls=tuple(specs), expected=self._expected)
+        answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
+        self.calls += len(sets)
+        device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
+        try:
+            if len(answer.calls) != len(sets):
+                raise ProtocolError(f"{len(answer.calls)} results of {len(sets)} calls")
+            returned = [
+                self._unpack(spec, done, device, number) for number, (spec, done) in enumerate(zip(specs, answer.calls, strict=True))
+            ]
+        except ProtocolError as error:
+            raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
+        if answer.tampering:
+            raise CandidateError(EvaluationStatus.HACKED, f"{answer.tampering} in the candidate's process")
+        times = BatchTimes(tuple(done.span_ns for done in answer.calls), wall_s, answer.late_share, answer.untimed)
+        return returned, times
+
+    def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:
+        """Write every set's arenas into the shared memory; their descriptions, and the bytes that all take."""
+        planned: list[dict[str, Any]] = []
+        cursor = 0
+        for keywords in sets:
+            storages = _storages(keywords)
+            arenas = []
+            for storage in storages:
+                arenas.append(ArenaSpec(cursor, storage.nbytes(), storage.data_ptr() % ALIGNMENT))
+                cursor += _aligned(storage.nbytes())
+            planned.append({"keywords": keywords, "storages": storages, "arenas": arenas, "output_start": cursor})
+            cursor += _aligned(self._output_bytes)
+        self._process.region.reserve(cursor)
+        return [_call_spec(self._process.region, output_bytes=self._output_bytes, **plan) for plan in planned], cursor
+
+    def _unpack(self, spec: CallSpec, done: CallDone, device: torch.device, number: int) -> Returned:
+        region = self._process.region
+        arenas = [region.bytes_at(one.start, one.nbytes).to(device, copy=True) for one in spec.arenas]
+        outputs: list[torch.Tensor] = []
+        start = spec.output_start
+        for one in done.outputs or ():
+            if not -1 <= one.arena < len(arenas):
+                raise ProtocolError(f"an output in arena {one.arena} of {len(arenas)}")
+            if one.arena >= 0:
+                outputs.append(torch.empty(0, device=device))
+                continue
+            if len(one.size) > 8 or any(n < 0 for n in one.size):
+                raise ProtocolError(f"an output of size {one.size}")
+            nbytes = _packed(one)
+            if start + nbytes > spec.output_start + spec.output_bytes:
+                # Larger than twice what is due: its shape says all there is to say.
+                outputs.append(torch.empty(one.size, dtype=dtype_of(one.dtype), device="meta"))
+                continue
+            packed = region.bytes_at(start, nbytes).to(device, copy=True)
+            outputs.append(packed.view(dtype_of(one.dtype)).view(one.size))
+            start += _aligned(nbytes)
+        return Returned(done, arenas, outputs, number)
+
+
+def _call_spec(
+    region: Region,
+    *,
+    keywords: Mapping[str, Any],
+    storages: Sequence[torch.UntypedStorage],
+    arenas: Sequence[ArenaSpec],
+    output_start: int,
+    output_bytes: int,
+) -> CallSpec:
+    numbers = {storage.data_ptr(): number for number, storage in enumerate(storages)}
+    for arena, storage in zip(arenas, storages, strict=True):
+        device = storage.device
+        flat = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (storage.nbytes(),), (1,))
+        region.bytes_at(arena.start, arena.nbytes).copy_(flat)
+    tensors = {
+        name: spec_of(value, numbers[value.untyped_storage().data_ptr()])
+        for name, value in keywords.items()
+        if isinstance(value, torch.Tensor)
+    }
+    options = {name: value for name, value in keywords.items() if not isinstance(value, torch.Tensor)}
+    return CallSpec(arenas=tuple(arenas), tensors=tensors, options=options, output_start=output_start, output_bytes=output_bytes)
+
+
+def _storages(keywords: Mapping[str, Any]) -> list[torch.UntypedStorage]:
+    """The distinct storages of the tensor arguments, in order."""
+    found: dict[int, torch.UntypedStorage] = {}
+    for value in keywords.values():
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            found.setdefault(storage.data_ptr(), storage)
+    return list(found.values())
+
+
+def _packed(spec: TensorSpec) -> int:
+    """Bytes of the tensor without gaps."""
+    count = dtype_of(spec.dtype).itemsize
+    for n in spec.size:
+        count *= n
+    return count
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def seconds_left(deadline: float) -> float:
+    """Seconds until `deadline`, as `time.monotonic` has it."""
+    return deadline - time.monotonic()

@@ -1,0 +1,341 @@
+"""The judge: draws, references, comparison and clocks for one candidate after another.  It never imports a candidate."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from ..errors import UsageError
+from ..registry import Collection, Kernel, Op, load_collection
+from ..registry.kernel import reason_not_runnable
+from ..runner.workers.checking import INTERPRETER_ROWS
+from ..schema import Bitwise, Case, Estimate, KernelId
+from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
+from ..stats.paired import ratio_estimate, time_estimate
+from . import stages
+from .crosscheck import below_limit, hidden_time, late_work
+from .exchange import Exchange
+from .failures import CandidateError
+from .judging import CaseJudge, Limits, capped
+from .loading import trusted_collection
+from .process import KernelProcess
+from .protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step, Yardstick, YardstickDone
+
+_TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)
+LOAD_S = 120.0
+"""Time that a candidate's process gets to import torch and its file."""
+
+
+class Judge:
+    """Judges candidates on one device."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._interpret = self._device.type == "cpu"
+        self._collections: dict[Any, Collection] = {}
+        self._twins: dict[Any, tuple[KernelProcess, Kernel]] = {}
+        self._spare: KernelProcess | None = KernelProcess(interpret=self._interpret)
+        if self._interpret:
+            from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
+
+            install_exact_casts()
+            install_remembered_builtins()
+            torch.set_num_threads(1)
+
+    def close(self) -> None:
+        """End every process."""
+        for process in (self._spare, *(twin for twin, _ in self._twins.values())):
+            if process is not None:
+                process.close()
+        self._spare = None
+        self._twins.clear()
+
+    def evaluate(self, task: EvaluateTask, report: Callable[[Step], None]) -> Evaluation:
+        """Judge the candidate of `task`.
+
+        Raises:
+            UsageError, KernelDeclarationError: the project's own op or kernels cannot be loaded.
+        """
+        began = time.monotonic()
+        source = Path(task.file).read_bytes()
+        process, self._spare = self._spare or KernelProcess(interpret=self._interpret), None
+        try:
+            found = _Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
+        finally:
+            process.close()
+        if task.keep:
+            self._spare = KernelProcess(interpret=self._interpret)
+        return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))
+
+    def project(self, task: EvaluateTask, *, all_kernels: bool = False) -> Collection:
+        """The project's op with its split chain, or with all its kernels."""
+        key = (task.roots, task.op, all_kernels)
+        if key not in self._collections:
+            roots = tuple(Path(root) for root in task.roots)
+            if all_kernels:
+                found = trusted_collection(roots, task.op)
+            else:
+                op = load_collection(roots, kernels=False, entry_points=False).op(task.op)
+                wanted = KernelId.parse(f"{task.op}/{op.split_reference}")
+                found = load_collection(roots, entry_points=False, only={task.op}, kernel=wanted, operators=False)
+            self._collections[key] = found
+        return self._collections[key]
+
+    def twin(self, task: EvaluateTask) -> tuple[KernelProcess, Kernel]:
+        """The process that times the op's baseline, and that kernel."""
+        key = (task.roots, task.op)
+        known = self._twins.get(key)
+        if known is not None and known[0].alive:
+            return known
+        baseline = self._baseline(task)
+        process = KernelProcess(interpret=False)
+        load = Load(token="", roots=task.roots, op=task.op, kernel=str(baseline.id), device=str(self._device))
+        try:
+            process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
+        except CandidateError as error:
+            process.close()
+            raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
+        self._twins[key] = process, baseline
+        return self._twins[key]
+
+    def _baseline(self, task: EvaluateTask) -> Kernel:
+        """The first of the op's baselines that runs on the device."""
+        roots = tuple(Path(root) for root in task.roots)
+        op = self.project(task).op(task.op)
+        for name in op.baselines:
+            wanted = KernelId.parse(f"{task.op}/{name}")
+            kernel = load_collection(roots, entry_points=False, only={task.op}, kernel=wanted, operators=False).kernel(str(wanted))
+            if reason_not_runnable(kernel, self._device.type) is None:
+                return kernel
+        raise UsageError(f"op {task.op}: none of its baselines ({', '.join(op.baselines)}) runs on {self._device}")
+
+
+class _Evaluating:
+    """One evaluation in progress."""
+
+    def __init__(
+        self, judge: Judge, task: EvaluateTask, process: KernelProcess, source: bytes, *, report: Callable[[Step], None], deadline: float
+    ) -> None:
+        self._judge, self._task, self._process, self._report = judge, task, process, report
+        self._source = source
+        self._limits = Limits(deadline)
+        self._device = torch.device(task.device)
+        self._rng = random.Random(secrets.randbits(128))
+        self._op: Op = judge.project(task).op(task.op)
+        self._split = judge.project(task).kernel(f"{task.op}/{self._op.split_reference}")
+        self._loaded: Loaded | None = None
+        self._remarks: list[str] = []
+
+    @property
+    def _interpreted(self) -> bool:
+        return self._device.type == "cpu" and self._loaded is not None and self._loaded.language == "triton"
+
+    def run(self) -> Evaluation:
+        """The document, without the time that it took."""
+        cases: list[CaseEvaluation] = []
+        weights: list[float] = []
+        status, reason = EvaluationStatus.PASSED, ""
+        try:
+            self._load()
+            todo = self._todo()
+            for number, (case, params) in enumerate(todo, 1):
+                self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
+                cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
+                weights.append(case.weight)
+                if cases[-1].status not in _TOLD_LAST:
+                    break
+        except CandidateError as error:
+            status, reason = error.status, error.reason
+        failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
+        if failed is not None:
+            status, reason = failed.status, failed.reason
+        elif status is EvaluationStatus.PASSED and all(case.status is EvaluationStatus.UNSUPPORTED for case in cases):
+            status = EvaluationStatus.UNSUPPORTED
+            reason = cases[0].reason if cases else "no case was selected"
+        return Evaluation(
+            status=status,
+            reason=reason,
+            op=self._task.op,
+            kernel=self._loaded.kernel if self._loaded is not None else "",
+            stage=self._task.stage,
+            device=self._task.device_name,
+            file=self._task.shown,
+            file_sha256=hashlib.sha256(self._source).hexdigest(),
+            cases=tuple(cases),
+            first_failure=failed.key if failed is not None else None,
+            speedup=_weighted(cases, weights) if status is EvaluationStatus.PASSED else None,
+            remarks=tuple(dict.fromkeys(self._remarks)),
+            isolation=self._loaded.isolation if self._loaded is not None else (),
+            output_tail=self._process.output_tail(),
+        )
+
+    def _load(self) -> None:
+        self._report(Step(text="load the candidate"))
+        load = Load(
+            token="",
+            roots=self._task.roots,
+            op=self._task.op,
+            file=self._task.file,
+            source=self._source,
+            device=self._task.device,
+            interpret=self._device.type == "cpu",
+            scratch=str(self._process.scratch),
+            memory_bytes=self._task.memory_bytes,
+        )
+        try:
+            self._loaded, _ = self._process.ask(load, Loaded, doing="its import", deadline=self._until(LOAD_S))
+        except CandidateError as error:
+            if error.status is EvaluationStatus.CRASHED and "exit status" in error.reason:
+                raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
+            raise
+        KernelId.parse(self._loaded.kernel)
+        if reason := self._not_runnable(self._loaded):
+            raise CandidateError(EvaluationStatus.UNSUPPORTED, reason)
+        if self._interpreted and self._task.stage is not Stage.CHECK:
+            self._remarks.append("A Triton kernel runs in the interpreter on a CPU: it was compared, not timed.")
+
+    def _not_runnable(self, loaded: Loaded) -> str:
+        return "CUDA C++ needs a GPU" if loaded.language == "cuda" and self._device.type == "cpu" else ""
+
+    def _todo(self) -> list[tuple[Case, Any]]:
+        """The cases of the stage with their parameters."""
+        todo: list[tuple[Case, Any]] = []
+        for case in stages.chosen(self._task.cases, self._task.stage, self._rng):
+            params = self._op.parse_params(case.params)
+            todo.append((case, params))
+            if self._task.stage is Stage.FINAL:
+                unseen = stages.unseen(self._op, params, self._rng)
+                if unseen != params:
+                    todo.append((msgspec.structs.replace(case, name=f"{case.name} (unseen shape)", weight=0.0), unseen))
+        return todo
+
+    def _case(self, case: Case, params: Any, *, share: float) -> CaseEvaluation:
+        """Judge one case; what the candidate does wrong is the result."""
+        began = time.monotonic()
+        until = began + share * max(0.0, self._limits.deadline - began)
+        shape = self._op.shape(params)
+        judge: CaseJudge | None = None
+        try:
+            self._limits.require_time()
+            opened, compared = self._open(params)
+            if opened.declined is not None:
+                return CaseEvaluation(
+                    case=case.name, suite=case.suite, shape=shape, status=EvaluationStatus.UNSUPPORTED, reason=opened.declined
+                )
+            judge = self._judge_of(opened, compared)
+            self._report(Step(text="compare"))
+            judge.check()
+            judge.compare(self._calls_due())
+            timing = self._timing(judge, params, until) if not self._interpreted and self._task.stage is not Stage.CHECK else {}
+            status, reason = timing.pop("status", EvaluationStatus.PASSED), timing.pop("reason", "")
+        except CandidateError as error:
+            status, reason, timing = error.status, error.reason, {}
+        found = judge.found if judge is not None else None
+        return CaseEvaluation(
+            case=case.name,
+            suite=case.suite,
+            shape=shape,
+            status=status,
+            reason=reason,
+            accuracy=found.accuracy if found is not None else None,
+            calls_compared=found.compared if found is not None else 0,
+            calls=found.calls if found is not None else 0,
+            **timing,
+        )
+
+    def _open(self, params: Any) -> tuple[CaseOpened, Any]:
+        """Open the case in the candidate's process, at the shape that is compared."""
+        opened = self._asked(params)
+        if opened.declined is not None:
+            return opened, params
+        for smaller in self._smaller(params):
+            if smaller != params and (small := self._asked(smaller)).declined is None:
+                return small, smaller
+        return self._asked(params), params
+
+    def _smaller(self, params: Any) -> list[Any]:
+        """Shapes to compare in place of the case's, best first."""
+        if self._interpreted:
+            return [self._op.shrink(params, INTERPRETER_ROWS), self._op.shrink(params, 16)]
+        if self._task.stage is Stage.CHECK:
+            return [stages.small(self._op, params, self._rng), self._op.shrink(params, 64)]
+        return []
+
+    def _asked(self, params: Any) -> CaseOpened:
+        request = OpenCase(token="", params=msgspec.to_builtins(params))
+        return self._process.ask(request, CaseOpened, doing="supports()", deadline=self._limits.until())[0]
+
+    def _judge_of(self, opened: CaseOpened, params: Any) -> CaseJudge:
+        assert self._loaded is not None
+        if opened.contract is None:
+            raise CandidateError(EvaluationStatus.HACKED, "its process opened the case without a contract")
+        whole = self._judge.project(self._task, all_kernels=isinstance(opened.contract, Bitwise))
+        contract, target = capped(opened.contract, whole, self._op, params)
+        return CaseJudge(
+            self._process,
+            self._op,
+            params,
+            kernel=self._loaded.kernel,
+            language=self._loaded.language,
+            contract=contract,
+            split=self._split,
+            target=target,
+            device=self._device,
+            limits=self._limits,
+        )
+
+    def _calls_due(self) -> int:
+        """Compared calls of a case, so that those of the stage find one wrong call in fifty."""
+        cases = len(stages.chosen(self._task.cases, self._task.stage, random.Random(0)))
+        return -(-stages.COMPARED_CALLS // max(1, min(cases, stages.CHECK_CASES)))
+
+    def _timing(self, judge: CaseJudge, params: Any, until: float) -> dict[str, Any]:
+        """Time the case beside the twin; fields of the case's evaluation."""
+        self._report(Step(text="time"))
+        twin, _ = self._judge.twin(self._task)
+        twin.ask(OpenCase(token="", params=msgspec.to_builtins(params)), CaseOpened, doing="supports()", deadline=self._limits.until())
+        limit_us = twin.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
+        judge.time(Exchange(twin, judge.expected), stages.PAIRS[self._task.stage], until)
+        found = judge.found
+        if len(found.pairs) < 2:
+            reason = next((text for text in found.untimed if text), "its calls could not be timed")
+            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        own, other = ([[pair[place]] for pair in found.pairs] for place in (0, 2))
+        time_us = time_estimate(own, 0.0)
+        if reason := late_work(found.late_shares):
+            return {"status": EvaluationStatus.HACKED, "reason": reason}
+        kind = self._device.type
+        if reason := hidden_time(found.pairs) or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
+            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason, "limit_us": limit_us}
+        return {
+            "time_us": time_us,
+            "baseline_us": time_estimate(other, 0.0),
+            "speedup": ratio_estimate(other, own, 0.0),
+            "limit_us": limit_us,
+            "sol": limit_us / time_us.value,
+        }
+
+    def _until(self, seconds: float) -> float:
+        return min(self._limits.deadline, time.monotonic() + seconds)
+
+
+def _weighted(cases: Sequence[CaseEvaluation], weights: Sequence[float]) -> Estimate | None:
+    """Sum of weight x baseline over sum of weight x candidate, its ends those of the cases' speedups at the candidate's times."""
+    timed = [(case, weight) for case, weight in zip(cases, weights, strict=True) if case.speedup is not None and weight > 0]
+    if not timed:
+        return None
+
+    def ratio(end: Callable[[Estimate], float]) -> float:
+        times = [(case.time_us.value if case.time_us else 0.0, end(case.speedup), weight) for case, weight in timed if case.speedup]
+        return sum(weight * own * speedup for own, speedup, weight in times) / sum(weight * own for own, _, weight in times)
+
+    return Estimate(ratio(lambda one: one.value), ratio(lambda one: one.low), ratio(lambda one: one.high))

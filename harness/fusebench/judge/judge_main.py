@@ -1,0 +1,38 @@
+"""Entry point of the judge's process: `python -m fusebench.judge.judge_main READ WRITE DEVICE`."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(read_fd: int, write_fd: int, device: str) -> None:
+    """Answer the command line's tasks until it closes its pipe."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from ..errors import FusebenchError
+    from .judge import Judge
+    from .protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
+
+    channel = Channel(read_fd, write_fd)
+    judge = Judge(device)
+    try:
+        while True:
+            task = channel.receive(TASKS)
+            try:
+                channel.send(Finished(evaluation=judge.evaluate(task, channel.send)))
+            except ChannelClosedError:
+                raise
+            except (FusebenchError, OSError) as error:
+                channel.send(Unable(reason=str(error)))
+    except ChannelClosedError:
+        return
+    finally:
+        judge.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,217 @@
+"""One case of one candidate: the accuracy gate through a proxy, further calls that are compared, and times beside the twin's."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from ..accuracy.gate import check_kernel
+from ..errors import KernelDeclarationError
+from ..registry import Collection, Kernel, Op
+from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
+from ..schema.evaluation import EvaluationStatus
+from .comparing import Call, Comparison
+from .crosscheck import BatchPair
+from .exchange import BatchTimes, Exchange
+from .failures import CandidateError
+from .process import KernelProcess
+from .stages import MOST_CALLS
+
+MOST_FACTOR = Close().factor
+"""Largest multiple of the split chain's error that a candidate may declare."""
+_MOST_BESIDE = 3
+"""Calls beside the gate's one in a batch, drawn from 0 to this."""
+_BATCH_CALLS = 12
+"""Calls of a batch that only compares."""
+_BATCH_BYTES = 2**30
+"""Bytes that the calls of one batch may take together."""
+
+
+@dataclass
+class Limits:
+    """How long the judge waits."""
+
+    deadline: float
+    """Of the evaluation, as `time.monotonic` has it."""
+    answer_s: float = 60.0
+    """For one answer; the first calls may compile."""
+
+    def until(self) -> float:
+        """When the judge stops waiting for an answer asked for now."""
+        return min(self.deadline, time.monotonic() + self.answer_s)
+
+    def require_time(self) -> None:
+        """Raise CandidateError (`undecided`) once the budget has ended."""
+        if time.monotonic() >= self.deadline:
+            raise CandidateError(EvaluationStatus.UNDECIDED, "the budget ended first; raise --budget")
+
+
+@dataclass
+class CaseJudgement:
+    """What was found on one case."""
+
+    accuracy: Accuracy | None = None
+    pairs: list[BatchPair] = field(default_factory=list)
+    late_shares: list[float] = field(default_factory=list)
+    untimed: list[str] = field(default_factory=list)
+    calls: int = 0
+    compared: int = 0
+
+
+def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> tuple[Contract, Kernel | None]:
+    """The contract that the candidate is held to, and the project's kernel that a bitwise one names.
+
+    Raises:
+        CandidateError: it promises to equal a kernel that the project does not have, or that declines the case.
+    """
+    if isinstance(contract, Close):
+        factor = contract.factor if 0 < contract.factor <= MOST_FACTOR else MOST_FACTOR
+        return Close(factor), None
+    if contract.to not in collection.kernels:
+        raise CandidateError(
+            EvaluationStatus.INVALID, f"it promises to equal {contract.to[:100]!r} bit for bit, which is no kernel of the project"
+        )
+    target = collection.prepared(contract.to)
+    if reason := target.reason_unsupported(params):
+        raise CandidateError(EvaluationStatus.INVALID, f"it promises to equal {contract.to} bit for bit, which declines the case: {reason}")
+    return contract, target
+
+
+class CaseJudge:
+    """Judges one case in one candidate's process."""
+
+    def __init__(
+        self,
+        process: KernelProcess,
+        op: Op,
+        params: Any,
+        *,
+        kernel: str,
+        language: str,
+        contract: Contract,
+        split: Kernel,
+        target: Kernel | None,
+        device: torch.device,
+        limits: Limits,
+    ) -> None:
+        self._op, self._params, self._split, self._device, self._limits = op, params, split, device, limits
+        self._target = target
+        self.proxy = Kernel(
+            self._proxied, KernelId.parse(kernel), role=Role.FUSED, language=Language(language), contract=contract, requires=(), note=""
+        )
+        self.proxy.op = op
+        self._comparison = Comparison(self.proxy, op, params, split=split, target=target, contract=contract, device=device)
+        self.expected = self._comparison.expected()
+        """Outputs of the split chain, for shapes and dtypes."""
+        self._exchange = Exchange(process, self.expected)
+        self._rng = random.Random(secrets.randbits(128))
+        buffers = op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0)) if device.type == "cpu" else {}
+        nbytes = sum(one.numel() * one.element_size() + 2**18 for one in buffers.values()) or 2**22
+        self._most = max(1, _BATCH_BYTES // (2 * nbytes))
+        self.found = CaseJudgement()
+
+    def check(self) -> None:
+        """The accuracy gate.
+
+        Raises:
+            CandidateError: the candidate is wrong, or failed.
+        """
+        others = {} if self._target is None else {str(self._target.id): self._target}
+        try:
+            accuracy = check_kernel(
+                self.proxy,
+                self._op,
+                self._params,
+                split=self._split,
+                others=others,
+                device=self._device,
+                on_draw=lambda done, total: self._limits.require_time(),
+            )
+        except KernelDeclarationError as error:
+            raise CandidateError(EvaluationStatus.INVALID, str(error)) from error
+        self.found.accuracy = msgspec.structs.replace(accuracy, seed=0)
+        if not accuracy.passed:
+            raise CandidateError(EvaluationStatus.WRONG, accuracy.reason)
+
+    def compare(self, least: int) -> None:
+        """Further batches, until `least` calls were compared.
+
+        Raises:
+            CandidateError: a call was wrong, or the candidate failed.
+        """
+        while self.found.compared < least:
+            self._limits.require_time()
+            count = min(self._rng.randint(1, _BATCH_CALLS), self._most, least - self.found.compared)
+            self._run(self._comparison.some(count))
+
+    def time(self, twin: Exchange, pairs: int, until: float) -> None:
+        """Batches by the candidate and the twin on the same values, in balanced order, at most until `until`.
+
+        Raises:
+            CandidateError: a timed call was wrong, or the candidate failed.
+        """
+        self._pair(twin, candidate_first=True)
+        self.found.pairs.clear()  # both had their first timed batch
+        self.found.late_shares.clear()
+        self.found.untimed.clear()
+        for number in range(pairs):
+            if number >= 3 and time.monotonic() > until:
+                break
+            self._limits.require_time()
+            self._pair(twin, candidate_first=number % 4 in (0, 3))
+
+    def _pair(self, twin: Exchange, *, candidate_first: bool) -> None:
+        count = min(self._rng.randint(2, MOST_CALLS), self._most)
+        calls = self._comparison.some(count)
+        keywords = [call.arguments for call in calls]
+
+        def by_twin() -> BatchTimes:
+            try:
+                return twin.run(keywords, deadline=self._limits.until(), doing="the split chain's calls")[1]
+            except CandidateError as error:
+                raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
+
+        if candidate_first:
+            own, other = self._run(calls), by_twin()
+        else:
+            other, own = by_twin(), self._run(calls)
+        untimed = own.untimed or other.untimed
+        self.found.untimed.append(untimed)
+        self.found.late_shares.append(own.late_share)
+        if not untimed:
+            self.found.pairs.append(BatchPair(*_per_call(own), *_per_call(other)))
+
+    def _run(self, calls: list[Call]) -> BatchTimes:
+        returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")
+        self.found.calls += len(calls)
+        for call, one in zip(calls, returned, strict=True):
+            self._comparison.judge(call, one)
+            self.found.compared += 1
+        return times
+
+    def _proxied(self, **keywords: Any) -> Any:
+        """The gate's call, at a random place among others, so that the candidate cannot tell which it is."""
+        beside = self._comparison.some(min(self._rng.randint(0, _MOST_BESIDE), self._most - 1))
+        place = self._rng.randint(0, len(beside))
+        sets: list[Mapping[str, Any]] = [call.arguments for call in beside]
+        sets.insert(place, keywords)
+        returned, _ = self._exchange.run(sets, deadline=self._limits.until(), doing=f"{len(sets)} calls")
+        own = returned.pop(place)
+        self.found.calls += len(sets)
+        for call, one in zip(beside, returned, strict=True):
+            self._comparison.judge(call, one)
+        self.found.compared += len(sets)
+        return own.deliver(keywords)
+
+
+def _per_call(times: BatchTimes) -> tuple[float, float]:
+    """The process's own clock and the judge's, in microseconds per call."""
+    count = len(times.spans_ns)
+    return max(1, sum(times.spans_ns)) / 1e3 / count, times.wall_s * 1e6 / count

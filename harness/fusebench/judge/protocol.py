@@ -1,0 +1,295 @@
+"""The messages between the judge and the processes that call kernels, and the pipe that carries them.
+
+A candidate's process may write anything into its pipe.  So a frame has a bounded size, its content is msgpack that must fit one of a few
+structs (never pickle), and every answer repeats the random token of its request, which nobody can know beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import struct
+import time
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import FusebenchError
+from ..schema import Case, Contract
+from ..schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
+
+MOST_BYTES = 16 * 2**20
+"""Largest accepted frame: a batch of a hundred calls describes itself in some 100 kB."""
+MOST_TEXT = 2000
+"""Characters of a text of the candidate that are kept."""
+_HEADER = struct.Struct("<I")
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
+    """Load the op and one kernel of it: from `file`, or the project's kernel `kernel`."""
+
+    token: str
+    roots: tuple[str, ...]
+    op: str
+    file: str = ""
+    source: bytes = b""
+    """The candidate's bytes that the judge digested."""
+    kernel: str = ""
+    device: str
+    interpret: bool = False
+    readable: tuple[str, ...] = ()
+    """Paths that the confined process may read beside the system's."""
+    scratch: str = ""
+    """The only folder that it may write to; empty for a trusted process, which is not confined."""
+    memory_bytes: int | None = None
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
+    token: str
+    kernel: str
+    language: str
+    isolation: tuple[IsolationMeasure, ...] = ()
+
+
+class OpenCase(msgspec.Struct, frozen=True, kw_only=True, tag="open_case"):
+    """The case that the next batches are of: does the kernel take it, and what does it promise?"""
+
+    token: str
+    params: dict[str, Any]
+
+
+class CaseOpened(msgspec.Struct, frozen=True, kw_only=True, tag="case_opened"):
+    token: str
+    declined: str | None
+    """Why the kernel does not take the case; None if it does."""
+    contract: Contract | None = None
+
+
+class ArenaSpec(msgspec.Struct, frozen=True, array_like=True):
+    """Where in the shared memory the bytes of one arena lie: a buffer between its guards."""
+
+    start: int
+    nbytes: int
+    misalignment: int
+    """The arena's address modulo the alignment of buffers, which its copy must have too."""
+
+
+class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A strided view; `offset` and `stride` count elements from the arena's (or the output area's) start."""
+
+    arena: int
+    """Number of the arena; -1 for an output in memory of its own."""
+    dtype: str
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class CallSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: its arenas, and the op's arguments as views of them."""
+
+    arenas: tuple[ArenaSpec, ...]
+    tensors: dict[str, TensorSpec]
+    options: dict[str, Any]
+    """Every argument that is no tensor; None for an optional tensor that the call leaves out."""
+    output_start: int
+    """Where in the shared memory new outputs go, one after the other."""
+    output_bytes: int
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """The only kind of request once a case is open: make these calls, time each, and hand every output back."""
+
+    token: str
+    region_bytes: int
+    """Size of the shared memory by now."""
+    calls: tuple[CallSpec, ...]
+    expected: tuple[TensorSpec, ...]
+    """Shapes and dtypes of the outputs."""
+
+
+class CallDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call left behind.  `outputs` is None where the kernel returned None."""
+
+    span_ns: int
+    outputs: tuple[TensorSpec, ...] | None
+    """A new output lies in the output area, packed, with its strides of origin here; one that is a view of an argument's arena says so."""
+    strange: str = ""
+    """Why the return value cannot be handed over: a tensor subclass, another device, an unwritten storage."""
+    shared: tuple[int, ...] = ()
+    """Numbers of earlier calls of the batch whose returned memory this call returned again."""
+    launches: int = 0
+
+
+class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
+    token: str
+    calls: tuple[CallDone, ...]
+    late_share: float = 0.0
+    """CPU time of other threads while the outputs were copied, as a share of the calls' time."""
+    untimed: str = ""
+    """Why the calls have no times; empty if they have."""
+    tampering: str = ""
+    """What of the harness was replaced; empty if nothing was."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The request failed; the kernel or its file is to blame."""
+
+    token: str
+    status: EvaluationStatus
+    reason: str
+
+
+class EvaluateTask(msgspec.Struct, frozen=True, kw_only=True, tag="evaluate"):
+    """From the command line to the judge: an `EvaluationRequest`, and the device."""
+
+    roots: tuple[str, ...]
+    file: str
+    shown: str
+    """The file's path as the user gave it."""
+    op: str
+    cases: tuple[Case, ...]
+    stage: Stage
+    seconds: float
+    memory_bytes: int | None
+    device: str
+    """Torch's name of the device."""
+    device_name: str
+    keep: bool = False
+    """Whether another evaluation may follow, for which a process is started ahead."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """From the judge to the command line: a sign of life."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+    case: int = 0
+    """Number of the case that begins, from 1; 0 within a case."""
+    cases: int = 0
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """From the judge to the command line: the document."""
+
+    evaluation: Evaluation
+
+
+class Unable(msgspec.Struct, frozen=True, kw_only=True, tag="unable"):
+    """From the judge to the command line: the project or the request is at fault, not the candidate."""
+
+    reason: str
+
+
+class Yardstick(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick"):
+    """To the twin only: time the streaming yardstick of the open case."""
+
+    token: str
+
+
+class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_done"):
+    token: str
+    limit_us: float
+
+
+Report = Step | Finished | Unable
+Answer = Loaded | CaseOpened | BatchDone | Refused | YardstickDone
+T = TypeVar("T")
+Decoder = msgspec.msgpack.Decoder
+ANSWERS: Decoder[Answer] = Decoder(Answer)
+REPORTS: Decoder[Report] = Decoder(Report)
+LOADS: Decoder[Load] = Decoder(Load)
+REQUESTS: Decoder[OpenCase | Batch | Yardstick] = Decoder(OpenCase | Batch | Yardstick)
+TASKS: Decoder[EvaluateTask] = Decoder(EvaluateTask)
+
+
+class ChannelClosedError(FusebenchError, EOFError):
+    """The other process closed its end, or died."""
+
+
+class ChannelTimeoutError(FusebenchError, TimeoutError):
+    """The other process did not answer in time."""
+
+
+class ProtocolError(FusebenchError, ValueError):
+    """The other process wrote bytes that are no message, or the wrong one."""
+
+
+def new_token() -> str:
+    """A token that no other request has."""
+    return secrets.token_hex(16)
+
+
+class Channel:
+    """Two pipe ends: frames of msgpack, each after its length."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._waiting = b""
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Write one message.
+
+        Raises:
+            ChannelClosedError: nobody reads.
+        """
+        body = msgspec.msgpack.encode(message)
+        data = memoryview(_HEADER.pack(len(body)) + body)
+        try:
+            while data:
+                data = data[os.write(self._write_fd, data) :]
+        except (BrokenPipeError, OSError) as error:
+            raise ChannelClosedError(f"the pipe is closed: {error}") from error
+
+    def receive(self, kind: Decoder[T], *, deadline: float | None = None) -> T:
+        """The next message, of a kind that the decoder knows.
+
+        Args:
+            deadline: as `time.monotonic` has it; None waits for ever.
+
+        Raises:
+            ChannelClosedError, ChannelTimeoutError, ProtocolError: see there.
+        """
+        (size,) = _HEADER.unpack(self._take(_HEADER.size, deadline))
+        if size > MOST_BYTES:
+            raise ProtocolError(f"a message of {size} bytes; at most {MOST_BYTES} are accepted")
+        try:
+            return kind.decode(self._take(size, deadline))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ProtocolError(f"no message of this protocol: {error}") from error
+
+    def pending(self) -> bool:
+        """Whether bytes wait that nobody asked for."""
+        return bool(self._waiting) or bool(select.select([self._read_fd], [], [], 0)[0] and self._peek())
+
+    def _peek(self) -> bool:
+        data = os.read(self._read_fd, 1 << 16)
+        self._waiting += data
+        return bool(data)
+
+    def _take(self, size: int, deadline: float | None) -> bytes:
+        parts, missing = [self._waiting[:size]], size - len(self._waiting[:size])
+        self._waiting = self._waiting[size:]
+        while missing:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and (left <= 0 or not select.select([self._read_fd], [], [], left)[0]):
+                raise ChannelTimeoutError("no answer in time")
+            try:
+                data = os.read(self._read_fd, min(missing, 1 << 20))
+            except OSError as error:
+                raise ChannelClosedError(f"the pipe is closed: {error}") from error
+            if not data:
+                raise ChannelClosedError("the other process closed its end")
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close both ends."""
+        for fd in (self._read_fd, self._write_fd):
+            try:
+                os.close(fd)
+            except OSError:
+                continue

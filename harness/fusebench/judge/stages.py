@@ -1,0 +1,55 @@
+"""What each stage draws: shapes that no other evaluation knows beforehand, numbers of calls, and shares of time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from ..registry import Op
+from ..schema import Case
+from ..schema.evaluation import Stage
+
+COMPARED_CALLS = 228
+"""Calls over the cases of a stage that find one wrong call in fifty with 99 %: log(0.01) / log(0.98)."""
+CHECK_CASES = 4
+"""Cases of the stage `check`, drawn from those selected."""
+_CHECK_ROWS = (17, 67)
+"""Tokens of a case in `check`: from fewest to most."""
+_FINAL_ROWS = (0.3, 1.3)
+"""Tokens of a shape that only `final` uses, as a share of the case's."""
+_EPSILONS = (3e-6, 1e-5, 4e-5, 1e-4)
+"""Values of a norm's epsilon that no suite has."""
+PAIRS = {Stage.CHECK: 0, Stage.QUICK: 12, Stage.FINAL: 30}
+"""Timed batches by the candidate and the twin each, per case."""
+MOST_CALLS = 6
+"""Calls of a timed batch, drawn from 2 to this."""
+
+
+def chosen(cases: tuple[Case, ...], stage: Stage, rng: random.Random) -> list[Case]:
+    """The cases that a stage judges, in the order of the suite."""
+    if stage is not Stage.CHECK or len(cases) <= CHECK_CASES:
+        return list(cases)
+    places = sorted(rng.sample(range(len(cases)), CHECK_CASES))
+    return [cases[place] for place in places]
+
+
+def small(op: Op, params: Any, rng: random.Random) -> Any:
+    """The case at a random small number of tokens."""
+    return op.shrink(params, rng.randint(*_CHECK_ROWS))
+
+
+def unseen(op: Op, params: Any, rng: random.Random) -> Any:
+    """The case with another number of tokens and another epsilon, where it has them; the case itself where it has neither."""
+    fields = type(params).__struct_fields__
+    changes: dict[str, Any] = {}
+    for name in op.token_fields:
+        if name in fields and getattr(params, name) > 8:
+            changes[name] = max(1, round(getattr(params, name) * rng.uniform(*_FINAL_ROWS)))
+    if "eps" in fields:
+        changes["eps"] = rng.choice([value for value in _EPSILONS if value != params.eps])
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(params), **changes}, type(params))
+    except (ValueError, msgspec.ValidationError):
+        return params

@@ -1,0 +1,67 @@
+"""What of the harness a candidate replaced in its own process: clocks, torch's functions, the collector, the harness's own modules.
+
+It proves nothing for a candidate that also replaces this check; the judge's other checks need no honesty of the process.  It names the
+culprit where a candidate patches what it can reach, and it keeps honest kernels from being measured by a patched harness.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import _C
+
+_WATCHED = (
+    ("time", time, "perf_counter perf_counter_ns monotonic process_time_ns thread_time_ns sleep"),
+    ("gc", gc, "collect disable enable"),
+    ("torch", torch, "empty empty_like frombuffer sum equal is_tensor"),
+    ("torch.Tensor", torch.Tensor, "copy_ clone data_ptr untyped_storage numel stride fill_"),
+    ("torch.cuda", torch.cuda, "synchronize Event current_stream Stream"),
+    ("torch.profiler", torch.profiler, "profile"),
+    ("threading", threading, "Thread"),
+)
+
+
+class Tampering:
+    """Remembers the functions that the harness and its timers use; made before the candidate's file is loaded."""
+
+    def __init__(self) -> None:
+        watched: list[tuple[str, Any, str]] = [(where, owner, name) for where, owner, names in _WATCHED for name in names.split()]
+        harness = [module for name, module in sorted(sys.modules.items()) if name.startswith("fusebench.") and module is not None]
+        for module in harness:
+            names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
+            watched += [(module.__name__, module, name) for name in names]
+        self._watched = [(where, owner, name, getattr(owner, name, None)) for where, owner, name in watched]
+        self._classes = [
+            (f"{value.__module__}.{value.__qualname__}.{key}", value, key, member)
+            for value in {id(value): value for module in harness for value in vars(module).values() if _ours(value)}.values()
+            for key, member in vars(value).items()
+            if callable(member)
+        ]
+        self._modes = _modes()
+
+    def found(self) -> str:
+        """The first replacement, in words; empty if there is none."""
+        for where, owner, name, before in self._watched:
+            if getattr(owner, name, None) is not before:
+                return f"{where}.{name} was replaced"
+        for name, owner, key, member in self._classes:
+            if vars(owner).get(key) is not member:
+                return f"{name} was replaced"
+        if _modes() != self._modes:
+            return "a dispatch or function mode of torch was left on"
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            return "a trace or profile function was installed"
+        return ""
+
+
+def _ours(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("fusebench.")
+
+
+def _modes() -> tuple[int, int]:
+    return _C._len_torch_dispatch_stack(), _C._len_torch_function_stack()
