@@ -118,8 +118,8 @@ def slow_foreign(pid: int) -> bool:
     return True
 
 
-def renice_all() -> bool:
-    os.setpriority(os.PRIO_PGRP, os.getpgid(os.getppid()), os.getpriority(os.PRIO_PROCESS, 0))
+def renice(pid: int) -> bool:
+    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid))
     return True
 
 
@@ -151,7 +151,7 @@ def attacks(target: dict[str, object]) -> dict[str, Callable[[], object]]:
         "signal": lambda: os.kill(pid, signal.SIGCONT) is None,
         "foreign_limits": lambda: limit_foreign(pid),
         "foreign_affinity": lambda: slow_foreign(pid),
-        "foreign_priority": renice_all,
+        "foreign_priority": lambda: renice(pid),
         "leave_group": leave_group,
         "inherited_descriptor": lambda: os.read(int(str(target["inherited"])), 8) == b"expected",
         "system_v_memory": lambda: LIBC.shmctl(call(29, 194, 0, ctypes.c_size_t(4096), 0o1600), 0, None) == 0,

@@ -7,6 +7,7 @@ reader keeps the beginning and the end of its output and throws the rest away, s
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -21,6 +22,8 @@ import psutil
 
 PARENT_VARIABLE = "FUSEBENCH_PARENT_PID"
 """Set for the process: whose end ends it."""
+MARK_VARIABLE = "FUSEBENCH_CONFINED"
+"""Set for the process, at random, and inherited by what it starts, which is found by it after it lost its parents."""
 POLL_S = 0.1
 """Seconds between two looks at the first process; a memory bomb fills 1 to 2 GiB meanwhile."""
 TREE_EVERY = 5
@@ -115,9 +118,16 @@ class ConfinedProcess:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], *, scratch: Path, memory_bytes: int | None, deadline: float | None, output_bytes: int
+        self,
+        process: subprocess.Popen[bytes],
+        mark: str,
+        *,
+        scratch: Path,
+        memory_bytes: int | None,
+        deadline: float | None,
+        output_bytes: int,
     ) -> None:
-        self._process, self._scratch, self._memory_bytes, self._deadline = process, scratch, memory_bytes, deadline
+        self._process, self._mark, self._scratch, self._memory_bytes, self._deadline = process, mark, scratch, memory_bytes, deadline
         self._output = _Output(output_bytes)
         self._cause: Cause | None = None
         self._peak = 0
@@ -162,7 +172,7 @@ class ConfinedProcess:
 
     def _finish(self) -> None:
         """Kill what is left, reap it, and collect the last output."""
-        self._survivors = kill_tree(self._process, self._seen)
+        self._survivors = kill_tree(self._process, self._mark, self._seen)
         self._reader.join(1.0)
         if not self._reader.is_alive() and self._process.stdout is not None:  # a survivor may hold the pipe open
             self._process.stdout.close()
@@ -250,23 +260,27 @@ def start_confined(
     # Absolute, since the working folder changes; with this package's own folder, which the caller may have found by its working folder.
     roots = [Path(root).absolute() for root in variables.get("PYTHONPATH", "").split(os.pathsep) if root]
     variables["PYTHONPATH"] = os.pathsep.join(map(str, [*roots, Path(__file__).absolute().parents[2]]))
-    variables |= dict(environment or {}) | {PARENT_VARIABLE: str(os.getpid())}
+    mark = secrets.token_hex(8)
+    variables |= dict(environment or {}) | {PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
         cwd=scratch, env=variables, pass_fds=tuple(pass_descriptors), start_new_session=True,
     )  # fmt: skip
-    return ConfinedProcess(process, scratch=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
+    return ConfinedProcess(process, mark, scratch=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
 
 
-def kill_tree(process: subprocess.Popen[bytes], seen: Mapping[int, float] | None = None, patience_s: float = 5.0) -> tuple[int, ...]:
+def kill_tree(
+    process: subprocess.Popen[bytes], mark: str = "", seen: Mapping[int, float] | None = None, patience_s: float = 5.0
+) -> tuple[int, ...]:
     """Kill a process that leads its session and everything that it started, and reap it.
 
     Under seccomp no descendant can leave the process group, and one signal ends all.  Elsewhere descendants are found by their parents,
-    their session and group, and `seen`; one that has lost its parent, left the session and was never seen escapes.
+    their session and group, their mark, and `seen`; one escapes that left the session, lost its parent, erased its mark and was never seen.
 
     Args:
         process: the first process; it must not have been reaped by anyone else.
+        mark: value of `MARK_VARIABLE` in its environment.
         seen: pid and start time of descendants that were seen, by which they are found after they lost their parents.
         patience_s: seconds until the rest is given up.
 
@@ -277,7 +291,7 @@ def kill_tree(process: subprocess.Popen[bytes], seen: Mapping[int, float] | None
     while True:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        living = list(_descendants(process.pid, seen or {}))
+        living = list(_descendants(process.pid, mark, seen or {}))
         for member in living:
             with suppress(psutil.Error):
                 member.kill()
@@ -298,20 +312,28 @@ def _has_ended(child: int) -> bool:
         return True
 
 
-def _descendants(leader: int, seen: Mapping[int, float]) -> Iterable[psutil.Process]:
-    """Living processes of the leader's group or session, seen ones, and the descendants of all these; not zombies, not the leader."""
+def _descendants(leader: int, mark: str, seen: Mapping[int, float]) -> Iterable[psutil.Process]:
+    """Living processes of the leader's group or session, marked and seen ones, and all their descendants; not zombies, not the leader."""
+    marking = f"{MARK_VARIABLE}={mark}".encode() if mark else None
     found: dict[int, psutil.Process] = {}
     for member in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError, PermissionError):
             pid = member.pid
             known = pid in seen and seen[pid] == member.create_time()
-            if known or leader in (pid, os.getsid(pid), os.getpgid(pid)):
+            if known or leader in (pid, os.getsid(pid), os.getpgid(pid)) or _has_variable(pid, marking):
                 found[pid] = member
                 found |= {child.pid: child for child in member.children(recursive=True)}
     for pid, member in found.items():
         with suppress(psutil.Error):
             if pid != leader and member.status() != psutil.STATUS_ZOMBIE:
                 yield member
+
+
+def _has_variable(pid: int, text: bytes | None) -> bool:
+    """Whether a process was started with a variable, given as `NAME=value`."""
+    with suppress(OSError):
+        return text is not None and text in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def signal_name(number: int) -> str:
