@@ -6,68 +6,84 @@ reference and no expected value.  The twin, which times the project's own split 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
 _THREADS = 1
 """Threads of torch on a CPU, for the candidate and the twin alike: CPU time of other threads is then the candidate's own doing."""
 
 
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
     """Answer requests until the judge closes its pipe."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import mmap
+    from .protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
 
-    import torch
-
-    from .protocol import LOADS, Channel, ChannelClosedError
-    from .region import Region
-
-    torch.set_num_threads(_THREADS)
     channel = Channel(read_fd, write_fd)
     try:
-        load = channel.receive(LOADS)
-        serving = _Serving(load, channel, Region(memory_fd, mmap.PAGESIZE))
+        prepare = channel.receive(PREPARES)
+        isolation = _confine(prepare, (read_fd, write_fd, memory_fd)) if prepare.scratch else ()
+        import torch
+
+        torch.set_num_threads(_THREADS)
+        device = torch.device(prepare.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        from .region import PAGE, Region
+
+        region = Region(memory_fd, PAGE)
+        channel.send(Prepared(token=prepare.token, isolation=isolation))
+        serving = _Serving(channel.receive(LOADS), prepare, channel, region)
         while True:
             serving.answer_one()
     except ChannelClosedError:
         return
 
 
+def _confine(prepare: Any, descriptors: tuple[int, ...]) -> tuple[Any, ...]:
+    """Confine this process, and say by which measures."""
+    from .isolation import confine
+
+    return tuple(
+        confine(
+            Path(prepare.scratch),
+            readable=[Path(root) for root in prepare.roots],
+            writable=[],
+            memory_bytes=prepare.memory_bytes,
+            seconds=None,
+            gpu=prepare.device != "cpu",
+            descriptors=descriptors,
+        )
+    )
+
+
 class _Serving:
     """The requests of one process."""
 
-    def __init__(self, load: Any, channel: Any, region: Any) -> None:
+    def __init__(self, load: Any, prepare: Any, channel: Any, region: Any) -> None:
         import torch
 
         from . import calling, loading
+        from .protocol import Loaded
         from .tampering import Tampering
 
         self._channel, self._region = channel, region
         self._file = Path(load.file)
-        roots = tuple(Path(root) for root in load.roots)
-        device = torch.device(load.device)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        if load.interpret:
+        self._device = torch.device(prepare.device)
+        roots = tuple(Path(root) for root in prepare.roots)
+        if prepare.interpret:
             from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
             install_exact_casts()
             install_remembered_builtins()
-        isolation: tuple[Any, ...] = ()
         if load.kernel:
             found = loading.load_project_kernel(roots, load.op, load.kernel)
             tampering = Tampering()
         else:
             op = loading.load_op(roots, load.op)
-            isolation = _confine(load)
             tampering = Tampering()
             loaded = self._guarded(load.token, lambda: loading.load_candidate(op, self._file, load.source))
             if loaded is None:
@@ -76,13 +92,10 @@ class _Serving:
         torch.set_num_threads(_THREADS)
         self._op, self._kernel = found
         language = str(self._kernel.language)
-        timed = not load.interpret or language == "torch"
-        self._caller = calling.Caller(self._kernel, self._op, device, tampering, timed=timed)
-        self._yardstick_device = device
+        timed = not prepare.interpret or language == "torch"
+        self._caller = calling.Caller(self._kernel, self._op, self._device, tampering, timed=timed)
         self._params: Any = None
-        from .protocol import Loaded
-
-        self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=language, isolation=isolation))
+        self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=language))
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""
@@ -100,7 +113,7 @@ class _Serving:
         elif isinstance(request, Yardstick):
             from .yardstick import limit_us
 
-            found = self._guarded(request.token, lambda: limit_us(self._op, self._params, self._yardstick_device))
+            found = self._guarded(request.token, lambda: limit_us(self._op, self._params, self._device))
             if found is not None:
                 self._channel.send(YardstickDone(token=request.token, limit_us=found))
         else:
@@ -126,11 +139,6 @@ class _Serving:
             status, reason = status_of(error), describe_exception(error, (self._file.parent,))
         self._channel.send(Refused(token=token, status=status, reason=reason[:MOST_TEXT]))
         return None
-
-
-def _confine(load: Any) -> tuple[Any, ...]:
-    """Confine this process, and say by which measures."""
-    return ()
 
 
 if __name__ == "__main__":

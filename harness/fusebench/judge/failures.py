@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 from ..errors import FusebenchError
 from ..runner.workers.cause import COMPILE_ERROR_NAMES
 from ..schema.evaluation import EvaluationStatus
+from .confined_process import Cause, Ending
 
+_ENDINGS = {Cause.HUNG: EvaluationStatus.HUNG, Cause.OUT_OF_MEMORY: EvaluationStatus.OUT_OF_MEMORY}
 _MEMORY_NAMES = frozenset({"OutOfMemoryError", "MemoryError"})
 
 
@@ -29,19 +30,9 @@ def status_of(error: BaseException) -> EvaluationStatus:
     return EvaluationStatus.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else EvaluationStatus.CRASHED
 
 
-def of_exit(returncode: int | None, doing: str) -> CandidateError:
-    """The failure of a process that ended during `doing`.
-
-    A kill without a sender is the kernel's answer to a process that takes too much memory.
-    """
-    if returncode is None:
-        return CandidateError(EvaluationStatus.CRASHED, f"its process closed the pipe to the judge during {doing}")
-    if returncode >= 0:
-        return CandidateError(EvaluationStatus.CRASHED, f"its process ended with exit status {returncode} during {doing}")
-    name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else f"signal {-returncode}"
-    status = EvaluationStatus.OUT_OF_MEMORY if name == "SIGKILL" else EvaluationStatus.CRASHED
-    text = f"its process was killed by {name} during {doing}"
-    return CandidateError(status, text + (", as the system does with one that takes too much memory" if name == "SIGKILL" else ""))
+def of_ending(ending: Ending, doing: str) -> CandidateError:
+    """The failure of a process that ended during `doing`."""
+    return CandidateError(_ENDINGS.get(ending.cause, EvaluationStatus.CRASHED), f"its process {ending.describe()} during {doing}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -43,7 +43,7 @@ class Judge:
         self._interpret = self._device.type == "cpu"
         self._collections: dict[Any, Collection] = {}
         self._twins: dict[Any, tuple[KernelProcess, Kernel]] = {}
-        self._spare: KernelProcess | None = KernelProcess(interpret=self._interpret)
+        self._spare: KernelProcess | None = None
         if self._interpret:
             from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
@@ -67,14 +67,31 @@ class Judge:
         """
         began = time.monotonic()
         source = Path(task.file).read_bytes()
-        process, self._spare = self._spare or KernelProcess(interpret=self._interpret), None
+        process = self._fresh(task)
         try:
             found = _Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
         finally:
             process.close()
         if task.keep:
-            self._spare = KernelProcess(interpret=self._interpret)
+            self._spare = self._started(task)
         return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))
+
+    def prepare(self, task: EvaluateTask) -> None:
+        """Start a process for the next candidate, which takes seconds."""
+        if self._spare is None:
+            self._spare = self._started(task)
+
+    def _started(self, task: EvaluateTask) -> KernelProcess:
+        return KernelProcess(roots=task.roots, device=task.device, confined=True, memory_bytes=task.memory_bytes)
+
+    def _fresh(self, task: EvaluateTask) -> KernelProcess:
+        """A process that no candidate has used."""
+        process, self._spare = self._spare, None
+        if process is not None and process.alive and process.settings == (task.roots, task.device, task.memory_bytes):
+            return process
+        if process is not None:
+            process.close()
+        return self._started(task)
 
     def project(self, task: EvaluateTask, *, all_kernels: bool = False) -> Collection:
         """The project's op with its split chain, or with all its kernels."""
@@ -97,8 +114,8 @@ class Judge:
         if known is not None and known[0].alive:
             return known
         baseline = self._baseline(task)
-        process = KernelProcess(interpret=False)
-        load = Load(token="", roots=task.roots, op=task.op, kernel=str(baseline.id), device=str(self._device))
+        process = KernelProcess(roots=task.roots, device=task.device, confined=False)
+        load = Load(token="", op=task.op, kernel=str(baseline.id))
         try:
             process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
         except CandidateError as error:
@@ -174,7 +191,7 @@ class _Evaluating:
             first_failure=failed.key if failed is not None else None,
             speedup=_weighted(cases, weights) if status is EvaluationStatus.PASSED else None,
             remarks=tuple(dict.fromkeys(self._remarks)),
-            isolation=self._loaded.isolation if self._loaded is not None else (),
+            isolation=self._process.isolation,
             output_tail=self._process.output_tail(),
         )
 
@@ -182,19 +199,14 @@ class _Evaluating:
         self._report(Step(text="load the candidate"))
         load = Load(
             token="",
-            roots=self._task.roots,
             op=self._task.op,
             file=self._task.file,
             source=self._source,
-            device=self._task.device,
-            interpret=self._device.type == "cpu",
-            scratch=str(self._process.scratch),
-            memory_bytes=self._task.memory_bytes,
         )
         try:
             self._loaded, _ = self._process.ask(load, Loaded, doing="its import", deadline=self._until(LOAD_S))
         except CandidateError as error:
-            if error.status is EvaluationStatus.CRASHED and "exit status" in error.reason:
+            if error.status is EvaluationStatus.CRASHED and "exited with" in error.reason:
                 raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
             raise
         KernelId.parse(self._loaded.kernel)

@@ -5,92 +5,143 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import psutil
 
 from ..device.triton_programs import assembler_environment
-from ..schema.evaluation import EvaluationStatus
-from .failures import CandidateError, of_exit
-from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError, Refused, new_token
+from ..schema.evaluation import EvaluationStatus, IsolationMeasure
+from .confined_process import start_confined
+from .failures import CandidateError, of_ending
+from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, Prepare, Prepared, ProtocolError, Refused, new_token
 from .region import Region
 
 STOP_S = 2.0
-TAIL_BYTES = 4000
-"""Bytes kept of what the process wrote to stdout and stderr."""
-MOST_OUTPUT = 64 * 2**20
-"""Bytes of output beyond which a process counts as flooding and is killed."""
+HUNG_AFTER_S = 5.0
+"""A process that is silent for less when the evaluation's budget ends did not hang: the budget was too small."""
+MEMORY_SHARE = 0.5
+"""Share of the machine's memory that a candidate may take, unless the caller says how much."""
+START_S = 120.0
+"""Time to confine itself and import torch."""
+_KEPT = ("HOME", "XDG_CACHE_HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""Variables of the trusted twin, whose compilers' caches are the user's own."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class KernelProcess:
     """A process running `candidate_main`, in a session and a scratch folder of its own."""
 
-    def __init__(self, *, interpret: bool) -> None:
-        """Starts the process, which imports torch and then waits to be told what to load."""
+    def __init__(self, *, roots: Sequence[str], device: str, confined: bool, memory_bytes: int | None = None) -> None:
+        """Start the process, which confines itself and imports torch; `until_ready` waits for that.
+
+        Args:
+            roots: kernel folders of the project, the only files of the user that a confined process may read.
+            device: torch's name of the device.
+            confined: whether the process will run code that nobody trusts.
+            memory_bytes: most host memory of the process and what it starts.
+        """
+        interpret = device == "cpu" and confined
+        self.settings = (tuple(roots), device, memory_bytes)
+        memory_bytes = memory_bytes or int(MEMORY_SHARE * psutil.virtual_memory().total)
+        self.isolation: tuple[IsolationMeasure, ...] = ()
+        self._prepared = False
         self.region = Region.make()
-        self.scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
-        self._output = (self.scratch.with_name(self.scratch.name + ".out")).open("w+b")
+        self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
         to_child, from_judge = os.pipe()
         to_judge, from_child = os.pipe()
         self._channel = Channel(to_judge, from_judge)
-        fds = (to_child, from_child, self.region.fd)
-        harness = Path(__file__).parents[2]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-        environment |= {
-            "PYTHONPATH": f"{harness}",
-            "PYTHONSAFEPATH": "1",
-            "OMP_WAIT_POLICY": "passive",
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        }
+        descriptors = (to_child, from_child, self.region.fd)
+        environment = {"OMP_WAIT_POLICY": "passive", "TRITON_INTERPRET": "1" if interpret else "0"}
         environment |= {name: value for name, value in assembler_environment().items() if value is not None}
-        environment["TMPDIR"] = str(self.scratch)
-        environment.pop("TRITON_INTERPRET", None)
-        if interpret:
-            environment["TRITON_INTERPRET"] = "1"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fusebench.judge.candidate_main", *map(str, fds)],
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            cwd=self.scratch,
-            env=environment,
-            start_new_session=True,
+        if not confined:
+            environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
+        self._process = start_confined(
+            [sys.executable, "-m", "fusebench.judge.candidate_main", *map(str, descriptors)],
+            scratch=self._scratch,
+            pass_descriptors=descriptors,
+            environment=environment,
+            memory_bytes=memory_bytes if confined else None,
         )
         os.close(to_child)
         os.close(from_child)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._prepare = Prepare(
+            token=new_token(),
+            roots=tuple(roots),
+            device=device,
+            interpret=interpret,
+            scratch=str(self._scratch) if confined else "",
+            memory_bytes=memory_bytes,
+        )
+        self._channel.send(self._prepare)
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process.running()
+
+    def until_ready(self) -> None:
+        """Wait until the process can be asked.
+
+        Raises:
+            CandidateError: it could not start, which is no candidate's fault (`unfit`).
+        """
+        if not self._prepared:
+            try:
+                prepared = self._answer(self._prepare.token, Prepared, doing="its start", deadline=time.monotonic() + START_S)
+            except CandidateError as error:
+                tail = self.output_tail().strip()
+                raise CandidateError(EvaluationStatus.UNFIT, f"a process for kernels did not start: {error.reason}; {tail}") from error
+            self._prepared, self.isolation = True, prepared.isolation
 
     def ask(self, request: msgspec.Struct, kind: type[T], *, doing: str, deadline: float) -> tuple[T, float]:
         """Send `request`, whose token is replaced by a fresh one; returns the answer and the seconds until it came.
 
+        Args:
+            deadline: as `time.monotonic` has it.
+
         Raises:
             CandidateError: the process died, fell silent, refused, or answered with anything but the answer.
         """
+        self.until_ready()
         token = new_token()
         request = msgspec.structs.replace(request, token=token)
+        began = time.perf_counter()
         try:
             if self._channel.pending():
                 raise ProtocolError("it wrote into the judge's pipe without being asked")
-            began = time.perf_counter()
             self._channel.send(request)
+        except ChannelClosedError:
+            raise self._ended(doing) from None
+        except ProtocolError as error:
+            self.kill()
+            raise CandidateError(EvaluationStatus.HACKED, f"before {doing}: {error}") from error
+        answer = self._answer(token, kind, doing=doing, deadline=deadline)
+        return answer, time.perf_counter() - began
+
+    def output_tail(self) -> str:
+        """What the process wrote to stdout and stderr, its beginning and its end."""
+        return self._process.output()
+
+    def kill(self) -> None:
+        """End the process and all that it started at once."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process and remove its folder."""
+        self._process.kill()
+        self._channel.close()
+        self.region.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _answer(self, token: str, kind: type[T], *, doing: str, deadline: float) -> T:
+        began = time.monotonic()
+        try:
             answer = self._channel.receive(ANSWERS, deadline=deadline)
-            seconds = time.perf_counter() - began
             if not secrets.compare_digest(answer.token, token):
                 raise ProtocolError("its answer does not repeat the request's token")
             if isinstance(answer, Refused):
@@ -99,48 +150,21 @@ class KernelProcess:
                 raise ProtocolError(f"it answered with {type(answer).__name__}, not with {kind.__name__}")
         except ChannelTimeoutError:
             self.kill()
-            raise CandidateError(EvaluationStatus.HUNG, f"no answer in time during {doing}") from None
+            waited = time.monotonic() - began
+            if waited < HUNG_AFTER_S:
+                raise CandidateError(EvaluationStatus.UNDECIDED, f"the budget ended during {doing}; raise --budget") from None
+            raise CandidateError(EvaluationStatus.HUNG, f"no answer for {waited:.0f} s during {doing}") from None
         except ChannelClosedError:
-            raise of_exit(self._wait(), doing) from None
+            raise self._ended(doing) from None
         except ProtocolError as error:
             self.kill()
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
-        if os.fstat(self._output.fileno()).st_size > MOST_OUTPUT:
-            self.kill()
-            raise CandidateError(
-                EvaluationStatus.CRASHED, f"it wrote more than {MOST_OUTPUT >> 20} MiB to stdout and stderr during {doing}"
-            )
-        return answer, seconds
+        return answer
 
-    def output_tail(self) -> str:
-        """The end of what the process wrote to stdout and stderr."""
-        size = os.fstat(self._output.fileno()).st_size
-        data = os.pread(self._output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
-        return data.decode(errors="replace")
-
-    def kill(self) -> None:
-        """End the process and its whole session at once."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):
+    def _ended(self, doing: str) -> CandidateError:
+        """The failure of a process whose pipe is closed."""
+        ending = self._process.wait(STOP_S)
+        if ending is None:
             self._process.kill()
-        self._process.wait(STOP_S)
-
-    def close(self) -> None:
-        """End the process and remove its folder."""
-        if self._process.poll() is None:
-            self.kill()
-        with suppress(ProcessLookupError, PermissionError):  # what it left behind in its session
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._channel.close()
-        self.region.close()
-        with suppress(OSError):
-            Path(self._output.name).unlink()
-        self._output.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _wait(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(STOP_S)
-        self.kill()
-        return None
+            return CandidateError(EvaluationStatus.HACKED, f"its process closed the pipe to the judge during {doing}")
+        return of_ending(ending, doing)

@@ -26,30 +26,40 @@ MOST_TEXT = 2000
 _HEADER = struct.Struct("<I")
 
 
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
+    """The first request of a process: confine yourself and import torch."""
+
+    token: str
+    roots: tuple[str, ...]
+    """Kernel folders of the project, which it may read."""
+    device: str
+    interpret: bool
+    """Whether Triton kernels run in the interpreter."""
+    scratch: str
+    """The only folder that it may write to; empty for a trusted process, which is not confined."""
+    memory_bytes: int | None
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
+    token: str
+    isolation: tuple[IsolationMeasure, ...] = ()
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """Load the op and one kernel of it: from `file`, or the project's kernel `kernel`."""
 
     token: str
-    roots: tuple[str, ...]
     op: str
     file: str = ""
     source: bytes = b""
     """The candidate's bytes that the judge digested."""
     kernel: str = ""
-    device: str
-    interpret: bool = False
-    readable: tuple[str, ...] = ()
-    """Paths that the confined process may read beside the system's."""
-    scratch: str = ""
-    """The only folder that it may write to; empty for a trusted process, which is not confined."""
-    memory_bytes: int | None = None
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
     token: str
     kernel: str
     language: str
-    isolation: tuple[IsolationMeasure, ...] = ()
 
 
 class OpenCase(msgspec.Struct, frozen=True, kw_only=True, tag="open_case"):
@@ -195,11 +205,12 @@ class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_do
 
 
 Report = Step | Finished | Unable
-Answer = Loaded | CaseOpened | BatchDone | Refused | YardstickDone
+Answer = Prepared | Loaded | CaseOpened | BatchDone | Refused | YardstickDone
 T = TypeVar("T")
 Decoder = msgspec.msgpack.Decoder
 ANSWERS: Decoder[Answer] = Decoder(Answer)
 REPORTS: Decoder[Report] = Decoder(Report)
+PREPARES: Decoder[Prepare] = Decoder(Prepare)
 LOADS: Decoder[Load] = Decoder(Load)
 REQUESTS: Decoder[OpenCase | Batch | Yardstick] = Decoder(OpenCase | Batch | Yardstick)
 TASKS: Decoder[EvaluateTask] = Decoder(EvaluateTask)

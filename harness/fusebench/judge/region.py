@@ -17,6 +17,7 @@ from .protocol import ArenaSpec, ProtocolError, TensorSpec
 
 ALIGNMENT = 256
 """Of every arena and output in the region, in bytes."""
+PAGE = mmap.PAGESIZE
 _LONGEST = 8
 """Most dimensions of a tensor that crosses the border."""
 
