@@ -20,12 +20,14 @@ from .stats.paired import InvalidSamplesError
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
         "PIL": "pillow",
+        "anyio": "anyio",
         "cuda": "cuda-core",
         "filelock": "filelock",
         "fsspec": "fsspec",
         "jinja2": "jinja2",
         "markupsafe": "markupsafe",
         "matplotlib": "matplotlib",
+        "mcp": "mcp",
         "msgspec": "msgspec",
         "numpy": "numpy",
         "packaging": "packaging",
@@ -38,13 +40,17 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "pytest_benchmark": "pytest-benchmark",
         "rich": "rich",
         "scipy": "scipy",
+        "starlette": "starlette",
         "torch": "torch",
         "triton": "triton",
         "typer": "typer",
+        "uvicorn": "uvicorn",
     }
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
-EXTRAS: Mapping[str, str] = MappingProxyType({"pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"})
+EXTRAS: Mapping[str, str] = MappingProxyType(
+    {"pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"} | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
+)
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""
 
 

@@ -160,4 +160,4 @@ def test_bad_input_is_one_line_with_the_next_step(fusebench: Fusebench, argument
 def test_a_huge_candidate_is_refused(toy_project: Path, fusebench: Fusebench) -> None:
     (toy_project / "huge.py").write_bytes(b"#" * (2**20 + 1))
     outcome = fusebench("eval", "huge.py", "--op", "scale")
-    assert (outcome.exit_code, "expected at most 1048576" in outcome.stderr) == (2, True)
+    assert (outcome.exit_code, "found over 1048576 bytes" in outcome.stderr) == (2, True)

@@ -94,15 +94,18 @@ def eval_command(
     if serve or mcp:
         _serve(file, serve=serve, mcp=mcp, host=host, port=port, device=device, kernels=kernels)
         return
-    from .shared.evaluation_work import EvaluationOptions, make_request, parse_bytes, run_evaluation
+    from .shared.evaluation_work import Catalogue, EvaluationOptions, parse_bytes, read_candidate, run_evaluation
 
     if file is None:
         raise UsageError("no candidate: pass FILE --op NAME, or --serve or --mcp to answer evaluations of others")
+    catalogue = Catalogue(kernels)
     if op is None:
-        raise UsageError(f"--op is missing; {_known_ops(kernels)}")
+        known = ", ".join(catalogue.ops)
+        raise UsageError(f"--op is missing; pass the op that the file declares, one of {known or 'none: this project has no ops'}")
     memory_bytes = None if memory is None else parse_bytes(memory)
     options = EvaluationOptions(op=op, suite=suite, case=case, stage=stage, kernels=kernels, seconds=budget, memory_bytes=memory_bytes)
-    request = make_request(file, options)
+    read_candidate(file)
+    request = catalogue.request(file, options)
 
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
@@ -124,23 +127,31 @@ def eval_command(
     raise typer.Exit(evaluation_exit_code(evaluation.status))
 
 
-def _known_ops(kernels: list[Path] | None) -> str:
-    from .shared.selection import load_project
-
-    ops = load_project(kernels, load_kernels=False)[1].ops
-    return (
-        f"pass the op that the file declares, one of {', '.join(sorted(ops))}"
-        if ops
-        else "this project has no ops; see docs/adding_an_op.md"
-    )
-
-
 def _serve(file: Path | None, *, serve: bool, mcp: bool, host: str, port: int, device: str, kernels: list[Path] | None) -> None:
     if serve and mcp:
         raise UsageError("--serve and --mcp together would share one stdin; start two processes")
     if file is not None:
         raise UsageError(f"{file} with --serve or --mcp: a server takes its candidates from requests; leave FILE out")
-    raise UsageError("not there yet")
+    from ..device import resolve_device
+    from ..device.toolchain import require_torch_for
+    from .shared.evaluation_work import Catalogue, all_devices
+
+    if serve:
+        from .serving.http_server import serve as serve_http
+    else:
+        from .serving.mcp_server import serve as serve_mcp
+    from ..judge.evaluation import Evaluator
+    from .serving.evaluation_queue import EvaluationQueue
+
+    catalogue = Catalogue(kernels)
+    devices = all_devices() if device == "auto" else [resolve_device(device)]
+    for one in devices:
+        require_torch_for(one)
+    with EvaluationQueue(devices, catalogue, Evaluator) as evaluations:
+        if serve:
+            serve_http(evaluations, host, port)
+        else:
+            serve_mcp(evaluations, catalogue.ops)
 
 
 def _show(evaluation: Evaluation) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from ...errors import UsageError
+from ...schema import Case
 from ...schema.evaluation import Evaluation, Stage
 
 if TYPE_CHECKING:
-    from ...judge.evaluation import EvaluationRequest, Evaluator
+    from ...device import Device
+    from ...judge.evaluation import EvaluationRequest
     from ...runner.context import Reporter
 
 MOST_SOURCE_BYTES = 2**20
@@ -20,6 +22,16 @@ MOST_SOURCE_BYTES = 2**20
 DEFAULT_SECONDS = {Stage.CHECK: 60.0, Stage.QUICK: 180.0, Stage.FINAL: 900.0}
 """Budget of an evaluation by stage; most end long before."""
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+class Judge(Protocol):
+    """The part of `judge.evaluation.Evaluator` that the command and its servers need."""
+
+    def evaluate(self, request: EvaluationRequest, reporter: Reporter | None = None) -> Evaluation: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,55 +53,97 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(words)
 
 
-def make_request(file: Path, options: EvaluationOptions) -> EvaluationRequest:
-    """The request for the candidate in `file`; no kernel file is imported.
+class Catalogue:
+    """The project's ops, loaded once for many requests; suites are read for each.  No kernel file is imported."""
+
+    def __init__(self, kernels: Sequence[Path] | None = None) -> None:
+        from .selection import load_project
+
+        self._project, self._collection = load_project(kernels, load_kernels=False)
+
+    @property
+    def ops(self) -> list[str]:
+        """Names of the ops, sorted."""
+        return sorted(self._collection.ops)
+
+    def select(self, options: EvaluationOptions) -> tuple[Case, ...]:
+        """The cases that the options choose; without a suite, those of the suite of the op's name.
+
+        Raises:
+            UsageError: several ops.
+            UnknownNameError: an op, suite or case that does not exist; the message names those that do.
+        """
+        from ...suites import load_suite, select_cases
+
+        if "," in options.op:
+            raise UsageError(f"--op {options.op}: found several ops, expected the one that the candidate declares")
+        self._collection.op(options.op)
+        suites = [load_suite(name, self._project, self._collection.ops) for name in options.suite or (options.op,)]
+        return tuple(select_cases(suites, options.op, options.case))
+
+    def request(self, file: Path, options: EvaluationOptions) -> EvaluationRequest:
+        """The request for the candidate in `file`; raises as `select` does."""
+        from ...judge.evaluation import EvaluationRequest
+
+        return EvaluationRequest(
+            roots=self._collection.roots,
+            file=file,
+            op=options.op,
+            cases=self.select(options),
+            stage=options.stage,
+            seconds=options.seconds if options.seconds is not None else DEFAULT_SECONDS[options.stage],
+            memory_bytes=options.memory_bytes,
+        )
+
+
+def read_candidate(file: Path) -> bytes:
+    """The bytes of a candidate.
 
     Raises:
-        UsageError: no such file, too large a file, or several ops.
-        UnknownNameError: an op, suite or case that does not exist; the message names those that do.
+        UsageError: there is no such file, it cannot be read, or it is too large to be one kernel.
     """
-    from ...judge.evaluation import EvaluationRequest
-    from .selection import resolve_selection
-
-    require_candidate(file)
-    if "," in options.op:
-        raise UsageError(f"--op {options.op}: found several ops, expected the one that {file.name} declares")
-    selection = resolve_selection(suite=options.suite, op=options.op, case=options.case, kernels=options.kernels, load_kernels=False)
-    return EvaluationRequest(
-        roots=selection.collection.roots,
-        file=file,
-        op=options.op,
-        cases=selection.cases,
-        stage=options.stage,
-        seconds=options.seconds if options.seconds is not None else DEFAULT_SECONDS[options.stage],
-        memory_bytes=options.memory_bytes,
-    )
-
-
-def require_candidate(file: Path) -> None:
-    """Raise UsageError unless `file` is a readable file of a sensible size."""
     try:
         if not file.is_file():
             found = "a folder" if file.is_dir() else "no such file"
             raise UsageError(f"{file}: found {found}, expected one Python file with a kernel; see docs/eval.md for an example")
-        size = file.stat().st_size
-        with file.open("rb"):
-            pass
+        with file.open("rb") as stream:
+            source = stream.read(MOST_SOURCE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise UsageError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error}); check its path and permissions") from error
-    if size > MOST_SOURCE_BYTES:
-        raise UsageError(f"{file}: found {size} bytes, expected at most {MOST_SOURCE_BYTES}; a candidate is one kernel file")
+    if len(source) > MOST_SOURCE_BYTES:
+        raise UsageError(f"{file}: found over {MOST_SOURCE_BYTES} bytes, the most that a candidate may have; it is one kernel file")
+    return source
 
 
 def run_evaluation(
-    evaluator: Evaluator, request: EvaluationRequest, options: EvaluationOptions, reporter: Reporter | None = None
+    judge: Judge, request: EvaluationRequest, options: EvaluationOptions, reporter: Reporter | None = None, *, shown: str | None = None
 ) -> Evaluation:
-    """Judge the candidate, and complete the document: bounded texts, the next command."""
+    """Judge the candidate, and complete the document: bounded texts, the next command.
+
+    Args:
+        shown: path of the candidate for the document, where `request.file` is a copy of it; empty if it has none.
+    """
     from ...judge.advice import next_command
     from ...report.evaluation import bounded
 
-    evaluation = evaluator.evaluate(request, reporter)
-    return bounded(msgspec.structs.replace(evaluation, next_command=next_command(evaluation, roots=request.roots, options=options.kept())))
+    evaluation = judge.evaluate(request, reporter)
+    evaluation = msgspec.structs.replace(evaluation, file=str(request.file) if shown is None else shown)
+    command = next_command(evaluation, roots=request.roots, options=options.kept())
+    return bounded(msgspec.structs.replace(evaluation, next_command=command))
+
+
+def all_devices() -> list[Device]:
+    """Every visible GPU; the CPU where there is none."""
+    from ...device import resolve_device
+    from ...device.readings import GpuUnavailableError
+
+    found = [resolve_device("auto")]
+    while found[0].kind == "cuda":
+        try:
+            found.append(resolve_device(f"cuda:{len(found)}"))
+        except GpuUnavailableError:
+            break
+    return found
 
 
 def parse_bytes(given: str) -> int:

@@ -1,0 +1,79 @@
+"""`eval --mcp`: the tool as a client of the protocol sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+import anyio
+from mcp.client.client import Client
+
+from fusebench.cli.serving.evaluation_queue import Order
+from fusebench.cli.serving.mcp_server import make_server
+from fusebench.schema.evaluation import Evaluation
+
+from .conftest import SOURCE
+
+
+def with_client(evaluations: Any, act: Callable[[Any], Awaitable[Any]], **changes: Any) -> Any:
+    """What `act` returns for a client of a server on a planted evaluator."""
+    asked, _ = evaluations(**changes)
+
+    async def run() -> Any:
+        async with Client(make_server(asked, ["scale"])) as client:
+            return await act(client)
+
+    return anyio.run(run)
+
+
+def test_the_tool_takes_the_arguments_of_the_command(evaluations: Any) -> None:
+    (tool,) = with_client(evaluations, lambda client: client.list_tools()).tools
+    assert tool.name == "evaluate_kernel"
+    assert set(tool.input_schema["properties"]) == set(Order.__struct_fields__)
+    assert tool.input_schema["required"] == ["op"]
+
+
+def test_the_answer_is_the_document(evaluations: Any) -> None:
+    given = {"op": "scale", "source": SOURCE, "stage": "check"}
+    answer = with_client(evaluations, lambda client: client.call_tool("evaluate_kernel", given))
+    assert not answer.is_error
+    assert list(answer.structured_content) == list(Evaluation.__struct_fields__)
+    assert answer.structured_content["status"] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"op": "scael", "source": ""}, "did you mean 'scale'"),
+        ({"op": "scale"}, "pass either `source`"),
+        ({"op": "scale", "source": "", "stage": "all"}, "stage"),
+        ({"op": "scale", "source": "", "seconds": 1e9}, "3600"),
+        ({"op": "scale", "source": None, "file": "/etc/passwd"}, "below the folder"),
+    ],
+)
+def test_a_bad_call_is_an_error_with_its_reason(evaluations: Any, given: dict[str, Any], said: str) -> None:
+    answer = with_client(evaluations, lambda client: client.call_tool("evaluate_kernel", given))
+    assert answer.is_error
+    assert said in answer.content[0].text
+
+
+def test_a_call_that_nobody_waits_for_is_stopped(evaluations: Any) -> None:
+    judges = []
+
+    def prepare(judge: Any) -> None:
+        judge.go = threading.Event()
+        judges.append(judge)
+
+    async def leave(client: Any) -> None:
+        with anyio.move_on_after(0.3):
+            await client.call_tool("evaluate_kernel", {"op": "scale", "source": SOURCE})
+        with anyio.move_on_after(5):
+            while not (judges and judges[0].stopped.is_set()):
+                await anyio.sleep(0.01)
+
+    with_client(evaluations, leave, prepare=prepare)
+    assert judges[0].stopped.is_set()
