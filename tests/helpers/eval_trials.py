@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -22,14 +23,23 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .trials import CASES, Corpus, Trial, copy_kernels
+from fusebench.cli.shared.evaluation_work import EvaluationOptions, make_request, run_evaluation
+from fusebench.errors import FusebenchError
+from fusebench.schema.evaluation import Stage
+
+from .trials import CASES, COPY_MARK, Corpus, Trial, copy_kernels
+
+if TYPE_CHECKING:
+    from fusebench.judge.evaluation import EvaluationRequest, Evaluator
 
 OVERTIME_S = 30.0
 """Seconds beyond its budget after which an evaluation is ended: it has failed to keep its own limit."""
 OUTPUT_BYTES = 1 << 20
+USAGE_EXIT = 2
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +50,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     right: bool
     flaky: bool
     status: str
-    """Of the document; `no answer` without a document, `over time` where the command had to be ended."""
+    """Of the document; `refused` for a usage error, `no answer` without a document, `over time` where the command had to be ended."""
     reason: str = ""
     speedup: tuple[float, float, float] | None = None
     """Awarded speedup with its interval."""
     seconds: float = 0.0
-    exit_code: int | None = None
     remarks: tuple[str, ...] = ()
 
     @property
@@ -62,47 +71,91 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.status != "passed" or (self.right and (self.speedup is None or self.speedup[1] <= 1.0))
 
 
-def evaluate(trial: Trial, corpus: Corpus, *, device: str, stage: str, budget: float, suite: str, kernels: Path) -> Outcome:
-    """Run `fusebench eval` on the trial's file, in a session of its own."""
-    with tempfile.TemporaryDirectory(prefix="trial-") as scratch:
-        file = corpus.write(trial, Path(scratch))
-        command = [sys.executable, "-m", "fusebench", "eval", str(file), "--op", trial.op, "--device", device, "--stage", stage, "--json"]
-        command += ["--budget", str(budget), "--kernels", str(kernels)] + (["--suite", suite] if suite else [])
-        out, err = Path(scratch, "stdout"), Path(scratch, "stderr")
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How trials are evaluated."""
+
+    device: str = "cpu"
+    stage: str = "quick"
+    suite: str = str(CASES)
+    """Empty for the op's own."""
+    budget: float = 20.0
+
+
+class Judged:
+    """Evaluates trials one after another: each by a command of its own, or in an `Evaluator` that stays warm, as the server has it."""
+
+    def __init__(self, corpus: Corpus, folder: Path, settings: Settings, *, warm: bool) -> None:
+        self._corpus, self._folder, self._settings = corpus, folder, settings
+        self._kernels = copy_kernels(folder)
+        self._warm: Evaluator | None = None
+        if warm:
+            from fusebench.device import resolve_device
+            from fusebench.judge.evaluation import Evaluator
+
+            self._warm = Evaluator(resolve_device(settings.device), keep=True)
+
+    def close(self) -> None:
+        """End every process."""
+        if self._warm is not None:
+            self._warm.close()
+
+    def evaluate(self, trial: Trial) -> Outcome:
+        """Judge one trial."""
+        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._folder) as scratch:
+            file = self._corpus.write(trial, Path(scratch))
+            kernels = copy_kernels(Path(scratch)) if COPY_MARK in trial.code else self._kernels
+            began = time.monotonic()
+            if self._warm is None:
+                return self._by_command(trial, file, kernels)
+            try:
+                evaluation = run_evaluation(self._warm, *self._request(trial, file, kernels))
+            except FusebenchError as error:
+                return _outcome(trial, status="refused", reason=str(error), seconds=time.monotonic() - began)
+            return _of_document(trial, msgspec.to_builtins(evaluation), time.monotonic() - began)
+
+    def _request(self, trial: Trial, file: Path, kernels: Path) -> tuple[EvaluationRequest, EvaluationOptions]:
+        chosen = self._settings
+        suite = [chosen.suite] if chosen.suite else None
+        options = EvaluationOptions(op=trial.op, suite=suite, stage=Stage(chosen.stage), kernels=[kernels], seconds=chosen.budget)
+        return make_request(file, options), options
+
+    def _by_command(self, trial: Trial, file: Path, kernels: Path) -> Outcome:
+        chosen, scratch = self._settings, file.parent
+        command = [sys.executable, "-m", "fusebench", "eval", str(file), "--op", trial.op, "--device", chosen.device, "--json"]
+        command += ["--stage", chosen.stage, "--budget", str(chosen.budget), "--kernels", str(kernels)]
+        command += ["--suite", chosen.suite] if chosen.suite else []
+        out, err = scratch / "stdout", scratch / "stderr"
         began = time.monotonic()
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(budget + OVERTIME_S)
-        late = process.returncode is None
-        if late:
+                process.wait(chosen.budget + OVERTIME_S)
+        seconds = time.monotonic() - began
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        seconds = time.monotonic() - began
-        text = out.open("rb").read(OUTPUT_BYTES).decode(errors="replace")
-        said = err.open("rb").read(OUTPUT_BYTES).decode(errors="replace")
-    return _outcome(trial, text, said, status="over time" if late else "", exit_code=process.returncode, seconds=seconds)
+            return _outcome(trial, status="over time", seconds=seconds)
+        try:
+            # All of stdout must be one document: a forged one beside it is no answer.
+            document = json.loads(out.open("rb").read(OUTPUT_BYTES))
+            return _of_document(trial, document, seconds)
+        except (ValueError, KeyError):
+            said = err.open("rb").read(OUTPUT_BYTES).decode(errors="replace").strip().splitlines()
+            status = "refused" if process.returncode == USAGE_EXIT else "no answer"
+            return _outcome(trial, status=status, reason=(said or [f"exit code {process.returncode}"])[-1], seconds=seconds)
 
 
-def _outcome(trial: Trial, text: str, said: str, *, status: str, exit_code: int | None, seconds: float) -> Outcome:
-    known = {
-        "name": trial.name,
-        "cause": trial.cause,
-        "right": trial.right,
-        "flaky": trial.flaky,
-        "seconds": seconds,
-        "exit_code": exit_code,
-    }
-    try:
-        document = json.loads(text)  # all of stdout must be one document: a forged one beside it is no answer
-    except ValueError:
-        last = (said.strip() or text.strip()).splitlines()[-1:] or [""]
-        return Outcome(**known, status=status or "no answer", reason=last[0][-200:])
-    speedup = document.get("speedup")
+def _of_document(trial: Trial, document: dict[str, Any], seconds: float) -> Outcome:
+    speedup = document["speedup"]
     interval = None if speedup is None else tuple(float(speedup[key]) for key in ("value", "low", "high"))
-    remarks = tuple(document.get("remarks", ()))
-    return Outcome(**known, status=status or document["status"], reason=document["reason"], speedup=interval, remarks=remarks)
+    return _outcome(
+        trial, status=document["status"], reason=document["reason"], seconds=seconds, speedup=interval, remarks=tuple(document["remarks"])
+    )
+
+
+def _outcome(trial: Trial, **found: Any) -> Outcome:
+    return Outcome(name=trial.name, cause=trial.cause, right=trial.right, flaky=trial.flaky, **found)
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
@@ -132,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", default=str(CASES), help="suite of the evaluations; empty for the op's own")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time; 1 on a GPU")
     parser.add_argument("--only", action="append", metavar="GLOB", help="trials by name, cause or cause/name; repeatable")
+    parser.add_argument("--warm", action="store_true", help="keep the judge's processes between trials, as the server does")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of one evaluation")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no further trial starts")
     parser.add_argument(
@@ -146,16 +200,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done = {one.name: one for one in msgspec.json.decode_lines(options.json.read_bytes(), type=list[Outcome])}
     trials = [one for one in corpus.select(options.only, gpu=gpu)[:: options.every] if one.name not in done]
     trials.sort(key=lambda one: one.dear)  # what runs into limits comes last
-    ends, lock = time.monotonic() + options.limit, threading.Lock()
-    with tempfile.TemporaryDirectory(prefix="trials-") as folder, ThreadPoolExecutor(options.jobs) as pool:
-        kernels = copy_kernels(Path(folder))
+    ends, lock, idle = time.monotonic() + options.limit, threading.Lock(), queue.SimpleQueue[Judged]()
+    settings = Settings(device=options.device, stage=options.stage, suite=options.suite, budget=options.budget)
+    with tempfile.TemporaryDirectory(prefix="trials-") as folder, ThreadPoolExecutor(options.jobs) as pool, contextlib.ExitStack() as open_:
+        for _ in range(options.jobs):
+            judged = Judged(corpus, Path(folder), settings, warm=options.warm)
+            open_.callback(judged.close)
+            idle.put(judged)
 
         def run(trial: Trial) -> None:
             if time.monotonic() > ends:
                 return
-            one = evaluate(
-                trial, corpus, device=options.device, stage=options.stage, budget=options.budget, suite=options.suite, kernels=kernels
-            )
+            judged = idle.get()
+            try:
+                one = judged.evaluate(trial)
+            finally:
+                idle.put(judged)
             with lock:
                 done[one.name] = one
                 if options.json:
