@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fusebench.cli.shared.evaluation_work import EvaluationOptions, make_request, run_evaluation
+from fusebench.cli.shared.evaluation_work import Catalogue, EvaluationOptions, read_candidate, run_evaluation
 from fusebench.errors import FusebenchError
 from fusebench.schema.evaluation import Stage
 
@@ -117,7 +117,8 @@ class Judged:
         chosen = self._settings
         suite = [chosen.suite] if chosen.suite else None
         options = EvaluationOptions(op=trial.op, suite=suite, stage=Stage(chosen.stage), kernels=[kernels], seconds=chosen.budget)
-        return make_request(file, options), options
+        read_candidate(file)
+        return Catalogue([kernels]).request(file, options), options
 
     def _by_command(self, trial: Trial, file: Path, kernels: Path) -> Outcome:
         chosen, scratch = self._settings, file.parent
