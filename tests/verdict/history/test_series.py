@@ -90,6 +90,18 @@ def test_speedups_over_another_baseline_are_another_figure(synthetic: ModuleType
     assert series(runs)[CASE, synthetic.FUSED].places == (0, 1, 2)
 
 
+def test_shares_of_another_yardstick_are_left_out_and_speedups_are_not(synthetic: ModuleType, few: dict[str, Any]) -> None:
+    """A yardstick in the op's own mix is faster than a copy: every share fell in the night of the change, and no kernel was slower."""
+    runs = synthetic.make_history(6, **few)
+    change = {"stream_shape": "reads 2, writes 1"}
+    runs[4:] = [msgspec.structs.replace(run, cases=[msgspec.structs.replace(one, **change) for one in run.cases]) for run in runs[4:]]
+    kept, left_out = comparable_runs([snapshot(run) for run in runs], Figure.SOL)
+    assert [one.run.id for one in kept] == [run.id for run in runs[4:]]
+    assert {one.run for one in left_out} == {run.id for run in runs[:4]}
+    assert all("another streaming yardstick" in one.reason for one in left_out)
+    assert len(comparable_runs([snapshot(run) for run in runs], Figure.SPEEDUP)[0]) == 6
+
+
 def test_a_night_without_the_kernel_is_a_gap_and_a_kernel_that_is_gone_is_advisory(synthetic: ModuleType, few: dict[str, Any]) -> None:
     away = {"status": {(CASE, synthetic.FUSED): (Status.CRASHED, "boom")}}
     gap = series(synthetic.make_history(4, each={1: away}, **few))[CASE, synthetic.FUSED]

@@ -54,6 +54,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     cases: dict[str, Case]
     """By `suite:name`; cases whose label `cold` is contradicted are left out."""
     baselines: dict[str, str | None]
+    streams: dict[str, str]
+    """How the case's streaming yardstick was launched (`CaseSummary.stream_shape`)."""
     readings: dict[tuple[str, str], Reading]
     """By case key and kernel id; kernels that cover a part of their op are left out."""
 
@@ -110,6 +112,7 @@ def snapshot(run: Run) -> Snapshot:
         time=time if time.tzinfo is not None else time.replace(tzinfo=UTC),
         cases={key: summary.case for key, summary in cases.items()},
         baselines={key: summary.baseline for key, summary in cases.items()},
+        streams={key: summary.stream_shape for key, summary in cases.items()},
         readings={(one.case_key, one.kernel): reading for one in run.results if one.case_key in cases and (reading := _reading(one))},
     )
 
@@ -128,7 +131,7 @@ def comparable_runs(
     ordered = sorted({one.run.id: one for one in reversed(recent)}.values(), key=lambda one: (one.time, one.run.id))
     kept, left_out = [], []
     for one in ordered:
-        differences = _differences(one.run, ordered[-1].run, figure)
+        differences = _differences(one, ordered[-1], figure)
         if differences:
             left_out.append(LeftOut(run=one.run.id, time=one.time, reason="; ".join(differences)))
         else:
@@ -142,7 +145,8 @@ def comparable_runs(
 def series_of(runs: Sequence[Snapshot], figure: Figure, wanted: Wanted = lambda case, kernel: True) -> list[Series]:
     """One series for every wanted kernel and case that any of `runs` measured, by the newest definition of the case.
 
-    A run whose case of that name computes otherwise, or for speedups is relative to another baseline, has no part in the case's series.
+    A run whose case of that name computes otherwise, or whose figure is relative to another baseline or yardstick, has no part in the
+    case's series.
     """
     newest = _newest_cases(runs)
     found: dict[tuple[str, str], list[tuple[int, Reading, float]]] = {}
@@ -175,13 +179,18 @@ def _newest_cases(runs: Sequence[Snapshot]) -> dict[str, int]:
 def _alike(one: Snapshot, newest: Snapshot, key: str, figure: Figure) -> bool:
     if figure is Figure.SPEEDUP and one.baselines[key] != newest.baselines[key]:
         return False
+    if figure is Figure.SOL and one.streams[key] != newest.streams[key]:
+        return False
     return not case_differences(newest.cases[key], one.cases[key])
 
 
-def _differences(run: Run, newest: Run, figure: Figure) -> list[str]:
-    found = record_differences(newest, run)
+def _differences(one: Snapshot, newest: Snapshot, figure: Figure) -> list[str]:
+    found = record_differences(newest.run, one.run)
     if figure is Figure.RAW:
-        found += [*fingerprint_differences(newest, run), *board_differences(newest, run)]
+        found += [*fingerprint_differences(newest.run, one.run), *board_differences(newest.run, one.run)]
+    shared = one.streams.keys() & newest.streams.keys()
+    if figure is Figure.SOL and shared and all(one.streams[key] != newest.streams[key] for key in shared):
+        found.append("another streaming yardstick, so shares of the speed of light do not compare (--figure speedup compares the runs)")
     return found
 
 
