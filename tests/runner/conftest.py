@@ -61,6 +61,9 @@ BODIES = {
     if being_timed():
         os._exit(9)
     x.mul_(factor)""",
+    "rests_when_timed": """
+    if not being_timed():
+        x.mul_(factor)""",
 }
 """Bodies of the kernels `scale/NAME@1`, one file each, called `NAME.py`."""
 

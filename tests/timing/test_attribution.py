@@ -278,3 +278,34 @@ def test_where_launches_are_not_matched_nothing_is_known_of_the_host() -> None:
 def test_the_gap_is_what_the_span_holds_besides_activities() -> None:
     events = [*ranges(), activity(20, 100, 110), activity(20, 150, 160), activity(40, 300, 390)]
     assert [timing.span_ns - timing.busy_ns for timing in attribute(events, NAMES)] == [40, 0]
+
+
+def threaded(launched_ns: int) -> list[Event]:
+    """Two calls that begin at 100 and 300 and return at 200 and 400, and a kernel that another thread launched at `launched_ns`."""
+    events = ranges()
+    for event, start in zip(events, (0, 100, 200, 300, 400), strict=True):
+        event.start = start
+    launch = Event("cudaLaunchKernel", number=7, start=launched_ns)
+    stray = Event("stray", device="DeviceType.CUDA", number=7, start=500, end=600)
+    return [*events, activity(20, 110, 150), activity(40, 310, 390), launch, stray]
+
+
+def test_work_that_another_thread_launches_within_a_call_counts_into_its_span() -> None:
+    assert attribute(threaded(150), NAMES) == [CallTiming(490, 140, 2), CallTiming(80, 80, 1)]
+
+
+def test_work_that_is_launched_after_the_return_counts_into_the_call_and_is_told() -> None:
+    assert attribute(threaded(250), NAMES) == [CallTiming(490, 140, 2, late=True, outside=1), CallTiming(80, 80, 1)]
+    assert attribute(threaded(450), NAMES)[1] == CallTiming(290, 180, 2, late=True, outside=1)
+
+
+@pytest.mark.parametrize("launched_ns", [-5, 50])
+def test_work_from_before_the_first_call_belongs_to_none(launched_ns: int) -> None:
+    with pytest.raises(TimerError, match="carries no correlation to any call"):
+        attribute(threaded(launched_ns), NAMES)
+
+
+def test_work_on_a_side_stream_that_the_call_never_joins_counts_into_its_span() -> None:
+    """The launch carries the call's tag, wherever and whenever the device runs it."""
+    events = [*ranges(), activity(20, 100, 150), activity(20, 800, 950, "on a side stream"), activity(40, 300, 390)]
+    assert attribute(events, NAMES)[0] == CallTiming(span_ns=850, busy_ns=200, kernels=2)

@@ -11,8 +11,9 @@ import torch
 
 from fusebench import Part
 from fusebench.registry import Collection, Kernel
+from fusebench.registry.calling import bound_call
 from fusebench.timing import placement as placement_module
-from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, bound_call, minimum_bytes
+from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, minimum_bytes
 
 CPU = torch.device("cpu")
 

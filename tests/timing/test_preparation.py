@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fusebench.schema import CacheState, Sample
 from fusebench.timing import preparation
-from fusebench.timing.preparation import CHAIN_FACTOR, SINGLE_FACTOR, SPIN_LIMIT_US, Preparation
+from fusebench.timing.preparation import (
+    CHAIN_FACTOR,
+    LIMIT_PERSISTING_L2,
+    SINGLE_FACTOR,
+    SPIN_LIMIT_US,
+    PersistingLines,
+    Preparation,
+)
 
 HOST_US = {"single": 40.0, "chain": 60.0, "quick": 10.0, "slow": 1e6}
 
@@ -55,6 +64,34 @@ def test_a_warm_call_gets_the_whole_head_start(monkeypatch: pytest.MonkeyPatch) 
     prepare = Preparation(Gpu(), CacheState.WARM)  # type: ignore[arg-type]
     prepare.give_head_start(HOST_US)
     assert prepare.spin_us("chain") == pytest.approx(CHAIN_FACTOR * 60.0)
+
+
+class Driver:
+    """The driver's library with so many bytes of the cache set aside."""
+
+    def __init__(self, set_aside: int) -> None:
+        self.set_aside, self.resets = set_aside, 0
+
+    def cuCtxGetLimit(self, found: Any, limit: int) -> int:  # noqa: N802
+        assert limit == LIMIT_PERSISTING_L2
+        found._obj.value = self.set_aside
+        return 0
+
+    def cuCtxResetPersistingL2Cache(self) -> int:  # noqa: N802
+        self.resets += 1
+        return 0
+
+
+def test_persisting_lines_are_released_only_where_a_kernel_set_cache_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: done.append("synchronize"))
+    usual, kept = Driver(0), Driver(1 << 20)
+    PersistingLines(usual).release()
+    assert (usual.resets, done) == (0, []), "nothing waits for the device"
+    lines = PersistingLines(kept)
+    lines.release()
+    assert (lines.set_aside_bytes, kept.resets, done) == (1 << 20, 1, ["synchronize"])
 
 
 @pytest.mark.gpu

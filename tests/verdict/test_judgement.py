@@ -324,6 +324,17 @@ def test_a_case_that_is_not_cold_is_compared_with_nothing(synthetic: ModuleType)
         assert {one.verdict.kind for one in judgements if one.case != "flux_1024"} == {VerdictKind.PASS}
 
 
+def test_a_suspicious_time_is_compared_with_nothing(synthetic: ModuleType) -> None:
+    def doubted(run: Run) -> Run:
+        first = msgspec.structs.replace(run.results[1], suspicious="it left work behind")
+        return msgspec.structs.replace(run, results=[run.results[0], first, *run.results[2:]])
+
+    for sides in ((doubted(synthetic.make_run()), synthetic.make_run()), (synthetic.make_run(), doubted(synthetic.make_run()))):
+        found = [one.verdict for one in judge_each(*sides, MarginRule()) if one.verdict.kind is not VerdictKind.PASS]
+        assert [one.kind for one in found] == [VerdictKind.INCOMPARABLE]
+        assert "is suspicious: it left work behind" in found[0].reason
+
+
 def test_a_baseline_of_another_suite_is_named(synthetic: ModuleType) -> None:
     judgements = judge_each(synthetic.make_run(suite="b"), synthetic.make_run(suite="a"), MarginRule())
     assert {one.verdict.kind for one in judgements} == {VerdictKind.INCOMPARABLE}

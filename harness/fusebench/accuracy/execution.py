@@ -1,9 +1,13 @@
-"""One guarded call of a kernel: placed inputs, poison, and all checks that need no reference."""
+"""One guarded call of a kernel: placed inputs, poison, and all checks that need no reference.
+
+The call has the form of a timed one (`registry.calling`), on buffers of the same kind: a kernel cannot tell the two apart by them.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +15,14 @@ import numpy as np
 import torch
 
 from ..errors import KernelDeclarationError
+from ..registry.calling import call_form, without_garbage_collection
 from ..registry.kernel import Kernel
+from ..registry.launching import interpreting
 from ..registry.op import Buffers, Op
 from ..schema import Role
-from .memory import ALIGNMENT, Placed, place
+from .memory import Placed, place, random_lead
 from .metrics import position
 from .poison import poisoned, unwritten
-
-_MOST_LEAD = 64
-"""Alignment units of random lead before each buffer, so that no two calls see the same relative addresses (16 KiB)."""
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Execution:
     faults: list[str] = field(default_factory=list)
 
 
-class _MalformedError(Exception):
+class MalformedError(Exception):
     """The kernel's return value does not contain the op's outputs."""
 
 
@@ -39,12 +42,12 @@ def run_plain(kernel: Kernel, op: Op, params: Any, buffers: Buffers) -> tuple[to
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
     with _quiet_numpy():
         outputs = op.apply(kernel, (), op.arguments(params, copies))
-    return outputs if isinstance(outputs, tuple) else _as_tuple(outputs)
+    return outputs if isinstance(outputs, tuple) else as_tensors(outputs)
 
 
 def place_at_random(buffers: Buffers, device: torch.device, rng: random.Random) -> Placed:
     """Guarded copies of `buffers`, each after a random lead."""
-    return place(buffers, device=device, lead_bytes=lambda: ALIGNMENT * rng.randrange(_MOST_LEAD))
+    return place(buffers, device=device, lead_bytes=lambda: random_lead(rng))
 
 
 def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected: Sequence[torch.Tensor], intercept: bool) -> Execution:
@@ -69,16 +72,17 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
     names = op.outputs_of(params)
     targets = tuple(arguments[name] for name in names) if op.in_place else ()
 
-    def call(**keywords: Any) -> tuple[torch.Tensor, ...] | None:
+    values, keywords = call_form(op, arguments)
+
+    def call(*values: Any, **keywords: Any) -> tuple[torch.Tensor, ...] | None:
         poison = poisoned(expected, intercept=intercept and kernel.role is not Role.COMPILED)
-        with poison, _quiet_numpy():
-            returned = kernel(**keywords)
+        with poison, _quiet_numpy(), without_garbage_collection():
+            returned = kernel(*values, **keywords)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         if op.in_place and returned is None:
             return None
-        outputs = _as_tuple(returned)
-        _require_form(names, outputs, expected)
+        outputs = plain_outputs(names, returned, expected)
         if op.in_place:
             # A kernel that returns new tensors must not write to its arguments.  One that returns an argument has overwritten it, which
             # the op allows.
@@ -87,8 +91,8 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
         return outputs
 
     try:
-        outputs = op.apply(call, (), arguments)
-    except _MalformedError as error:
+        outputs = op.apply(call, values, keywords)
+    except MalformedError as error:
         execution.faults = [str(error), *placed.violations(targets)]
         return execution
     execution.outputs = outputs
@@ -103,22 +107,53 @@ def shares_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     return bool(first.numel() and second.numel() and first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
 
 
-def _quiet_numpy() -> np.errstate:
+def _quiet_numpy() -> AbstractContextManager[None]:
     """Triton's interpreter computes with NumPy, which warns about the NaN and Inf that a check plants on purpose."""
-    return np.errstate(all="ignore")
+    return np.errstate(all="ignore") if interpreting() else nullcontext()
 
 
-def _as_tuple(returned: Any) -> tuple[torch.Tensor, ...]:
+def plain_outputs(names: Sequence[str], returned: Any, expected: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The returned tensors, one per output, of the shapes, dtypes and device of `expected`.
+
+    They must be plain tensors with memory of their own.  A subclass or a lazy tensor may compute only when it is looked at, which is after
+    the clock stopped.
+
+    Raises:
+        MalformedError: they are not.
+    """
+    outputs = as_tensors(returned)
+    _require_form(names, outputs, expected)
+    for name, output in zip(names, outputs, strict=True):
+        if problem := not_plain(output):
+            raise MalformedError(f"output {name!r} is {problem}; return a plain torch.Tensor whose values are computed")
+    return outputs
+
+
+def not_plain(output: torch.Tensor) -> str:
+    """What makes `output` no plain tensor; empty if it is one."""
+    if type(output) is not torch.Tensor:
+        return f"a {type(output).__module__}.{type(output).__qualname__}, which is a subclass"
+    found = {
+        "a functional wrapper": torch._is_functional_tensor(output),
+        f"of layout {output.layout}": output.layout is not torch.strided,
+        "a lazy conjugate or negative": output.is_conj() or output.is_neg(),
+        "part of a gradient graph (requires_grad; compute under torch.no_grad())": output.requires_grad,
+    }
+    return next((what for what, holds in found.items() if holds), "")
+
+
+def as_tensors(returned: Any) -> tuple[torch.Tensor, ...]:
+    """What a kernel returned, as one tensor per output.  Raises MalformedError if it is anything else."""
     if isinstance(returned, torch.Tensor):
         return (returned,)
     if isinstance(returned, tuple | list) and all(isinstance(output, torch.Tensor) for output in returned):
         return tuple(returned)
-    raise _MalformedError(f"returned {type(returned).__name__}, expected one tensor per output")
+    raise MalformedError(f"returned {type(returned).__name__}, expected one tensor per output")
 
 
 def _require_form(names: Sequence[str], outputs: tuple[torch.Tensor, ...], expected: Sequence[torch.Tensor]) -> None:
     if len(outputs) != len(names):
-        raise _MalformedError(f"returned {len(outputs)} tensors, expected {len(names)}: {', '.join(names)}")
+        raise MalformedError(f"returned {len(outputs)} tensors, expected {len(names)}: {', '.join(names)}")
     problems = [
         f"output {name!r} has {what} {found}, expected {due}"
         for name, output, like in zip(names, outputs, expected, strict=True)
@@ -130,7 +165,7 @@ def _require_form(names: Sequence[str], outputs: tuple[torch.Tensor, ...], expec
         if found != due
     ]
     if problems:
-        raise _MalformedError("; ".join(problems))
+        raise MalformedError("; ".join(problems))
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

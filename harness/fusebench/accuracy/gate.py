@@ -91,7 +91,12 @@ def _shrink(op: Op, params: Any, rows: int) -> tuple[Any, int | None]:
     return shrunk, rows if shrunk != params else None
 
 
-def _bitwise_target(kernel: Kernel, contract: Contract, split: Kernel, others: Mapping[str, Kernel]) -> Kernel | None:
+def bitwise_target(kernel: Kernel, contract: Contract, split: Kernel, others: Mapping[str, Kernel]) -> Kernel | None:
+    """The kernel that `kernel` promises to equal bit for bit, or None.
+
+    Raises:
+        KernelDeclarationError: it is not among `others`, or covers only a part of the op.
+    """
     if not isinstance(contract, Bitwise):
         return None
     if contract.to == str(split.id):
@@ -129,7 +134,7 @@ class _Check:
         self.interpreted = kernel.language is Language.TRITON and interpreting()
         self.names = op.outputs_of(params)
         self.draws_of_case, self.on_draw = draws, on_draw
-        target = _bitwise_target(kernel, self.contract, split, others)
+        target = bitwise_target(kernel, self.contract, split, others)
         self.drawing = Drawing(kernel, op, params, draws=draws, split=split, target=target, device=device)
         self.pools: dict[float, Pool] = {}
         self.draws = self.planned = self.compared = self.equal_to_split = 0

@@ -7,6 +7,7 @@ one storage as possibly aliased and would then run other code than models do.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ than models run."""
 GUARD_BYTES = 64 * 1024
 """Bytes of guard on each side.  They cover a whole row written past the end, not just an element: the widest row of the ops is 8192 float32
 channels (32 KiB)."""
+
+MOST_LEAD = 64
+"""Alignment units of random lead before each buffer, so that no two calls see the same relative addresses (16 KiB)."""
 
 _GUARD_WORD = 0x7FA5
 """Every 16-bit word of a guard.  It is NaN as bfloat16, as float16 and, repeated, as float32, so an out-of-bounds read that reaches a
@@ -144,22 +148,37 @@ def place(
     """
     arenas = []
     for name, source in buffers.items():
-        lead = _round_up(lead_bytes(), ALIGNMENT) if lead_bytes is not None else 0
         nbytes = source.numel() * source.element_size()
-        guard = _round_up(guard_bytes, ALIGNMENT)
-        # One alignment unit more, because torch aligns CPU storages to 64 bytes only.
-        memory = torch.empty(lead + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device)
-        start = lead + guard + -memory.data_ptr() % ALIGNMENT
-        end = start + nbytes
-        for edge in (memory[:start], memory[end - end % 8 :]):  # the copy below overwrites the part of the second inside the buffer
-            edge.view(torch.int64).fill_(_GUARD_WORD * 0x0001_0001_0001_0001)
-        # set_, not a view of `memory`: to torch.compile the buffer must look like any other tensor at an offset.
-        buffer = torch.empty(0, dtype=source.dtype, device=device)
-        stride = torch.empty(source.shape, device="meta").stride()
-        buffer.set_(memory.untyped_storage(), start // source.element_size(), source.shape, stride)
+        lead = lead_bytes() if lead_bytes is not None else 0
+        memory, start = guarded_memory(nbytes, device=device, guard_bytes=guard_bytes, lead_bytes=lead)
+        buffer = tensor_at(memory, start, source.shape, source.dtype)
         buffer.copy_(source.detach())
         arenas.append(_Arena(name, memory, start, nbytes, buffer))
     return Placed(arenas)
+
+
+def random_lead(rng: random.Random) -> int:
+    """Bytes before a buffer, for `lead_bytes`."""
+    return ALIGNMENT * rng.randrange(MOST_LEAD)
+
+
+def guarded_memory(nbytes: int, *, device: torch.device, guard_bytes: int = GUARD_BYTES, lead_bytes: int = 0) -> tuple[torch.Tensor, int]:
+    """Memory for a buffer of `nbytes` bytes between guards (uint8, a storage of its own), and the buffer's offset in bytes."""
+    lead, guard = _round_up(lead_bytes, ALIGNMENT), _round_up(guard_bytes, ALIGNMENT)
+    # One alignment unit more, because torch aligns CPU storages to 64 bytes only.
+    memory = torch.empty(lead + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device)
+    start = lead + guard + -memory.data_ptr() % ALIGNMENT
+    end = start + nbytes
+    for edge in (memory[:start], memory[end - end % 8 :]):  # the buffer's values overwrite the part of the second inside it
+        edge.view(torch.int64).fill_(_GUARD_WORD * 0x0001_0001_0001_0001)
+    return memory, start
+
+
+def tensor_at(memory: torch.Tensor, start: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor of `shape` at byte `start` of `memory`."""
+    # set_, not a view of `memory`: to torch.compile the buffer must look like any other tensor at an offset.
+    stride = torch.empty(tuple(shape), device="meta").stride()
+    return torch.empty(0, dtype=dtype, device=memory.device).set_(memory.untyped_storage(), start // dtype.itemsize, tuple(shape), stride)
 
 
 def _bytes(count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,26 +89,11 @@ class Drawing:
             returned += second.outputs
         if self._target is not None:
             reasons += self._compare_with_target(self._target, first.outputs, split, buffers)
-        errors = self._errors(first.outputs, draw, look_loosely=magnitude == 1.0)
-        reasons += [
-            f"output {name!r}: {judge_close(one.kernel, one.kernel, 1.0, 0.0)}" for name, one in errors.items() if one.kernel.mismatches
-        ]
+        errors = errors_of(self._names, first.outputs, draw, look_loosely=magnitude == 1.0)
+        reasons += kinds_of_value(errors)
         if not self._op.in_place:
             _wipe(returned)
         return Drawn("; ".join(reasons), errors)
-
-    def _errors(self, outputs: Sequence[torch.Tensor], draw: Draw, *, look_loosely: bool) -> dict[str, OutputErrors]:
-        return {
-            name: OutputErrors(
-                kernel=draw.references[name].errors(output, tolerated=due),
-                split=draw.split_errors[name],
-                dtype=output.dtype,
-                elements=output.numel(),
-                equal_to_split=equal_elements(output, due),
-                within_loose_tolerance=not look_loosely or _within_loose_tolerance(output, draw.references[name].values),
-            )
-            for name, output, due in zip(self._names, outputs, draw.split, strict=True)
-        }
 
     def _compare_runs(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[str]:
         reasons = []
@@ -127,15 +112,44 @@ class Drawing:
         self, target: Kernel, outputs: Sequence[torch.Tensor], split: Sequence[torch.Tensor], buffers: Buffers
     ) -> list[str]:
         due = split if target is self._split else run_plain(target, self._op, self._params, buffers)
-        reasons = []
-        for name, output, other in zip(self._names, outputs, due, strict=True):
-            agreement = judge_bitwise(output, other)
-            if agreement.first_difference:
-                reasons.append(
-                    f"output {name!r} is not bit for bit that of {target.id}: {agreement.elements - agreement.equal} of "
-                    f"{agreement.elements} elements differ, first {agreement.first_difference}"
-                )
-        return reasons
+        return differences_from(target, self._names, outputs, due)
+
+
+def errors_of(names: Sequence[str], outputs: Sequence[torch.Tensor], draw: Draw, *, look_loosely: bool) -> dict[str, OutputErrors]:
+    """By name, the errors of a call's outputs on the inputs of `draw`.
+
+    Args:
+        look_loosely: whether the fixed tolerance of other harnesses is tried, too.
+    """
+    return {
+        name: OutputErrors(
+            kernel=draw.references[name].errors(output, tolerated=due),
+            split=draw.split_errors[name],
+            dtype=output.dtype,
+            elements=output.numel(),
+            equal_to_split=equal_elements(output, due),
+            within_loose_tolerance=not look_loosely or _within_loose_tolerance(output, draw.references[name].values),
+        )
+        for name, output, due in zip(names, outputs, draw.split, strict=True)
+    }
+
+
+def kinds_of_value(errors: Mapping[str, OutputErrors]) -> list[str]:
+    """Outputs with NaN or Inf where the reference has none, or the reverse, one sentence each."""
+    return [f"output {name!r}: {judge_close(one.kernel, one.kernel, 1.0, 0.0)}" for name, one in errors.items() if one.kernel.mismatches]
+
+
+def differences_from(target: Kernel, names: Sequence[str], outputs: Sequence[torch.Tensor], due: Sequence[torch.Tensor]) -> list[str]:
+    """Outputs that are not, bit for bit, those of `target`, which are `due`: one sentence each."""
+    reasons = []
+    for name, output, other in zip(names, outputs, due, strict=True):
+        agreement = judge_bitwise(output, other)
+        if agreement.first_difference:
+            reasons.append(
+                f"output {name!r} is not bit for bit that of {target.id}: {agreement.elements - agreement.equal} of "
+                f"{agreement.elements} elements differ, first {agreement.first_difference}"
+            )
+    return reasons
 
 
 def _wipe(outputs: Sequence[torch.Tensor]) -> None:

@@ -46,6 +46,16 @@ class Draw:
         return sum(storages.values())
 
 
+def draw_of(op: Op, params: Any, buffers: Buffers, split: Kernel) -> Draw:
+    """The draw of these inputs: their reference, and the outputs of `split` with their errors."""
+    values = op.reference(params, op.arguments(params, buffers))
+    outputs = run_plain(split, op, params, buffers)
+    names = op.outputs_of(params)
+    references = {name: Reference(values[name], due.dtype) for name, due in zip(names, outputs, strict=True)}
+    errors = {name: references[name].errors(due) for name, due in zip(names, outputs, strict=True)}
+    return Draw(buffers, references, outputs, errors)
+
+
 class Draws:
     """The draws of one case, by magnitude and number."""
 
@@ -73,12 +83,7 @@ class Draws:
         rng = random.Random(f"{self.seed} {magnitude} {number}")
         buffers = self._inputs(magnitude, rng)
         plant(buffers, specials, rng)
-        values = self._op.reference(self._params, self._op.arguments(self._params, buffers))
-        split = run_plain(self._split, self._op, self._params, buffers)
-        names = self._op.outputs_of(self._params)
-        references = {name: Reference(values[name], due.dtype) for name, due in zip(names, split, strict=True)}
-        errors = {name: references[name].errors(due) for name, due in zip(names, split, strict=True)}
-        draw = Draw(buffers, references, split, errors)
+        draw = draw_of(self._op, self._params, buffers, self._split)
         if draw.nbytes <= self._room:
             self._room -= draw.nbytes
             self._kept[key] = (draw, _checksums(draw))

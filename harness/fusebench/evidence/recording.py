@@ -177,7 +177,7 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunc
     """
     import torch
 
-    from ..timing.placement import bound_call
+    from ..registry.calling import bound_call
 
     op = kernel.op
     assert op is not None, "the loader binds the op"

@@ -74,7 +74,8 @@ def _result(result: Result) -> dict[str, Any]:
         "verdict": str(verdict.kind) if verdict else None,
         "decides": result.gating,
         "covers": result.covers or None,
-        "reason": (verdict.reason if verdict else "") or result.reason or part_label(result),
+        "suspicious": result.suspicious or None,
+        "reason": (verdict.reason if verdict else "") or result.reason or result.suspicious or part_label(result),
         **evidence_row(result.attachments),
     }
 

@@ -11,7 +11,7 @@ from . import escape
 from .evidence.attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines
+from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions
 from .wording import (
     DASH,
     ERROR_MEANING,
@@ -84,6 +84,7 @@ def _notices(run: Run) -> list[str]:
     if run.timer_fallback:
         found.append(f"Timer fallback: {escape.markdown(run.timer_fallback)}.")
     found += [f"**Not cold**: case {escape.markdown(f'{one.case.key}: {one.not_cold}')}." for one in run.cases if one.not_cold]
+    found += [f"**Suspicious**: {escape.markdown(text)}." for text in suspicions(run)]
     return found + [f"Warning: {escape.markdown(warning)}" for warning in run.warnings]
 
 

@@ -22,6 +22,7 @@ from .summary import (
     method_lines,
     needing_attention,
     reproduce,
+    suspicions,
     verdict_line,
 )
 from .wording import (
@@ -104,6 +105,7 @@ def _notices(run: Run, most: int) -> Lines:
     notices = [] if run.complete else ["Incomplete run: not every case was measured"]
     notices += [f"Timer fallback: {run.timer_fallback}"] if run.timer_fallback else []
     notices += [f"Not cold: case {one.case.key}: {one.not_cold}" for one in run.cases if one.not_cold]
+    notices += [f"Suspicious: {text}" for text in suspicions(run)]
     notices += [f"Warning: {warning}" for warning in run.warnings]
     shown = [f"> {escape.markdown(escape.one_line(notice, 300 if most > 3 else 140))}" for notice in notices[:most]]
     shown += [f"> and {len(notices) - most} more"] if len(notices) > most else []

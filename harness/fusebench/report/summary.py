@@ -159,6 +159,11 @@ def verdict_line(run: Run) -> str:
     return f"{word}: {counted}" + (f"; advisory: {aside}" if aside else "")
 
 
+def suspicions(run: Run) -> list[str]:
+    """Suspicious times, one line each: kernel, case, evidence."""
+    return [f"{one.kernel} on {one.case_key}: {one.suspicious}" for one in run.results if one.suspicious]
+
+
 def reproduce(result: Result) -> str:
     """The command that measures one kernel on one case again, and judges it by the stored baseline."""
     words = ("fusebench", "run", "--suite", result.suite, "--case", result.case, "--kernel", result.kernel)

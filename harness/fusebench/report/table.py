@@ -13,7 +13,7 @@ from . import escape
 from .evidence.attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
 from .savings import compiled_lines, saving_lines, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines
+from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions
 from .wording import (
     DASH,
     cases_with_results,
@@ -87,6 +87,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     parts.append(Text(calibration_line(run), style="dim" if run.calibration is not None else "yellow"))
     parts += [Text(line, style="dim") for line in spending_lines(run)]
     parts += [Text(f"not cold: case {one.case.key}: {one.not_cold}", style="bold red") for one in run.cases if one.not_cold]
+    parts += [Text(f"suspicious: {text}", style="bold red") for text in suspicions(run)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in run.warnings]
     if not run.complete:
         parts.append(Text("this run is incomplete: not every case was measured", style="yellow"))

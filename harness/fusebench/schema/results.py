@@ -220,6 +220,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     a torch.compile or peer kernel, a CPU, a record that predates this key."""
     attachments: tuple[Attachment, ...] = ()
     """Evidence about a regression; empty without evidence, and in older records."""
+    suspicious: str = ""
+    """Evidence that its time is not that of its work: work outside the timed calls, a claim that contradicts wall time or the limit. Empty
+    without such evidence, and in older records. Such a time is never compared, and is no speedup."""
 
     @property
     def case_key(self) -> str:

@@ -93,7 +93,7 @@ def _summary(name: str, weights: Sequence[float], terms: Mapping[str, Sequence[T
 
 
 def _time(result: Result) -> float | None:
-    if result.status is not Status.MEASURED or result.measurement is None:
+    if result.status is not Status.MEASURED or result.measurement is None or result.suspicious:
         return None
     return result.measurement.time_us.value
 

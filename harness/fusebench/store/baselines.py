@@ -63,6 +63,10 @@ def objections(run: Run, folder: Path) -> list[str]:
     warm = [summary.case.key for summary in run.cases if summary.not_cold]
     if warm:
         found.append(f"{len(warm)} cases are labelled cold and are not: {', '.join(warm[:4])}{', …' if len(warm) > 4 else ''}")
+    doubted = [result for result in run.results if result.suspicious]
+    if doubted:
+        named = ", ".join(f"{result.kernel} on {result.case}" for result in doubted[:4])
+        found.append(f"{len(doubted)} times are suspicious: {named}{', …' if len(doubted) > 4 else ''}")
     if run.environment.git_dirty:
         found.append(f"the working tree had uncommitted changes on {run.environment.git_commit[:12] or 'an unknown commit'}")
     return found

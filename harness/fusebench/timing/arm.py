@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+def _ignore(returned: Any) -> None:
+    """What follows a call that nobody watches: nothing."""
 
 
 @dataclass(frozen=True)
 class Arm:
     """One kernel or yardstick of a comparison.
 
-    `call` runs it once; `restore` puts back the inputs that a call overwrites, and runs before every timed call, outside it.
+    `call` runs it once; `restore` puts back the inputs that a call overwrites, or gives inputs new values, and runs before every timed
+    call, outside it.  `after` gets what a timed call returned, right after the call's clock stopped.
     """
 
     name: str
     call: Callable[[], object]
     restore: Callable[[], None]
+    after: Callable[[Any], None] = _ignore
 
 
 class CallTiming(NamedTuple):
@@ -31,6 +37,8 @@ class CallTiming(NamedTuple):
     late: bool = False
     """Whether the device waited inside the call for the host to begin the next launch.  Such a gap is not the device's.  False if the
     timer cannot see that."""
+    outside: int = 0
+    """Activities among `kernels` that were launched by another thread or after the call had returned."""
 
     @classmethod
     def of_whole(cls, span_ns: int) -> CallTiming:
@@ -44,5 +52,6 @@ class Timer(Protocol):
     name: str
 
     def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
-        """For each arm in turn: `prepare(arm)` untimed, then its call, timed.  Returns one timing per call, in order."""
+        """For each arm in turn: `prepare(arm)` untimed, its call, timed, and `arm.after`, untimed.  Returns one timing per call, in
+        order."""
         ...

@@ -4,6 +4,10 @@ Each call runs inside a range, and so does the work between calls.  The profiler
 launch with the number of the innermost range (CUPTI's external correlation id).  A device activity belongs to the last range whose number
 is not greater than its tag.  Names and timestamps play no part.
 
+Launches of other threads carry no tag, because ranges belong to the thread that opened them.  Such work counts to the range in which the
+host began the launch; work begun after a call had returned counts to that call, and is told as `outside`.  So neither a side stream that is
+never joined nor a thread takes work out of a call's span.
+
 CUPTI drops records when its buffers run out, and Kineto hands out no counter of drops.  So a loss is detected from the remaining records:
 every range must be there; every launch that the host recorded within a call must have its activity (both carry CUPTI's own correlation
 id); every call must have an activity; and `replicate` requires an equal number of launches in every call of an arm.
@@ -45,6 +49,8 @@ class _Records:
         self.activities: list[_Activity] = []
         self.launches: list[tuple[int, int, str]] = []
         """Tag, correlation id and name of the host's kernel launches."""
+        self.opened_ns: list[tuple[int, int]] = []
+        """Start of each range in nanoseconds and its call number, in order."""
         self.begun_ns: dict[tuple[int, int], int] = {}
         """By tag and correlation id, the time at which the host began the launch, copy or fill."""
         for event in events:
@@ -58,11 +64,27 @@ class _Records:
                 if name.startswith(_LAUNCHES):
                     self.launches.append((tag, number, name))
             elif name.startswith(CALL):
-                self.ranges.append((event.correlation_id(), int(name.removeprefix(CALL))))
+                self._open(event, int(name.removeprefix(CALL)))
             elif name == BETWEEN:
-                self.ranges.append((event.correlation_id(), -1))
+                self._open(event, -1)
         self.ranges.sort()
+        self.opened_ns.sort()
         self._starts = [number for number, _ in self.ranges]
+
+    def _open(self, event: Any, call: int) -> None:
+        self.ranges.append((event.correlation_id(), call))
+        self.opened_ns.append((event.start_ns(), call))
+
+    def call_in_time(self, tag: int, number: int) -> tuple[int, bool] | None:
+        """The last call that began before the host launched the activity, and whether it had returned; None if that is not known."""
+        begun = self.begun_ns.get((tag, number))
+        if begun is None:
+            return None
+        place = bisect.bisect_right(self.opened_ns, (begun, len(self.ranges))) - 1
+        calls = [call for _, call in self.opened_ns[max(0, place - 1) : place + 1]]
+        if place < 0 or max(calls) < 0:
+            return None
+        return max(calls), calls[-1] < 0
 
     def call_of(self, tag: int) -> int | None:
         """The number of the call with this tag: -1 between calls, None if the tag belongs to no range."""
@@ -90,20 +112,26 @@ def attribute(events: Iterable[Any], names: Sequence[str], *, first_kept: bool =
         kept = f"the profiler kept {len(records.ranges)} ranges of {len(due)}{_missing(records.ranges, calls)}"
         raise TimerError(f"{kept}; records were dropped, so no call can be attributed")
     by_call: list[list[_Activity]] = [[] for _ in calls]
+    outside = [0 for _ in calls]
     for activity in records.activities:
-        _, _, tag, _, name = activity
+        _, _, tag, number, name = activity
         index = records.call_of(tag)
         if index is None:
-            raise TimerError(
-                f"device activity {name!r} carries no correlation to any call (tag {tag}); it may have been launched by another thread"
-            )
+            in_time = records.call_in_time(tag, number)
+            if in_time is None:
+                raise TimerError(
+                    f"device activity {name!r} carries no correlation to any call (tag {tag}); it may have been launched by another thread"
+                )
+            index, returned = in_time
+            outside[index] += returned
         if index >= 0:
             by_call[index].append(activity)
     _require_activities(records, calls)
     for call, found in zip(calls, by_call, strict=True):
         if not found:
             raise TimerError(f"{call} left no device activity: it launched nothing, or CUPTI dropped its records")
-    return [_timing(found, records.begun_ns) for found in (by_call if first_kept else by_call[1:])]
+    first = 0 if first_kept else 1
+    return [_timing(found, records.begun_ns)._replace(outside=late) for found, late in zip(by_call[first:], outside[first:], strict=True)]
 
 
 def _as_asked_for(names: Sequence[str], first_kept: bool) -> list[str]:

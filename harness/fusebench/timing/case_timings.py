@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..clock import now_ns
 from ..schema import Floor, Sample
 from .arm import Arm
 from .coldness import Coldness
@@ -46,6 +47,16 @@ class CaseTimings:
     seconds: float = 0.0
     cut_short: bool = False
     """Whether the deadline ended the case before all its replicates, or before its pairs were decided."""
+    wrong: dict[str, str] = field(default_factory=dict)
+    """By arm, why the outputs of a timed call were wrong: its times are those of other work."""
+    suspicious: dict[str, str] = field(default_factory=dict)
+    """By arm, why its times are not believed, although its outputs were right."""
+    unverified: str = ""
+    """Why no output of a timed call was compared; empty if some were, or none should be."""
+    outputs_compared: int = 0
+    """Timed calls whose outputs were compared."""
+    outside_calls: Counter[str] = field(default_factory=Counter)
+    """By arm, its samples with work that another thread or no call had launched."""
     compared: dict[str, Compared] = field(default_factory=dict)
     """By name, the pairs that were judged."""
     phases_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -69,6 +80,7 @@ class CaseTimings:
         self.timer_retries += timed.retries
         self.repeated_rounds += timed.repeated_rounds
         self.late_calls += timed.late_calls
+        self.outside_calls += timed.outside_calls
         return taken
 
     def finish(self, started: float) -> None:
@@ -84,9 +96,9 @@ def host_cost_us(arm: Arm) -> float:
     costs = []
     for _ in range(HOST_CALLS):
         arm.restore()
-        start = time.perf_counter_ns()
+        start = now_ns()
         arm.call()
-        costs.append((time.perf_counter_ns() - start) / 1e3)
+        costs.append((now_ns() - start) / 1e3)
     torch.cuda.synchronize()
     return statistics.median(costs)
 

@@ -22,8 +22,10 @@ class CudaEventTimer:
             prepare(arm)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
-            arm.call()
+            returned = arm.call()
             end.record()
+            arm.after(returned)
+            del returned
             pairs.append((start, end))
         torch.cuda.synchronize()
         spans = [round(start.elapsed_time(end) * 1e6) for start, end in pairs]

@@ -1,6 +1,7 @@
 """Fallback timer on CUDA: a call captured in a graph, between two events that the graph records.
 
-The preparation of every call (inputs restored, cache emptied) is captured before the first event, so a replay is one timed call.  The host
+The preparation of every call (inputs restored, cache emptied) is captured before the first event, so a replay is one timed call.  Inputs
+are therefore new in every replicate, and equal for the replays of one graph.  The host
 launches it whole, so no gap inside a chain of launches is the host's.  As in `timing.cuda_events`, the events add a constant.  The timer is
 therefore a fallback, its name is part of the result, and its results are never compared with another timer's.
 
@@ -51,9 +52,11 @@ class CudaGraphTimer:
 
     def time_calls(self, calls: Sequence[Arm], prepare: Callable[[Arm], None]) -> list[CallTiming]:
         replays: dict[str, Replay] = {}
+        returned: dict[str, object] = {}
+        """What the captured calls returned: each replay writes it anew."""
         for arm in calls:
             if arm.name not in replays:
-                replays[arm.name] = self._captured(arm, prepare)
+                replays[arm.name] = self._captured(arm, prepare, returned)
         timings = []
         for index, arm in enumerate(calls):
             span = round(replays[arm.name]())
@@ -62,12 +65,16 @@ class CudaGraphTimer:
                     f"call {index} of arm {arm.name!r}: {span} ns passed between the events before and after it, expected more; "
                     "take --timer cupti"
                 )
+            arm.after(returned.get(arm.name))
             timings.append(CallTiming.of_whole(span))
         return timings
 
-    def _captured(self, arm: Arm, prepare: Callable[[Arm], None]) -> Replay:
+    def _captured(self, arm: Arm, prepare: Callable[[Arm], None], returned: dict[str, object]) -> Replay:
+        def call() -> None:
+            returned[arm.name] = arm.call()
+
         try:
-            replay = self._gpu.capture(lambda: prepare(arm), arm.call)
+            replay = self._gpu.capture(lambda: prepare(arm), call)
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise NotCapturableError(

@@ -8,6 +8,7 @@ H200.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,14 +55,24 @@ class CuptiTimer:
             # The backend's own line ends where our first line begins.
             lines = _ExperimentalConfig(custom_profiler_config=f"\n{self._kineto_config}") if self._kineto_config else None
             with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], experimental_config=lines) as profiler:
+                followed: Callable[[], None] = _nothing
                 for index, arm in enumerate(calls):
                     with _RecordFunctionFast(BETWEEN), _without_operators():
+                        followed()
+                        followed = _nothing  # what the call returned is free before the next one allocates
                         prepare(arm)
                     with _RecordFunctionFast(f"{CALL}{index}"), _without_operators():
-                        arm.call()
-                with _RecordFunctionFast(BETWEEN):
+                        returned = arm.call()
+                    followed = functools.partial(arm.after, returned)
+                    del returned
+                with _RecordFunctionFast(BETWEEN), _without_operators():
+                    followed()
                     torch.cuda.synchronize()
         return list(profiler.profiler.kineto_results.events())
+
+
+def _nothing() -> None:
+    """Before the first call there is none to look back at."""
 
 
 def start_profiler(device: torch.device) -> None:

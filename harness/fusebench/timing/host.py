@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
+from ..clock import now_ns
 from .arm import Arm, CallTiming
 
 
@@ -15,8 +15,10 @@ class HostTimer:
         timings = []
         for arm in calls:
             prepare(arm)
-            start = time.perf_counter_ns()
-            arm.call()
-            span = time.perf_counter_ns() - start
+            start = now_ns()
+            returned = arm.call()
+            span = now_ns() - start
+            arm.after(returned)
+            del returned
             timings.append(CallTiming.of_whole(span))
         return timings

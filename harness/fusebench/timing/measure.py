@@ -5,16 +5,16 @@ The number of replicates is fixed or, where pairs of arms are compared, follows 
 
 from __future__ import annotations
 
-import gc
+import functools
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UsageError
 from ..registry import Op
+from ..registry.calling import without_garbage_collection
 from ..registry.op import Buffers
 from ..schema import CacheState, SamplingPlan
 from ..stats.sequential import Plan
@@ -26,15 +26,21 @@ from .pairs import FixedLength, Judge, Lengths, Pair, buffer_groups, in_same_buf
 from .placement import CONTROL, ArmSpec, Placement
 from .preparation import Preparation
 from .replicate import balanced_rounds, time_rounds
+from .values import FreshValues
+from .verification import Verification
 from .yardstick import Mix, mix_of
 
 if TYPE_CHECKING:
     import torch
 
+    from ..accuracy.timed_outputs import TimedOutputs
+
 Named = TypeVar("Named", Arm, ArmSpec)
 
 CODE = "digests of machine code"
 """The phase of `decided_before`."""
+VERIFYING = "outputs of timed calls, and bursts"
+"""The phase in which timed calls are verified."""
 MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget is."""
 
@@ -58,6 +64,7 @@ def measure_case(
     looks: Plan | None = None,
     lengths: Mapping[str, int] | None = None,
     decided_before: Callable[[Sequence[Arm]], Collection[str]] = lambda arms: (),
+    outputs: TimedOutputs | None = None,
 ) -> CaseTimings:
     """Time `specs` against one another.
 
@@ -81,6 +88,8 @@ def measure_case(
         lengths: without `looks`, the number of replicates of each pair, by its name; its arms are left out after them, as above.
         decided_before: called once, with all arms after their first calls and before the warm-up; returns the names of pairs that need no
             timing, and may call the arms.
+        outputs: judges outputs of timed calls.  Every call then gets new inputs, and its time is held against a burst.  None for functions
+            without a definition of their outputs, whose inputs stay.
 
     Raises:
         TimerError: the timer failed repeatedly (lost records, for example).
@@ -96,9 +105,11 @@ def measure_case(
     length = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, _copied_by(spec))}
     specs = _grouped(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
+    draw = functools.partial(_drawn, op, device=device, generator=generator, rng=rng if outputs is not None else None)
     with timings.phase("inputs"):
-        values = op.buffers(params, device=device, generator=generator)
-        own_values = {spec.name: op.buffers(spec.params, device=device, generator=generator) for spec in specs if spec.params is not None}
+        values = draw(params)
+        own_values = {spec.name: draw(spec.params) for spec in specs if spec.params is not None}
+        verification = Verification(outputs, values, device, seed)
         prepare = Preparation(device, plan.cache)
     for replicate in range(length.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
@@ -113,29 +124,52 @@ def measure_case(
         if replicate == 0:
             timings.first_call_s = seconds
             with timings.phase(CODE):
-                decided = decided_before(arms)
-            if judge is not None:
-                judge.drop(decided)
-                if judge.over:
-                    break
-                arms = _without(arms, judge.idle_arms() - kept)
+                over = _decide(judge, decided_before(arms))
+            if over:
+                break
+            arms = _without(arms, length.idle_arms() - kept)
             _warm_up(arms, device, settle, timings)
             if device.type == "cuda" and plan.cache is CacheState.COLD:
                 _prove_cold(mix_of(op, params), timer, prepare, device, timings)
             prepare.give_head_start(timings.host_us)
-        rounds = balanced_rounds(arms, plan.rounds, rng)
-        with timings.phase("timed rounds"), _without_garbage_collection():
-            timed = time_rounds(rounds, timer, prepare)
+        verification.choose(placement.watches, arms, plan.rounds)
+        with timings.phase("timed rounds"), without_garbage_collection():
+            timed = time_rounds(balanced_rounds(arms, plan.rounds, rng), timer, prepare)
         taken = timings.take_in(case_key, replicate, timed)
+        with timings.phase(VERIFYING):
+            verification.collect(placement.watches, arms, timings.host_us, taken)
         prepare.learn(taken)
         on_replicate(replicate + 1, length.replicates)
         length.add(taken)
         if length.over:
             break
-    if judge is not None:
-        timings.compared = judge.compared()
+    timings.compared = judge.compared() if judge is not None else {}
+    on_call("")
+    del placement, arms
+    return _concluded(timings, verification, started)
+
+
+def _concluded(timings: CaseTimings, verification: Verification, started: float) -> CaseTimings:
+    with timings.phase(VERIFYING):
+        verification.finish(timings)
     timings.finish(started)
     return timings
+
+
+def _drawn(
+    op: Op, params: Any, *, device: torch.device, generator: torch.Generator, rng: random.Random | None
+) -> Mapping[str, torch.Tensor]:
+    """Inputs of one draw; with `rng` new ones for every call."""
+    if rng is None:
+        return op.buffers(params, device=device, generator=generator)
+    return FreshValues(op, params, device=device, generator=generator, rng=rng)
+
+
+def _decide(judge: Judge | None, decided: Collection[str]) -> bool:
+    """Drop the pairs that need no timing; returns whether none is left."""
+    if judge is not None:
+        judge.drop(decided)
+    return judge is not None and judge.over
 
 
 def _without(named: Sequence[Named], idle: Collection[str]) -> list[Named]:
@@ -228,19 +262,7 @@ def _round_of_work(arms: Sequence[Arm], device: torch.device) -> None:
 
     for arm in arms:
         arm.restore()
-        arm.call()
+        with without_garbage_collection():
+            arm.call()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Stop garbage collection, as `timeit` does.  A collection would stop the host in the middle of a call, and would walk every profiler
-    record again and again (a fifth of the cost of a timed call)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -4,6 +4,8 @@ The same kernel on two sets of buffers differs by 0.2 to 0.5 % at 14 us and by 1
 process that allocates in the same order.  So the placement is the unit of replication: the allocator's cache is emptied, and a random
 amount of padding precedes every buffer.
 
+Inputs lie between guards, as those of a check do (`accuracy.memory`): a kernel cannot tell a timed call from a checked one by them.
+
 Two versions of a kernel are compared in the same buffers, as far as these have the same size.  Addresses then act on both alike.
 """
 
@@ -15,8 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..registry import Kernel, Op
-from ..registry.op import positional_names
+from ..registry.calling import bound_call
 from .arm import Arm
+from .values import FreshValues
+from .watch import Watch
 from .yardstick import mix_of, stream_of
 
 if TYPE_CHECKING:
@@ -64,13 +68,15 @@ class Placement:
     """Places arms one after the other, and keeps their padding alive as long as itself."""
 
     def __init__(self, op: Op, params: Any, values: Mapping[str, torch.Tensor], device: torch.device, rng: random.Random) -> None:
-        """`values`: the case's inputs by name, copied to every arm's own buffers."""
+        """`values`: the case's inputs by name, copied to every arm's own buffers; `FreshValues` give every call new ones."""
         import torch
 
         if device.type == "cuda":
             torch.cuda.empty_cache()
         self._op, self._params, self._values, self._device, self._rng = op, params, values, device, rng
         self._padding: list[torch.Tensor] = []
+        self.watches: dict[str, Watch] = {}
+        """By arm, what watches its calls; none for arms whose values stay."""
 
     def arm(self, spec: ArmSpec, values: Mapping[str, torch.Tensor] | None = None) -> Arm:
         """`spec` on buffers of its own; `values` are its inputs where it has Params of its own."""
@@ -98,32 +104,39 @@ class Placement:
                 arms.append(self._kernel(spec.name, spec.kernel, self._params if spec.params is None else spec.params, own, placed))
         return arms
 
-    def _shared(self, values: Sequence[Mapping[str, torch.Tensor]]) -> dict[tuple[str, torch.dtype], torch.Tensor]:
-        """By name and dtype, a buffer for the largest of `values`; integers only where all arms have the same ones."""
+    def _shared(self, values: Sequence[Mapping[str, torch.Tensor]]) -> dict[tuple[str, torch.dtype], tuple[torch.Tensor, int]]:
+        """By name and dtype, memory for the largest of `values`; integers only where all arms have the same ones."""
         same = all(one is values[0] for one in values)
         sizes: dict[tuple[str, torch.dtype], int] = {}
         for one in values:
             for key, value in one.items():
-                sizes[key, value.dtype] = max(sizes.get((key, value.dtype), 0), value.numel())
-        return {which: self._empty((size,), which[1]) for which, size in sizes.items() if same or which[1].is_floating_point}
+                sizes[key, value.dtype] = max(sizes.get((key, value.dtype), 0), value.nbytes)
+        return {which: self._guarded(size) for which, size in sizes.items() if same or which[1].is_floating_point}
 
-    def _placed(self, value: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
-        """A copy of `value` at the start of `buffer`, or in a buffer of its own where that is None."""
-        if buffer is None:
-            buffer = self._empty((value.numel(),), value.dtype)
-        return buffer[: value.numel()].view(value.shape).copy_(value)
+    def _placed(self, value: torch.Tensor, memory: tuple[torch.Tensor, int] | None) -> torch.Tensor:
+        """A copy of `value` at the start of a buffer in `memory`, or in memory of its own where that is None."""
+        from ..accuracy.memory import tensor_at
 
-    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        arena, start = self._guarded(value.nbytes) if memory is None else memory
+        return tensor_at(arena, start, value.shape, value.dtype).copy_(value)
+
+    def _guarded(self, nbytes: int) -> tuple[torch.Tensor, int]:
+        from ..accuracy.memory import guarded_memory, random_lead
+
+        self._pad()
+        return guarded_memory(nbytes, device=self._device, lead_bytes=random_lead(self._rng))
+
+    def _pad(self) -> None:
         import torch
 
         padding = self._rng.randrange(0, PADDING_LIMIT, PADDING_STEP)
         self._padding.append(torch.empty(padding, dtype=torch.uint8, device=self._device))
-        return torch.empty(shape, dtype=dtype, device=self._device)
 
     def _words(self, words: int) -> torch.Tensor:
         import torch
 
-        return self._empty((words,), torch.int32)
+        self._pad()
+        return torch.empty(words, dtype=torch.int32, device=self._device)
 
     def _generator(self) -> torch.Generator:
         """Of random words; torch's default one stays unusable in a process where the capture of a CUDA graph has failed."""
@@ -144,6 +157,9 @@ class Placement:
     ) -> Arm:
         """`values`: the original inputs; `placed`, the arm's buffers, are restored from them where a call overwrites them."""
         arguments = dict(self._op.arguments(params, placed))
+        if isinstance(values, FreshValues):
+            watch = self.watches[name] = Watch(kernel, self._op, params, values, placed)
+            return Arm(name, bound_call(self._op, kernel, arguments), watch.restore, watch.after)
         originals = self._op.arguments(params, values)
         outputs = self._op.outputs_of(params) if self._op.in_place else ()
         overwritten = [(arguments[output], originals[output]) for output in outputs]
@@ -160,11 +176,3 @@ def minimum_bytes(spec: ArmSpec, op: Op, params: Any) -> int:
     own = params if spec.params is None else spec.params
     part = spec.kernel.part if spec.kernel is not None else None
     return op.minimum_bytes(own) if part is None else part.minimum_bytes(own)
-
-
-def bound_call(op: Op, kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
-    """A no-argument callable that calls `kernel` as model code does: tensors by position, the rest by name."""
-    positional = positional_names(op.schema)
-    values = [arguments[name] for name in positional]
-    keywords = {name: value for name, value in arguments.items() if name not in positional}
-    return lambda: kernel(*values, **keywords)

@@ -96,6 +96,8 @@ class _Other:
         now, then = self.cases.get(result.case_key), self.newest_cases.get(result.case_key)
         if mine is None or mine.measurement is None or now is None or then is None or now.not_cold or mine.covers != result.covers:
             return None
+        if mine.suspicious:
+            return None
         if case_differences(now.case, then.case) or not equal_code(mine, result, self.run, self.newest):
             return None
         return mine.measurement

@@ -111,6 +111,8 @@ class _Judge:
             why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
             return _judgement(new, VerdictKind.INCOMPARABLE, why, presence=Presence.NEW)
         differences = self.differences + self._case_differences(new.case_key) + self._cold_labels_refused(new.case_key)
+        records = (("baseline", old), ("run", new))
+        differences += [f"trust: the time in the {which} is suspicious: {one.suspicious}" for which, one in records if one.suspicious]
         if differences:
             return _judgement(new, VerdictKind.INCOMPARABLE, "differs from the baseline in " + "; ".join(differences))
         return self._common(new, old)

@@ -97,6 +97,8 @@ def _equal(new: Result, old: Result, new_run: Run, old_run: Run) -> bool:
     """Whether both runs timed the kernel, all of it, with the same code."""
     if new.measurement is None or old.measurement is None or new.covers or old.covers or not new.speed_gates:
         return False
+    if new.suspicious or old.suspicious:
+        return False
     return equal_code(new, old, new_run, old_run)
 
 

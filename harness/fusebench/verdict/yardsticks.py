@@ -172,6 +172,8 @@ def launch_gap(run: Run, baseline: Run, drifts: Mapping[int, Drift]) -> LaunchGa
 def _several_alike(new: Result, old: Result) -> tuple[Measurement, Measurement] | None:
     """The two timings of a short call that made the same number of launches, more than one; None for any other call."""
     now, then = new.measurement, old.measurement
+    if new.suspicious or old.suspicious:
+        return None
     if now is None or then is None or not new.speed_gates or (new.code and old.code and new.code != old.code):
         return None
     alike = makes_several(now.kernels) and now.kernels == then.kernels

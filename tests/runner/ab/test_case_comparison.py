@@ -8,7 +8,7 @@ import pytest
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.context import START
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import BASE, CheckTask, ConfirmTask, Failure
+from fusebench.runner.workers.protocol import BASE, CheckTask, CompareTask, ConfirmTask, Failure
 from fusebench.schema import Case, ExitCode, Status, VerdictKind
 from fusebench.verdict.conclusion import PROCESSES
 from helpers import comparison_bench
@@ -199,3 +199,28 @@ def test_a_timer_that_lost_records_ends_the_comparison(bench: Bench, case: Case)
     bench.worker.before_measuring = lambda task: Failure(status=Status.CRASHED, reason="records were dropped", unfit=True)
     with pytest.raises(DeviceUnfitError, match="case scale:even: records were dropped"):
         bench.run(case)
+
+
+@pytest.mark.parametrize(("arm", "kind"), [(A, VerdictKind.ERROR), (f"{BASE}{A}", VerdictKind.INCOMPARABLE)])
+def test_a_kernel_whose_timed_outputs_are_wrong_is_out_and_the_others_are_judged(
+    bench: Bench, case: Case, arm: str, kind: VerdictKind
+) -> None:
+    bench.change("a", "b")
+
+    def say(task: CompareTask) -> None:
+        bench.worker.said = {"wrong": {arm: "wrong when timed: planted"}} if A in task.kernels else {}
+
+    bench.worker.before_measuring = say
+    comparison = bench.run(case)
+    assert only(comparison).verdict.kind is kind
+    assert "wrong when timed: planted" in only(comparison).verdict.reason
+    assert (only(comparison).new_us, only(comparison, B).verdict.kind) == (None, VerdictKind.PASS)
+
+
+def test_a_suspicious_time_is_not_judged_and_the_other_pairs_are(bench: Bench, case: Case) -> None:
+    bench.change("a", "b")
+    bench.worker.factors, bench.worker.said = {A: 0.5}, {"suspicious": {A: "planted"}}
+    comparison = bench.run(case)
+    assert (only(comparison).verdict.kind, comparison.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
+    assert only(comparison).verdict.reason == f"the time of {A} is suspicious: planted"
+    assert only(comparison, B).verdict.kind is VerdictKind.PASS

@@ -142,7 +142,48 @@ def test_with_real_processes_kernels_that_fail_only_while_they_are_timed_are_dro
         "does_not_compile@1": Status.COMPILE_ERROR,
         "raises_when_timed@1": Status.CRASHED,
         "dies_when_timed@1": Status.CRASHED,
+        "rests_when_timed@1": Status.WRONG,
     }
     assert "planted for later (raises_when_timed.py, line" in found["raises_when_timed@1"].reason
     assert "exit status 9" in found["dies_when_timed@1"].reason
+    assert found["rests_when_timed@1"].reason.startswith("right when checked, wrong when timed: output 'x': ")
     assert {sample.arm for sample in engine.samples} == {"copy", "stream", "control", SPLIT, GOOD}
+
+
+def test_a_kernel_whose_timed_outputs_were_wrong_loses_its_times_and_the_others_keep_theirs(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [lambda task: measured(task, wrong={GOOD: "right when checked, wrong when timed: planted"})]
+    run = bench.run([case])
+    found = by_kernel(run)
+    assert (found[GOOD].status, found[GOOD].measurement) == (Status.WRONG, None)
+    assert found[GOOD].reason == "right when checked, wrong when timed: planted"
+    assert found[SPLIT].measurement is not None
+    assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+    assert len(run.results) == len(found), "no kernel is listed twice"
+
+
+@pytest.mark.parametrize("arm", [SPLIT, "control"])
+def test_a_baseline_whose_timed_outputs_were_wrong_takes_the_case_with_it(bench: Bench, case: Case, arm: str) -> None:
+    bench.worker.replies = [lambda task: measured(task, wrong={arm: "planted"})]
+    found = by_kernel(bench.run([case]))
+    assert (found[SPLIT].status, found[SPLIT].reason) == (Status.WRONG, "planted")
+    assert (found[GOOD].status, found[GOOD].reason) == (Status.NOT_MEASURED, f"not timed: its baseline {SPLIT} failed")
+
+
+def test_a_suspicious_time_gives_no_speedup_and_no_part_of_a_sum(bench: Bench, case: Case) -> None:
+    def weighted(suspicious: dict[str, str]) -> dict[str, float]:
+        bench.worker.replies = [lambda task: measured(task, suspicious=suspicious)]
+        run = bench.run([case])
+        result = by_kernel(run)[GOOD]
+        assert result.measurement is not None
+        assert (result.measurement.speedup is None) == bool(suspicious)
+        assert result.suspicious == suspicious.get(GOOD, "")
+        return run.suites[0].weighted_speedup
+
+    assert weighted({})
+    assert not weighted({GOOD: "it left work behind"})
+    assert not weighted({"control": "it left work behind"}), "a second copy of the baseline"
+
+
+def test_outputs_that_could_not_be_compared_are_told(bench: Bench, case: Case) -> None:
+    bench.worker.replies = [lambda task: measured(task, unverified="planted")]
+    assert any("outputs of timed calls were not compared: planted" in warning for warning in bench.run([case]).warnings)

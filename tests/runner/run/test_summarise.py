@@ -200,3 +200,16 @@ def test_one_process_that_was_not_cold_takes_the_label_from_the_case(collection:
     fast, slow = (Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=speed) for speed in (400.0, 20.0))
     found = figures_of(collection, case, [timed(case, SPANS, coldness=fast), timed(case, SPANS, process=1, coldness=slow)])
     assert found.summary().not_cold.startswith("stream (and 1 more) moved its minimum bytes at 41 GB/s")
+
+
+def test_a_time_below_the_limit_by_more_than_the_noise_is_suspicious(collection: Collection, case: Case) -> None:
+    """The stream takes 0.8 us in these samples; only where a floor is known is it a limit."""
+    floor = Floor(launch_us=0.1, latency_us=0.1, gb_per_s=1e6, time_us=10.0)
+    stream = [[20000, 20000], [20000, 20100]]
+    quick = {**SPANS, "stream": stream, GOOD: [[1000, 1000], [1001, 1001]]}
+    found = figures(collection, case, quick, floor=floor)
+    assert "faster than the limit of" in found.suspicious(GOOD)
+    assert found.measurement(GOOD).speedup is None
+    assert figures(collection, case, quick).suspicious(GOOD) == "", "a CPU has no floor, and its yardstick is no limit"
+    honest = {**SPANS, "stream": stream, GOOD: [[19900, 19900], [20001, 20001]]}
+    assert figures(collection, case, honest, floor=floor).suspicious(GOOD) == ""

@@ -54,7 +54,7 @@ class Exported(msgspec.Struct, frozen=True):
 def exported(run: Run) -> list[Exported]:
     """The series of `run`, in its own order.
 
-    A time that contradicts its label `cold` is left out: it may be compared with none.
+    A time that contradicts its label `cold`, or is suspicious, is left out: it may be compared with none.
 
     Raises:
         RunRecordError: no kernel was measured, so that an export would be an empty file.
@@ -64,7 +64,7 @@ def exported(run: Run) -> list[Exported]:
     found = []
     for result in run.results:
         summary, timing = cases.get(result.case_key), result.measurement
-        if result.status is not Status.MEASURED or timing is None or summary is None or summary.not_cold:
+        if result.status is not Status.MEASURED or timing is None or summary is None or summary.not_cold or result.suspicious:
             continue
         if math.isfinite(timing.time_us.value) and timing.time_us.value > 0:
             name = one_line(f"{result.kernel}[{result.case_key}]")

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...schema import AAPair, Sample, Verdict, VerdictKind
+from ...schema import AAPair, Sample, Status, Verdict, VerdictKind
 from ...stats.confirmation import confirm
 from ...stats.sequential import Plan
 from ...store.comparison_record import ComparedCase, ComparedKernel
@@ -113,13 +113,21 @@ class CaseComparison:
             self._time_without(reply, ready, seconds)
             return
         self._note_timing(reply)
+        if reply.wrong:
+            self._withdraw(reply, ready, seconds)
+            return
         found.samples += reply.samples
         found.figures = case_figures(unit, reply, plan, names[0])
         for name in names:
             found.note(name, same_code=True if not found.kernels[name].changed_files else reply.same_code.get(name))
         if refused := label_refused(reply, plan.trim):
-            self._refuse(names, refused)
+            self._refuse(names, f"its times are labelled cold, but {refused}")
             return
+        copied = names[0]
+        for arm, why in reply.suspicious.items():
+            doubted = copied if arm == CONTROL else arm.removeprefix(BASE)
+            self._refuse([doubted], f"the time of {arm} is suspicious: {why}")
+            names = tuple(name for name in names if name != doubted)
         for name in names:
             compared = reply.compared.get(name)
             if compared is not None:
@@ -127,7 +135,7 @@ class CaseComparison:
                 found.note(name, **times, finding=compared.finding, launches=compared.launches)
         equal = [name for name in names if identical(found.kernels[name]) and not found.kernels[name].changed_data]
         aa_pairs = [aa_pair_of(unit.case.key, reply.compared.get(name)) for name in equal]
-        control = control_aa_pair(unit.case.key, names[0], reply.samples, plan, self._looks)
+        control = control_aa_pair(unit.case.key, copied, reply.samples, plan, self._looks) if copied in names else None
         found.aa_pairs += [pair for pair in (*aa_pairs, control) if pair is not None]
         self._confirm(task)
 
@@ -164,9 +172,13 @@ class CaseComparison:
         for remark in remarks_on_timing(self._unit.case, [reply]):
             self._context.warn(remark)
 
-    def _refuse(self, names: Sequence[str], refused: str) -> None:
-        """Leave the case undecided: samples labelled `cold` that are warm say nothing about the kernels or the run's noise."""
-        why = f"its times are labelled cold, but {refused}"
+    def _withdraw(self, reply: Measured, ready: Sequence[KernelPair], seconds: float | None) -> None:
+        """Kernels gave wrong outputs while they were timed: their pairs are out, the others are measured without them."""
+        arm, reason = next(iter(reply.wrong.items()))
+        self._time_without(Failure(status=Status.WRONG, reason=reason, kernel=arm), ready, seconds)
+
+    def _refuse(self, names: Sequence[str], why: str) -> None:
+        """Leave pairs undecided: warm samples labelled `cold` and suspicious ones say nothing about the kernels or the run's noise."""
         self._context.warn(f"case {self._unit.case.key} is not judged: {why}")
         for name in names:
             self.found.note(name, reason=why, verdict=Verdict(kind=VerdictKind.UNDECIDED, reason=why))

@@ -19,7 +19,7 @@ from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
 from ..workers.checking import check_all
 from ..workers.protocol import Failure, Measured, Progress, TimeTask
-from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing
+from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing, said_by_arm
 from .precision import begin_ahead, imprecise, measure_in_fresh, measure_in_processes
 from .summarise import CaseFigures, untimed_summary
 
@@ -122,11 +122,27 @@ class CaseMeasurement(_CaseWork):
             self._time_without(replies, ready, _left(seconds, began))
             return
         self._note_timing(task, replies)
+        wrong = self._withdraw(ready)
+        if self._unit.baseline_id in wrong:
+            self._give_up([result for result in ready if result.kernel not in wrong])
+            return
+        ready = [result for result in ready if result.kernel not in wrong]
         self.summary = self._figures(replies).summary()
         measured = timed(replies)
         for text in imprecise(measured, context.plan):
             context.warn(f"case {self._unit.case.key}: {text}")
         self._add(measured)
+
+    def _withdraw(self, timed: Sequence[Result]) -> set[str]:
+        """Add the kernels whose timed outputs were wrong, and drop their times.  Returns their ids."""
+        wrong = wrong_when_timed(self._unit.baseline_id, self.replies)
+        self._add([withdrawn(result, wrong[result.kernel]) for result in timed if result.kernel in wrong])
+        dropped = {*wrong, *([CONTROL] if self._unit.baseline_id in wrong else [])}
+        self.replies = [
+            msgspec.structs.replace(reply, samples=[sample for sample in reply.samples if sample.arm not in dropped])
+            for reply in self.replies
+        ]
+        return set(wrong)
 
     def _time_without(self, failure: Failure, ready: list[Result], seconds: float | None) -> None:
         """A kernel failed while it was timed: it is out, the others are timed without it, unless it was their baseline."""
@@ -186,6 +202,10 @@ class Remeasurement(_CaseWork):
             culprit = self._culprit(replies)
             self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._first])
             return
+        if wrong := wrong_when_timed(self._unit.baseline_id, replies):
+            why = f"{', '.join(wrong)} gave wrong outputs"
+            self._keep_first(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._first])
+            return
         figures = self._figures(replies)
         summary = figures.summary()
         if summary.not_cold:
@@ -193,7 +213,12 @@ class Remeasurement(_CaseWork):
             return
         self._note_timing(task, replies)
         self.summary = msgspec.structs.replace(summary, suspicion=self._suspicion)
-        again = {result.kernel: msgspec.structs.replace(result, measurement=figures.measurement(result.kernel)) for result in timed}
+        again = {
+            result.kernel: msgspec.structs.replace(
+                result, measurement=figures.measurement(result.kernel), suspicious=figures.suspicious(result.kernel)
+            )
+            for result in timed
+        }
         self._add([again.get(result.kernel, result) for result in self._first])
 
     def _keep_first(self, why: str, results: Sequence[Result]) -> None:
@@ -207,6 +232,18 @@ class Remeasurement(_CaseWork):
 def _failed(result: Result, failure: Failure) -> Result:
     """The result of a kernel that failed while it was timed; it replaces earlier measurements."""
     return msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
+
+
+def wrong_when_timed(baseline: str, replies: Sequence[Measured]) -> dict[str, str]:
+    """By kernel, why outputs of its timed calls were wrong in a process; the control arm is the baseline's second copy."""
+    found = said_by_arm([reply.wrong for reply in replies])
+    control = found.pop(CONTROL, None)
+    return found if control is None else {baseline: control, **found}
+
+
+def withdrawn(result: Result, reason: str) -> Result:
+    """The result of a kernel whose timed outputs were wrong; it has no time."""
+    return msgspec.structs.replace(result, status=Status.WRONG, reason=reason, measurement=None, code=None, suspicious="")
 
 
 def _left(seconds: float | None, began: float) -> float | None:

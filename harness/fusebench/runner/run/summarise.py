@@ -13,7 +13,11 @@ from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
 from ..workers.protocol import Measured
-from ..workers.remarks import label_refused
+from ..workers.remarks import label_refused, said_by_arm
+
+LIMIT_NOISE = 1.05
+"""Share of the limit from which a time is suspicious, its interval and the yardstick's granted: a kernel moves its minimum bytes no faster
+than a stream does.  The fastest honest kernel took 0.1 % longer than its streaming yardstick (`timing.yardstick`)."""
 
 
 class CaseFigures:
@@ -33,11 +37,12 @@ class CaseFigures:
         for sample in (sample for one in measured for sample in one.samples):
             self._by_arm[sample.arm].append(sample)
         self._spans = spans_by_replicate(sample for one in measured for sample in one.samples)
-        self.minimum_bytes = int(unit.facts.known("minimum_bytes"))
+        self.minimum_bytes = unit.op.minimum_bytes(unit.params)
         self._stream_us = self._time_us(STREAM)
         self._floor = _middle(one.floor for one in measured)
         self._limit_us = self._stream_us.value if self._floor is None else self._floor.limit_us(self._stream_us.value)
-        self._parts = unit.part_bytes
+        self._suspicious = said_by_arm([one.suspicious for one in measured])
+        self._parts = {str(kernel.id): kernel.part for kernel in unit.runnable if kernel.part is not None}
 
     def summary(self) -> CaseSummary:
         """The case with its yardsticks and its control."""
@@ -56,15 +61,31 @@ class CaseFigures:
     def measured(self, result: Result) -> Result:
         """The result of a checked kernel, with its measurement and its machine code."""
         code = self._measured[0].code.get(result.kernel)
-        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=self.measurement(result.kernel), code=code)
+        found, doubt = self.measurement(result.kernel), self.suspicious(result.kernel)
+        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=found, code=code, suspicious=doubt)
+
+    def suspicious(self, kernel: str) -> str:
+        """Why the kernel's time is not believed; empty if it is."""
+        baseline = self._unit.baseline_id
+        if found := self._suspicious.get(kernel) or (self._suspicious.get(CONTROL) if kernel == baseline else None):
+            return found
+        if self._floor is None or kernel in self._parts:
+            return ""
+        time_us, stream = self._time_us(kernel), self._stream_us
+        share = self._limit_us / time_us.high * (stream.low / stream.value)
+        if share <= LIMIT_NOISE:
+            return ""
+        return f"it takes {time_us.value:.2f} us, faster than the limit of {self._limit_us:.2f} us by more than the noise"
 
     def measurement(self, kernel: str) -> Measurement:
-        """The figures of one kernel.  A kernel that covers a part of the op gets no figures that compare it with a whole one."""
+        """The figures of one kernel.  A kernel that covers a part of the op gets no figures that compare it with a whole one, and a
+        suspicious time, or one beside a suspicious baseline, gives no speedup."""
         part = self._parts.get(kernel)
         baseline = self._unit.baseline_id
         time_us = self._time_us(kernel)
+        believed = not self.suspicious(kernel) and not (baseline and self.suspicious(baseline))
         samples = self._by_arm[kernel]
-        gb_per_s = (self.minimum_bytes if part is None else part) / time_us.value / 1e3
+        gb_per_s = (self.minimum_bytes if part is None else part.minimum_bytes(self._unit.params)) / time_us.value / 1e3
         host_us = [one.host_us[kernel] for one in self._measured if kernel in one.host_us]
         extra_memory = [one.extra_memory_bytes[kernel] for one in self._measured if kernel in one.extra_memory_bytes]
         return Measurement(
@@ -73,7 +94,7 @@ class CaseFigures:
             gap_us=mean(sample.span_ns - sample.busy_ns for sample in samples) / 1e3 if samples[0].kernels else None,
             kernels=samples[0].kernels,
             host_us=mean(host_us) if host_us else None,
-            speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) else None,
+            speedup=self._ratio(baseline, kernel) if part is None and baseline not in ("", kernel) and believed else None,
             sol=self._limit_us / time_us.value if part is None else None,
             gb_per_s=gb_per_s,
             peak_share=gb_per_s / self._memory_gb_per_s if self._memory_gb_per_s else None,
@@ -108,8 +129,8 @@ def untimed_summary(unit: CaseKernels) -> CaseSummary:
     return CaseSummary(
         case=unit.case,
         shape=unit.shape,
-        minimum_bytes=unit.facts.known("minimum_bytes"),
-        bytes_written=unit.facts.known("bytes_written"),
-        flops=unit.facts.known("flops"),
+        minimum_bytes=unit.op.minimum_bytes(unit.params),
+        bytes_written=unit.op.bytes_written(unit.params),
+        flops=unit.op.flops(unit.params),
         baseline=unit.baseline_id or None,
     )

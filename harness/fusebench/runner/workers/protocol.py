@@ -25,8 +25,6 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels folders of the base revision, loaded beside the first under names of their own."""
     ops: frozenset[str] | None = None
     """Ops whose kernels are loaded; None for all.  A worker need not import the kernels it never calls, nor torch.compile for them."""
-    excluded: dict[str, str] = {}
-    """Files that are not imported, each with the reason: they ended the process that loaded them first."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
     gpu_uuid: str = ""
@@ -159,6 +157,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds that were timed again since the host came late inside of a call."""
     late_calls: dict[str, int] = {}
     """By arm, the samples of calls that waited for the host all the same."""
+    wrong: dict[str, str] = {}
+    """By arm, why outputs of its timed calls were wrong (`accuracy.timed_outputs`)."""
+    suspicious: dict[str, str] = {}
+    """By arm, why its times are not believed (`timing.verification`)."""
+    unverified: str = ""
+    """Why no output of a timed call was compared; empty where some were."""
     minimum_bytes: dict[str, int] = {}
     """By arm, the bytes that any implementation of its work must move."""
     stream_shape: str = ""
@@ -191,6 +195,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             timer_retries=timings.timer_retries,
             repeated_rounds=timings.repeated_rounds,
             late_calls=dict(timings.late_calls),
+            wrong=timings.wrong,
+            suspicious=timings.suspicious,
+            unverified=timings.unverified,
             coldness=timings.coldness,
             floor=timings.floor,
             phases_s=dict(timings.phases_s),

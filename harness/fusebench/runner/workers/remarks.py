@@ -7,7 +7,7 @@ calibration leaves it out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...schema import Case
 from ...stats.paired import spans_by_replicate, time_estimate
@@ -29,8 +29,19 @@ def remarks_on_timing(case: Case, replies: Sequence[Measured]) -> list[str]:
     if retries := sum(reply.timer_retries for reply in replies):
         often = "once" if retries == 1 else f"{retries} times"
         found.append(f"case {case.key}: the timer failed {often}, as where records are lost, and the same calls were timed again")
+    if unverified := next((reply.unverified for reply in replies if reply.unverified), ""):
+        found.append(f"case {case.key}: outputs of timed calls were not compared: {unverified}")
     if late := _late_arms(replies):
         found.append(f"case {case.key}: the device waited for the host inside of {', '.join(late)}: their gaps are the host's too")
+    return found
+
+
+def said_by_arm(told: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """By arm, what the first process with a remark on it says; `told` holds those of each process."""
+    found: dict[str, str] = {}
+    for number, remarks in enumerate(told):
+        for arm, text in remarks.items():
+            found.setdefault(arm, text if number == 0 else f"in process {number + 1}: {text}")
     return found
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +19,6 @@ import msgspec
 
 from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
-from ...registry.loading.watching import Watch
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
 from .cause import status_of
@@ -47,6 +46,7 @@ from .tuning import forget_compiled_code, keep_tuning_in_memory
 
 if TYPE_CHECKING:
     from ...accuracy.shared_draws import DrawStore
+    from ...accuracy.timed_outputs import TimedOutputs
     from ...timing.arm import Arm
     from ...timing.placement import ArmSpec
 
@@ -99,10 +99,8 @@ class _Worker:
             torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.started = False
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
-        self.started = True
         self.case_key = ""
         self.draws: DrawStore | None = None
         """Draws that the checks of a case's kernels share; None where there are none."""
@@ -120,14 +118,7 @@ class _Worker:
 
     def _load(self, roots: Sequence[Path]) -> Collection:
         # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
-        watch = Watch(self.setup.excluded, self._import)
-        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False, watch=watch)
-
-    def _import(self, text: str) -> None:
-        """Note which file is about to be imported while the worker starts."""
-        if not self.started:
-            what, _, file = text.partition(" ")
-            self._call(f"{what} {'/'.join(Path(file).parts[-2:])}" if file else "")
+        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False)
 
     def serve(self) -> None:
         while (task := self.connection.recv()) is not None:
@@ -214,6 +205,7 @@ class _Worker:
         import torch
 
         from ...accuracy.execution import place_at_random
+        from ...registry.calling import call_form
 
         # Other processes compile at the same time, and in each of them Inductor, which is not imported yet, would start one per core.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -226,7 +218,8 @@ class _Worker:
             kernel, _ = self._kernel(name)
             keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED)
             whole = op if kernel.part is None else kernel.part.op_of(op)
-            whole.apply(kernel, (), whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers))
+            arguments = whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers)
+            whole.apply(kernel, *call_form(whole, arguments))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         self._return_memory()
@@ -273,6 +266,7 @@ class _Worker:
             looks=task.looks if isinstance(task, CompareTask | CalibrationTask) else None,
             lengths=task.lengths if isinstance(task, ConfirmTask | CalibrationTask) else None,
             decided_before=identical,
+            outputs=self._timed_outputs(op),
         )
         return Measured.of(
             timings,
@@ -284,6 +278,16 @@ class _Worker:
             code=code,
             same_code=same_code,
         )
+
+    def _timed_outputs(self, op: Any) -> TimedOutputs:
+        """The judge of outputs of timed calls, by the contracts of their kernels in either revision."""
+        from ...accuracy.timed_outputs import TimedOutputs
+
+        def others(kernel: Kernel) -> Mapping[str, Kernel]:
+            of_base = self.base is not None and self.base.kernels.get(str(kernel.id)) is kernel
+            return self.base.kernels if of_base and self.base is not None else self.collection.kernels
+
+        return TimedOutputs(op, split=self.collection.kernel(f"{op.name}/{op.split_reference}"), others=others)
 
     def _specs(self, task: MeasureTask, op: Any) -> list[ArmSpec]:
         """The arms of a task: kernels with yardsticks and control, where it names a baseline, and the arms that it names itself."""

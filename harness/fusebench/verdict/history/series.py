@@ -113,7 +113,11 @@ def snapshot(run: Run) -> Snapshot:
         cases={key: summary.case for key, summary in cases.items()},
         baselines={key: summary.baseline for key, summary in cases.items()},
         streams={key: summary.stream_shape for key, summary in cases.items()},
-        readings={(one.case_key, one.kernel): reading for one in run.results if one.case_key in cases and (reading := _reading(one))},
+        readings={
+            (one.case_key, one.kernel): reading
+            for one in run.results
+            if one.case_key in cases and not one.suspicious and (reading := _reading(one))
+        },
     )
 
 
