@@ -52,8 +52,10 @@ class Planted:
 
     def __init__(self, answer: Evaluation) -> None:
         self.answer, self.asked, self.closed = answer, list[Any](), 0
+        self.device: Any = None
 
     def __call__(self, device: Any) -> Planted:
+        self.device = device
         return self
 
     def __enter__(self) -> Planted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,7 +148,7 @@ def _serve(file: Path | None, *, serve: bool, mcp: bool, host: str, port: int, d
     devices = all_devices() if device == "auto" else [resolve_device(device)]
     for one in devices:
         require_torch_for(one)
-    with EvaluationQueue(devices, catalogue, Evaluator) as evaluations:
+    with EvaluationQueue(devices, catalogue, partial(Evaluator, keep=True)) as evaluations:
         if serve:
             serve_http(evaluations, host, port)
         else:
@@ -156,13 +157,14 @@ def _serve(file: Path | None, *, serve: bool, mcp: bool, host: str, port: int, d
 
 def _show(evaluation: Evaluation) -> None:
     """Print what a person wants to know, in the order in which they want to know it."""
-    from ..report.evaluation import COLUMNS, NUMBERS, case_rows, foot_lines, head_lines
+    from ..report.evaluation import NUMBERS, case_table, foot_lines, head_lines
     from .shared.output import console, print_table
 
     width = min(console().width, _PIPED_WIDTH)
     for line in head_lines(evaluation, width):
         typer.echo(line)
     if evaluation.cases:
-        print_table(COLUMNS, case_rows(evaluation), right=NUMBERS)
+        columns, rows = case_table(evaluation)
+        print_table(columns, rows, right=[name for name in NUMBERS if name in columns])
     for line in foot_lines(evaluation, width):
         typer.echo(line)

@@ -16,7 +16,7 @@ def next_command(evaluation: Evaluation, *, roots: Sequence[Path], options: tupl
     """One line to paste into a shell.
 
     A candidate that passed goes on to the next stage, and after the last one into the op's folder.  One that failed is judged again on its
-    first failing case alone; a device that was unfit is looked at first.
+    first failing case alone, an undecided one with a larger budget; a device that was unfit is looked at first.
 
     Args:
         roots: the project's kernel folders; the first takes a candidate that passed every stage.
@@ -38,6 +38,8 @@ def next_command(evaluation: Evaluation, *, roots: Sequence[Path], options: tupl
     failing = _first(evaluation)
     if failing is not None and "--case" not in options and _is_selectable(failing):
         again += ["--case", failing.key]
+    if status is EvaluationStatus.UNDECIDED:
+        again += ["--budget", str(round(max(60.0, 2 * evaluation.spent_s)))]
     return shlex.join([*again, "--stage", stage])
 
 

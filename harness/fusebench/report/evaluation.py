@@ -34,9 +34,11 @@ def bounded(evaluation: Evaluation) -> Evaluation:
     return msgspec.structs.replace(cleaned(short), output_tail=tail)
 
 
-def case_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
-    """Cells of `COLUMNS` for each case, the first `MOST_CASES_SHOWN`."""
-    return [_row(case) for case in evaluation.cases[:MOST_CASES_SHOWN]]
+def case_table(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    """Column titles and rows of the first `MOST_CASES_SHOWN` cases; a column without any figure is left out."""
+    rows = [_row(case) for case in evaluation.cases[:MOST_CASES_SHOWN]]
+    kept = [place for place in range(len(COLUMNS)) if any(row[place] != DASH for row in rows)]
+    return [COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _row(case: CaseEvaluation) -> tuple[str, ...]:
@@ -84,8 +86,9 @@ def foot_lines(evaluation: Evaluation, width: int) -> list[str]:
     for remark in evaluation.remarks:
         lines += _wrapped(f"remark: {remark}", width)
     absent = [measure for measure in evaluation.isolation if not measure.active]
-    for measure in absent:
-        lines += _wrapped(f"isolation not available: {measure.name}{f' ({measure.reason})' if measure.reason else ''}", width)
+    if absent:
+        named = "; ".join(f"{measure.name} ({measure.reason})" if measure.reason else measure.name for measure in absent)
+        lines += _wrapped(f"isolation not available: {named}", width)
     if evaluation.output_tail.strip() and evaluation.status is not EvaluationStatus.PASSED:
         lines.append("the candidate's output ended with:")
         shown = evaluation.output_tail.strip("\n").split("\n")[-10:]

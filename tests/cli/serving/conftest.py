@@ -65,7 +65,8 @@ def evaluations(toy_project: Path) -> Iterator[Callable[..., tuple[EvaluationQue
             prepare(judges[-1])
             return judges[-1]
 
-        devices: Any = [SimpleNamespace(torch_name=name, name=f"Toy {name}") for name in names or ("cpu",)]
+        facts: dict[str, Any] = {"kind": "cpu", "compute_capability": None}
+        devices: Any = [SimpleNamespace(torch_name=name, name=f"Toy {name}", **facts) for name in names or ("cpu",)]
         made = EvaluationQueue(devices, Catalogue(), judge)
         entered.append(made.__enter__())
         return made, judges

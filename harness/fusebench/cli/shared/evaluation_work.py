@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,7 @@ import msgspec
 
 from ...errors import UsageError
 from ...schema import Case
-from ...schema.evaluation import Evaluation, Stage
+from ...schema.evaluation import Evaluation, EvaluationStatus, Stage
 
 if TYPE_CHECKING:
     from ...device import Device
@@ -21,11 +22,17 @@ MOST_SOURCE_BYTES = 2**20
 """A candidate of more than 1 MiB is refused: the largest kernel file of this repository has 20 kB."""
 DEFAULT_SECONDS = {Stage.CHECK: 60.0, Stage.QUICK: 180.0, Stage.FINAL: 900.0}
 """Budget of an evaluation by stage; most end long before."""
+MOST_COMPILING_S = 30.0
+"""Wait for a candidate's registers and spills; most compile in a second."""
+_COMPILED = (EvaluationStatus.PASSED, EvaluationStatus.WRONG, EvaluationStatus.SUSPICIOUS)
+"""Statuses of candidates whose code is worth a look."""
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class Judge(Protocol):
     """The part of `judge.evaluation.Evaluator` that the command and its servers need."""
+
+    device: Device
 
     def evaluate(self, request: EvaluationRequest, reporter: Reporter | None = None) -> Evaluation: ...
 
@@ -124,12 +131,29 @@ def run_evaluation(
         shown: path of the candidate for the document, where `request.file` is a copy of it; empty if it has none.
     """
     from ...judge.advice import next_command
+    from ...judge.compiled_code import CompiledCode
     from ...report.evaluation import bounded
 
-    evaluation = judge.evaluate(request, reporter)
+    began = time.monotonic()
+    # Only `check` compiles meanwhile: on a machine of few cores that would disturb a clock.
+    if request.stage is Stage.CHECK:
+        with CompiledCode(request, judge.device) as compiled:
+            evaluation = judge.evaluate(request, reporter)
+            if evaluation.status in _COMPILED:
+                evaluation = compiled.added_to(evaluation, wait_s=_left(request, began))
+    else:
+        evaluation = judge.evaluate(request, reporter)
+        if evaluation.status in _COMPILED:
+            with CompiledCode(request, judge.device) as compiled:
+                evaluation = compiled.added_to(evaluation, wait_s=_left(request, began))
     evaluation = msgspec.structs.replace(evaluation, file=str(request.file) if shown is None else shown)
     command = next_command(evaluation, roots=request.roots, options=options.kept())
     return bounded(msgspec.structs.replace(evaluation, next_command=command))
+
+
+def _left(request: EvaluationRequest, began: float) -> float:
+    """Seconds that compiling may still take."""
+    return min(MOST_COMPILING_S, max(0.0, request.seconds - (time.monotonic() - began)))
 
 
 def all_devices() -> list[Device]:

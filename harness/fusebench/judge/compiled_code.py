@@ -1,0 +1,190 @@
+"""Registers, spills and shared memory of a candidate, compiled without a GPU in a confined process of its own.
+
+The figures are the compiler's, from a process that the candidate shares: they advise, and no status follows from them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from ..device.triton_programs import assembler_environment
+from ..evidence.occupancy import Occupancy, occupancy
+from ..evidence.targets import NoTargetError, Target, target_of
+from ..schema import Case
+from ..schema.evaluation import Evaluation
+from .confined_process import start_confined
+from .protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
+
+if TYPE_CHECKING:
+    from ..device.select import Device
+    from .evaluation import EvaluationRequest
+
+COMPILED_CASES = 4
+"""Cases whose launches are compiled, the first ones: a kernel's code differs by dtype, layout and head size, rarely by tokens."""
+COMPILED_LAUNCHES = 8
+MEMORY_BYTES = 8 * 2**30
+_MARKS = (b"triton", b"nvrtc")
+"""A candidate without either word has no code of its own to compile."""
+_LOW_OCCUPANCY = 0.25
+"""Below this share of the warps that a multiprocessor can hold, a memory-bound kernel often has too few loads in flight."""
+
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class CompileTask(msgspec.Struct, frozen=True, kw_only=True, tag="compile"):
+    """To the confined process."""
+
+    token: str
+    roots: tuple[str, ...]
+    scratch: str
+    memory_bytes: int
+    target: str
+    op: str
+    file: str
+    source: bytes
+    cases: tuple[Case, ...]
+
+
+class CompiledLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch; sizes are bytes."""
+
+    registers: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    """Per thread."""
+    spills: Size
+    """Spill stores and loads per thread."""
+    shared: Size
+    """Per block, static and dynamic."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    barriers: Annotated[int, msgspec.Meta(ge=0, le=16)]
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
+    """From the confined process."""
+
+    token: str
+    launches: Annotated[tuple[CompiledLaunch, ...], msgspec.Meta(max_length=COMPILED_LAUNCHES)] = ()
+    failure: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    """Why a launch does not compile; empty if all do."""
+
+
+TASKS = msgspec.msgpack.Decoder(CompileTask)
+_COMPILED = msgspec.msgpack.Decoder(Compiled)
+
+
+class CompiledCode:
+    """Compiles the candidate of a request while it is judged.  A context manager: leaving it kills the process."""
+
+    def __init__(self, request: EvaluationRequest, device: Device) -> None:
+        self._target = _target(device)
+        self._on_cpu = device.kind == "cpu"
+        source = request.file.read_bytes()
+        self._worth = self._target is not None and any(mark in source.lower() for mark in _MARKS)
+        self._scratch: Path | None = None
+        self._request, self._source, self._token = request, source, secrets.token_hex(16)
+
+    def __enter__(self) -> CompiledCode:
+        if not self._worth or self._target is None:
+            return self
+        self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
+        to_child, from_here = os.pipe()
+        to_here, from_child = os.pipe()
+        known = {name: value for name, value in assembler_environment().items() if value is not None}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self._process = start_confined(
+            [sys.executable, "-m", "fusebench.judge.compiled_code_main", str(to_child), str(from_child)],
+            scratch=self._scratch,
+            pass_descriptors=(to_child, from_child),
+            environment=known | threads | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"},
+            memory_bytes=MEMORY_BYTES,
+        )
+        os.close(to_child)
+        os.close(from_child)
+        self._channel = Channel(to_here, from_here)
+        request = self._request
+        task = CompileTask(
+            token=self._token,
+            roots=tuple(str(root.resolve()) for root in request.roots),
+            scratch=str(self._scratch),
+            memory_bytes=MEMORY_BYTES,
+            target=self._target.name,
+            op=request.op,
+            file=str(request.file.resolve()),
+            source=self._source,
+            cases=request.cases[:COMPILED_CASES],
+        )
+        with suppress(ChannelClosedError):  # `added_to` finds the pipe closed, too
+            self._channel.send(task)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._scratch is not None:
+            self._process.kill()
+            self._channel.close()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def added_to(self, evaluation: Evaluation, *, wait_s: float) -> Evaluation:
+        """`evaluation` with the figures and remarks about them; a compilation that takes longer than `wait_s` more is left out."""
+        if self._scratch is None or self._target is None:
+            return evaluation
+        try:
+            found = self._channel.receive(_COMPILED, deadline=time.monotonic() + wait_s)
+        except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+            return evaluation
+        if not secrets.compare_digest(found.token, self._token):
+            return evaluation
+        remarks = _remarks(found, self._target, on_cpu=self._on_cpu)
+        evaluation = msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, *remarks))
+        if not found.launches:
+            return evaluation
+        return msgspec.structs.replace(
+            evaluation,
+            registers=max(launch.registers for launch in found.launches),
+            spills=max(launch.spills for launch in found.launches),
+            shared_bytes=max(launch.shared for launch in found.launches),
+        )
+
+
+def _target(device: Device) -> Target | None:
+    try:
+        return target_of(device.kind, device.name, device.compute_capability)
+    except NoTargetError:
+        return None
+
+
+def _remarks(found: Compiled, target: Target, *, on_cpu: bool) -> list[str]:
+    remarks = []
+    if found.failure:
+        remarks.append(f"compiled for {target.name} ({target.gpu}): {found.failure}")
+    if found.launches and on_cpu:
+        remarks.append(f"registers, spills and shared memory are those of code for {target.name} ({target.gpu})")
+    worst = max(found.launches, key=lambda launch: launch.spills, default=None)
+    if worst is not None and worst.spills:
+        remarks.append(
+            f"{worst.spills} bytes are spilled a thread at {worst.registers} registers: hold fewer values at once, "
+            "in smaller blocks or over more warps"
+        )
+    for launch in found.launches:
+        fits = _occupancy(launch, target)
+        if fits.share < _LOW_OCCUPANCY:
+            limits = " and ".join(fits.limited_by)
+            remarks.append(
+                f"occupancy is at most {100 * fits.share:.0f} % of the warps, limited by {limits} "
+                f"({launch.registers} registers, {launch.shared} bytes of shared memory, {launch.threads} threads a block)"
+            )
+            break
+    return remarks
+
+
+def _occupancy(launch: CompiledLaunch, target: Target) -> Occupancy:
+    return occupancy(target, threads=launch.threads, registers=launch.registers, shared_bytes=launch.shared, block_barriers=launch.barriers)

@@ -1,0 +1,92 @@
+"""Entry point of the process that compiles a candidate: `python -m fusebench.judge.compiled_code_main READ WRITE`.
+
+It confines itself, imports the candidate, records its launches for each case on tensors without memory, and compiles them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compiled_code import Compiled, CompiledLaunch, CompileTask
+
+
+def main(read_fd: int, write_fd: int) -> None:
+    """Answer one task."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from .compiled_code import TASKS
+    from .isolation import confine
+    from .protocol import Channel
+
+    channel = Channel(read_fd, write_fd)
+    task = channel.receive(TASKS)
+    confine(
+        Path(task.scratch),
+        readable=[Path(root) for root in task.roots],
+        writable=[],
+        memory_bytes=task.memory_bytes,
+        seconds=None,
+        gpu=False,
+        descriptors=(read_fd, write_fd),
+    )
+    channel.send(_compiled(task))
+
+
+def _compiled(task: CompileTask) -> Compiled:
+    from ..evidence.fingerprint import toolchain
+    from ..evidence.recording import record, recording
+    from ..evidence.targets import TARGETS
+    from ..schema import Language
+    from .compiled_code import COMPILED_LAUNCHES, Compiled
+    from .loading import load_candidate, load_op
+
+    target, tools = TARGETS[task.target], toolchain()
+    compilers = {str(language): tools.compiler(language) for language in (Language.TRITON, Language.CUDA)}
+    found: dict[str, Any] = {}
+    failure = ""
+    with recording(target, compilers) as recorder:
+        op, kernel = load_candidate(load_op(tuple(Path(root) for root in task.roots), task.op), Path(task.file), task.source)
+        if kernel.language is Language.TORCH:
+            return Compiled(token=task.token)
+        for case in task.cases:
+            try:
+                if kernel.reason_unsupported(op.parse_params(case.params)) is None:
+                    for launch in record(recorder, kernel, case):
+                        found.setdefault(launch.specialisation.key, launch)
+            except Exception as error:  # noqa: BLE001 - whatever a launch raises is a remark on it
+                failure = failure or f"{type(error).__name__}: {error}"
+    launches = []
+    for recorded in list(found.values())[:COMPILED_LAUNCHES]:
+        try:
+            launches.append(_launch(recorded, target))
+        except Exception as error:  # noqa: BLE001
+            failure = failure or str(error)
+    return Compiled(token=task.token, launches=tuple(launches), failure=" ".join(failure.split())[:1000])
+
+
+def _launch(recorded: Any, target: Any) -> CompiledLaunch:
+    from ..evidence.compiling import compile_for
+    from ..evidence.disassembly import code_of
+    from ..evidence.static_worker import RESERVED_SHARED
+    from .compiled_code import CompiledLaunch
+
+    made = compile_for(recorded.specialisation, target)
+    static = code_of(made.cubin, made.entry).static_shared_bytes
+    static -= RESERVED_SHARED if target.major >= 9 and static else 0
+    dynamic = made.dynamic_shared if made.dynamic_shared is not None else recorded.dynamic_shared_bytes or 0
+    return CompiledLaunch(
+        registers=made.registers,
+        spills=made.spill_stores + made.spill_loads,
+        shared=static + dynamic,
+        threads=made.threads if made.threads is not None else recorded.threads or 1,
+        barriers=made.block_barriers,
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)
