@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fusebench.judge import confined_process
-from fusebench.judge.confined_process import OUTPUT_BYTES, Cause, ConfinedProcess, Ending, signal_name, start_confined
+from fusebench.judge.confined_process import OUTPUT_BYTES, Cause, ConfinedProcess, Ending, remove_folder, signal_name, start_confined
 
 CONFINE = """
 import os, signal, subprocess, sys, time
@@ -109,7 +109,12 @@ def test_memory_of_the_whole_tree_is_watched(tmp_path: Path, who: str) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "value", "cause"),
-    [("SPARE_SHARE", 1.0, Cause.OUT_OF_MEMORY), ("MOST_PROCESSES", 0, Cause.TOO_MANY_PROCESSES), ("SCRATCH_BYTES", 1000, Cause.DISK_FULL)],
+    [
+        ("SPARE_SHARE", 1.0, Cause.OUT_OF_MEMORY),
+        ("MOST_PROCESSES", 0, Cause.TOO_MANY_PROCESSES),
+        ("SCRATCH_BYTES", 1000, Cause.DISK_FULL),
+        ("SCRATCH_FILES", 0, Cause.DISK_FULL),
+    ],
 )
 def test_the_tree_ends_when_it_outgrows_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, cause: Cause
@@ -210,3 +215,20 @@ def test_threads_from_before_are_told(tmp_path: Path) -> None:
         assert said["landlock_files"] == "1 threads existed before and are not confined"
     assert said["memory_limit"] == said["cpu_limit"] == "no limit was asked for"
     assert said["descriptors"] == "trusted to the caller"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _ in range(3000): os.mkdir('d'); os.chdir('d')",
+        "os.mkdir('d'); open('d/file', 'w').close(); os.chmod('d', 0)",
+        "os.rmdir(os.getcwd())",
+    ],
+    ids=["deep", "closed", "gone"],
+)
+def test_every_scratch_folder_can_be_removed(tmp_path: Path, code: str) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    assert end("import os\n" + code, scratch).exit_code == 0
+    remove_folder(scratch)
+    assert not scratch.exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import threading
@@ -34,6 +35,8 @@ MOST_PROCESSES = 256
 """Processes of one tree; Inductor with its compilers starts fewer than 100."""
 SCRATCH_BYTES = 8 << 30
 """Most that the scratch folder may hold."""
+SCRATCH_FILES = 100_000
+"""Most files and folders in it; looking through so many takes half a second."""
 SPARE_SHARE = 0.02
 """The tree is killed while less than this share of the machine's memory is available: memory held by no process, such as a memfd, shows
 nowhere else."""
@@ -200,13 +203,15 @@ class ConfinedProcess:
                 self._output.add(data)
 
     def _watch(self) -> None:
-        turn = 0
-        while not self._ended.wait(POLL_S) and not _has_ended(self.pid):
-            if (cause := self._excess(turn % TREE_EVERY == 0)) is not None:
-                self.kill(cause)
-                return
-            turn += 1
-        self.kill()
+        turn, cause = 0, Cause.STOPPED
+        try:
+            while not self._ended.wait(POLL_S) and not _has_ended(self.pid):
+                if (found := self._excess(turn % TREE_EVERY == 0)) is not None:
+                    cause = found
+                    break
+                turn += 1
+        finally:  # a process that cannot be watched does not run
+            self.kill(cause)
 
     def _excess(self, whole_tree: bool) -> Cause | None:
         """The limit that the tree has passed, if any."""
@@ -222,7 +227,7 @@ class ConfinedProcess:
                     self._seen[member.pid] = member.create_time()
             if len(members) > MOST_PROCESSES:
                 return Cause.TOO_MANY_PROCESSES
-            if _folder_bytes(self._scratch) > SCRATCH_BYTES:
+            if _outgrown(self._scratch):
                 return Cause.DISK_FULL
             memory = psutil.virtual_memory()
             if memory.available < SPARE_SHARE * memory.total:
@@ -359,15 +364,27 @@ def _resident_bytes(process: psutil.Process) -> int:
     return 0
 
 
-def _folder_bytes(folder: Path) -> int:
-    """Bytes that a folder's files take on disk; links are not followed."""
-    total, folders = 0, [str(folder)]
+def _outgrown(folder: Path) -> bool:
+    """Whether a folder holds more bytes on disk, or more files, than a scratch folder may; links are not followed."""
+    total, count, folders = 0, 0, [str(folder)]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                count += 1
+                if total > SCRATCH_BYTES or count > SCRATCH_FILES:
+                    return True
+    return False
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a scratch folder, whatever was made in it: also closed folders, and nesting deeper than Python recurses or a path may be."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            with suppress(OSError):
+                subprocess.run([*command, "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, check=False)

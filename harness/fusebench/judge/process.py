@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ import psutil
 
 from ..device.triton_programs import assembler_environment
 from ..schema.evaluation import EvaluationStatus, IsolationMeasure
-from .confined_process import start_confined
+from .confined_process import remove_folder, start_confined
 from .failures import CandidateError, of_ending
 from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, Prepare, Prepared, ProtocolError, Refused, new_token
 from .region import Region
@@ -136,7 +135,7 @@ class KernelProcess:
         self._process.kill()
         self._channel.close()
         self.region.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove_folder(self._scratch)
 
     def _answer(self, token: str, kind: type[T], *, doing: str, deadline: float) -> T:
         began = time.monotonic()

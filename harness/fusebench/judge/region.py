@@ -36,7 +36,8 @@ class Region:
         """A new region; its `fd` is for the other process."""
         fd = os.memfd_create("fusebench", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(fd, nbytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        # No further seal either: one against growth would stop the judge.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return cls(fd, nbytes)
 
     def reserve(self, nbytes: int) -> None:
