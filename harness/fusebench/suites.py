@@ -22,11 +22,13 @@ import msgspec
 
 from .config import Project
 from .errors import SuiteError, UnknownNameError, UsageError, nearest
-from .registry import Op
+from .registry import DeclaredOp, Op
 from .registry.installed import SUITES_GROUP, InstalledFolder, installed_folders
 from .schema import Case, Suite
 from .toml_errors import Keys, TomlFile
 
+Ops = Mapping[str, Op] | Mapping[str, DeclaredOp]
+"""Ops by name, of this process or as another one declares them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Case names and each part of a suite's name: they become parts of file names and of `suite:case`."""
 
@@ -63,7 +65,7 @@ class _CaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variant: str = ""
 
 
-def load_suite(name_or_path: str, project: Project, ops: Mapping[str, Op]) -> Suite:
+def load_suite(name_or_path: str, project: Project, ops: Ops) -> Suite:
     """The suite called `name_or_path` in the project, or at that path.
 
     A name wins over a path of the same spelling unless it ends in `.toml`.
@@ -81,7 +83,7 @@ def suite_names(project: Project) -> list[str]:
     return list(_suite_files(project))
 
 
-def list_suites(project: Project, ops: Mapping[str, Op] | None = None) -> list[SuiteListing]:
+def list_suites(project: Project, ops: Ops | None = None) -> list[SuiteListing]:
     """Every suite file of the project, by name; a file that is refused is listed with its problem.
 
     Without `ops`, cases are counted and their own keys checked, but op names and params are not.
@@ -226,7 +228,7 @@ def _stored_path(path: Path, project: Project) -> str:
 class _Reader:
     """Reads a project's suite files, each once, and follows their includes."""
 
-    def __init__(self, project: Project, ops: Mapping[str, Op] | None) -> None:
+    def __init__(self, project: Project, ops: Ops | None) -> None:
         self.files = _suite_files(project)
         self._project, self._ops = project, ops
         self._read: dict[Path, Suite] = {}
@@ -281,7 +283,7 @@ class _Reader:
         return self.read(paths[0], trail)
 
 
-def _parse_cases(file: TomlFile, document: _Document, ops: Mapping[str, Op] | None) -> list[Case]:
+def _parse_cases(file: TomlFile, document: _Document, ops: Ops | None) -> list[Case]:
     cases: dict[str, Case] = {}
     places: dict[str, int] = {}
     for index, raw in enumerate(document.case):
@@ -297,7 +299,7 @@ def _parse_cases(file: TomlFile, document: _Document, ops: Mapping[str, Op] | No
     return list(cases.values())
 
 
-def _swept(file: TomlFile, keys: Keys, raw: dict[str, Any], ops: Mapping[str, Op] | None) -> list[dict[str, Any]]:
+def _swept(file: TomlFile, keys: Keys, raw: dict[str, Any], ops: Ops | None) -> list[dict[str, Any]]:
     """The case table, or one for each value of the parameter that is a list of values.
 
     A parameter that the op itself declares as a list is none to sweep over; without `ops`, a list is taken for a sweep.
@@ -305,7 +307,7 @@ def _swept(file: TomlFile, keys: Keys, raw: dict[str, Any], ops: Mapping[str, Op
     params, op = raw.get("params"), (ops or {}).get(str(raw.get("op")))
     if not isinstance(params, dict):
         return [raw]
-    lists = [name for name, value in params.items() if isinstance(value, list) and not (op is not None and _takes_lists(op, name))]
+    lists = [name for name, value in params.items() if isinstance(value, list) and not (op is not None and name in op.lists)]
     if not lists:
         return [raw]
     (name, *more), values = lists, params[lists[0]]
@@ -322,21 +324,13 @@ def _swept(file: TomlFile, keys: Keys, raw: dict[str, Any], ops: Mapping[str, Op
     return [{**raw, "name": f"{raw.get('name', '')}_{value}", "params": {**params, name: value}} for value in values]
 
 
-def _takes_lists(op: Op, name: str) -> bool:
-    """Whether the op declares its parameter as a sequence of values."""
-    declared = next((field.type for field in msgspec.structs.fields(op.Params) if field.encode_name == name), None)
-    kinds = msgspec.inspect.type_info(declared) if declared is not None else None
-    lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
-    return any(isinstance(kind, lists) for kind in (kinds.types if isinstance(kinds, msgspec.inspect.UnionType) else (kinds,)))
-
-
 def _check_suite_name(file: TomlFile, name: str) -> None:
     if not _is_suite_name(name):
         message = f"found {name!r}, expected letters, digits, '_', '-' and '.', in parts separated by '/'; rename the suite"
         raise file.error(("suite", "name"), message)
 
 
-def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops: Mapping[str, Op] | None) -> Case:
+def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops: Ops | None) -> Case:
     table = file.convert(raw, _CaseTable, keys)
     if not _NAME.fullmatch(table.name):
         raise file.error((*keys, "name"), f"found {table.name!r}, expected letters, digits, '_', '-' and '.'; rename the case")
@@ -348,11 +342,9 @@ def _parse_case(file: TomlFile, keys: Keys, raw: dict[str, Any], suite: str, ops
     if ops is not None:
         if table.op not in ops:
             raise UnknownNameError("op", table.op, ops, file.where((*keys, "op")))
-        op = ops[table.op]
-        try:
-            op.parse_params(table.params)
-        except ValueError as error:
-            raise file.explain(error, op.Params, (*keys, "params")) from error
+        refusal = ops[table.op].refusal(table.params)
+        if refusal is not None:
+            raise file.refuse(refusal, (*keys, "params"))
     return Case(
         suite=suite,
         name=table.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import reprlib
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,18 @@ _REMEDIES = {
     "object": "write a table: { key = value, … } or a [header]",
     "array": "write an array: [ … ], or [[header]] with two brackets for a list of tables",
 }
+
+
+class Refusal(msgspec.Struct, frozen=True, tag=True):
+    """Why a value is refused, without the type that refuses it: another process may know the type alone."""
+
+    message: str
+    steps: tuple[str | int, ...] = ()
+    """Keys from the value to the part that is refused."""
+    keys: tuple[str, ...] = ()
+    """Keys that the type accepts there, where an unknown one was found."""
+    choices: tuple[str | int, ...] = ()
+    """Values that the type accepts there, where another one was found."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +119,14 @@ class TomlFile:
 
     def explain(self, error: ValueError, to: Any, keys: Keys) -> SuiteError:
         """The SuiteError for `error`, which msgspec or a struct's own checks raised for the value at `keys`."""
-        message = str(error)
-        steps: Keys = ()
-        at = _PATH.search(message)
-        if at is not None:
-            message = message[: at.start()]
-            steps = tuple(int(step["index"]) if step["index"] else step["key"] for step in _STEP.finditer(at["path"]))
-        keys = (*keys, *steps)
+        return self.refuse(refusal_of(error, to), keys)
+
+    def refuse(self, refusal: Refusal, keys: Keys) -> SuiteError:
+        """The SuiteError for what `refusal` says of the value at `keys`."""
+        message = refusal.message
+        keys = (*keys, *refusal.steps)
         if match := _UNKNOWN.fullmatch(message):
-            return self.error((*keys, match["key"]), _unknown_key(match["key"], _type_at(to, steps)))
+            return self.error((*keys, match["key"]), _unknown_key(match["key"], refusal.keys))
         if match := _MISSING.fullmatch(message):
             key = match["key"]
             return self.error((*keys, key), f"found no key {key!r}, expected one; add `{key} = …`")
@@ -125,7 +137,7 @@ class TomlFile:
             kind = _TOML_TYPES.get(match["found"], match["found"])
             return self.error(keys, f"found {found} ({kind}), expected {wanted}; {_REMEDIES.get(expected[0], 'correct the value')}")
         if _CHOICE.fullmatch(message):
-            return self.error(keys, f"found {found}, expected {_choices(self.value(keys), _type_at(to, steps))}")
+            return self.error(keys, f"found {found}, expected {_choices(self.value(keys), refusal.choices)}")
         table = self.value(keys)
         culprit = message.split(" ", 1)[0]
         if isinstance(table, dict) and culprit in table:
@@ -144,15 +156,27 @@ class TomlFile:
         return "".join(parts)
 
 
-def _unknown_key(key: str, kind: Any) -> str:
-    known = [field.encode_name for field in getattr(kind, "fields", ())]
+def refusal_of(error: ValueError, to: Any) -> Refusal:
+    """What `error` says, which msgspec or a struct's own checks raised while a value was converted to the type `to`."""
+    message = str(error)
+    steps: Keys = ()
+    at = _PATH.search(message)
+    if at is not None:
+        message = message[: at.start()]
+        steps = tuple(int(step["index"]) if step["index"] else step["key"] for step in _STEP.finditer(at["path"]))
+    kind = _type_at(to, steps) if _UNKNOWN.fullmatch(message) or _CHOICE.fullmatch(message) else None
+    keys = tuple(field.encode_name for field in getattr(kind, "fields", ()))
+    choices = tuple(value for one in _alternatives(kind) for value in getattr(one, "values", ()))
+    return Refusal(message, steps, keys, choices)
+
+
+def _unknown_key(key: str, known: Sequence[str]) -> str:
     close = nearest(key, known)
     expected = f", expected one of {', '.join(known)}" if known else ""
     return f"found an unknown key{expected}; " + (f"did you mean {close!r}?" if close else "remove it")
 
 
-def _choices(found: Any, kind: Any) -> str:
-    values = [value for one in _alternatives(kind) for value in getattr(one, "values", ())]
+def _choices(found: Any, values: Sequence[Any]) -> str:
     close = nearest(str(found), [str(value) for value in values])
     return f"one of {', '.join(map(repr, values))}; " + (f"did you mean {close!r}?" if close else "choose one of them")
 

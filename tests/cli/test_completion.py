@@ -52,7 +52,7 @@ def test_names_are_completed_in_bash(
 def test_completion_loads_no_kernel_and_says_nothing_of_broken_files(
     toy_project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fusebench.cli.shared.selection.all_kernels", lambda *_: pytest.fail("kernels were loaded"))
+    monkeypatch.setattr("fusebench.registry.Declarations.load_kernels", lambda *_: pytest.fail("kernels were loaded"))
     assert in_bash(monkeypatch, "run", "--kernel", "f") == []
     (toy_project / "kernels" / "scale" / "op.py").write_text("raise ValueError('planted')\n")
     (toy_project / "suites" / "bad.toml").write_text("[suite")

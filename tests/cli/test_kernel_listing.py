@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,12 @@ import pytest
 
 from fusebench.cli.shared import kernel_listing, selection
 from fusebench.errors import UnknownNameError
-from fusebench.registry import load_collection
+from fusebench.registry import Declarations
+from fusebench.registry.loading.declarations import Listing
+from fusebench.registry.loading.messages import Answer, AskKernels, Question
+from fusebench.registry.loading.process import LoaderProcess
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 Run = Callable[..., Any]
 
 KERNEL = """
@@ -26,17 +29,16 @@ def {name}(x, *, factor=2.0):
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The roots whose kernels were loaded for a listing, one entry per load."""
-    done: list[Path] = []
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+    """The loads of all kernels by loader processes."""
+    done: list[Question] = []
 
-    def counted(project: Any, ops: Any) -> Any:
-        done.extend(ops.roots)
-        return whole(project, ops)
+    def counted(process: LoaderProcess, question: Question) -> Answer:
+        done.extend([question] if isinstance(question, AskKernels) else [])
+        return ask(process, question)
 
-    whole = selection.all_kernels
-    monkeypatch.setattr("fusebench.cli.shared.selection.all_kernels", counted)
-    monkeypatch.setattr("fusebench.cli.shared.listing.all_kernels", counted)
+    ask = LoaderProcess.ask
+    monkeypatch.setattr(LoaderProcess, "ask", counted)
     return done
 
 
@@ -54,7 +56,7 @@ def add(project: Path, name: str) -> Path:
     "command", [[], ["kernels"], ["kernels", "--suite", "scale"], ["kernels", "--suite", "models/toy", "--kernel", "fast"]]
 )
 def test_a_kept_listing_gives_the_same_answer_as_the_loader(
-    fusebench: Run, toy_project: Path, loads: list[Path], command: list[str]
+    fusebench: Run, toy_project: Path, loads: list[Question], command: list[str]
 ) -> None:
     first = fusebench("list", *command, "--json", "--device", "cpu")
     second = fusebench("list", *command, "--json", "--device", "cpu")
@@ -65,7 +67,7 @@ def test_a_kept_listing_gives_the_same_answer_as_the_loader(
     assert len(loads) == 1, "one load answers for every suite"
 
 
-def test_every_change_of_the_files_is_seen(fusebench: Run, toy_project: Path, loads: list[Path]) -> None:
+def test_every_change_of_the_files_is_seen(fusebench: Run, toy_project: Path, loads: list[Question]) -> None:
     assert ids(fusebench) == ["scale/fast@2", "scale/split@1"]
     file = add(toy_project, "more")
     assert ids(fusebench) == ["scale/fast@2", "scale/more@1", "scale/split@1"]
@@ -89,7 +91,7 @@ def test_a_new_root_is_seen(fusebench: Run, toy_project: Path) -> None:
 
 
 def test_a_module_outside_of_the_folders_is_seen(
-    fusebench: Run, toy_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: list[Path]
+    fusebench: Run, toy_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: list[Question]
 ) -> None:
     """A kernel file that imports a person's own package, which changes."""
     (tmp_path / "lib").mkdir()
@@ -99,7 +101,6 @@ def test_a_module_outside_of_the_folders_is_seen(
     file = add(toy_project, "more")
     file.write_text("from listed_names import NAME\n" + file.read_text().replace('"more"', "NAME"))
     selection.resolve_selection(suite=["scale"])
-    del sys.modules["listed_names"]
     assert "scale/one@1" in ids(fusebench), "as loaded for the selection; this adds which modules are missing"
     assert len(loads) == 1
     module.write_text("NAME = 'another'\n")
@@ -107,7 +108,7 @@ def test_a_module_outside_of_the_folders_is_seen(
 
 
 def test_an_environment_variable_that_a_kernel_file_names_is_seen(
-    fusebench: Run, toy_project: Path, monkeypatch: pytest.MonkeyPatch, loads: list[Path]
+    fusebench: Run, toy_project: Path, monkeypatch: pytest.MonkeyPatch, loads: list[Question]
 ) -> None:
     file = add(toy_project, "more")
     file.write_text("import os\n" + file.read_text().replace('"more"', 'os.environ.get("MY_KERNEL", "more")'))
@@ -136,7 +137,7 @@ def test_a_package_that_is_installed_later_is_seen(
     assert absent() == []
 
 
-def test_a_load_with_problems_is_never_kept(fusebench: Run, toy_project: Path, own_listings: Path, loads: list[Path]) -> None:
+def test_a_load_with_problems_is_never_kept(fusebench: Run, toy_project: Path, own_listings: Path, loads: list[Question]) -> None:
     (toy_project / "kernels" / "scale" / "broken.py").write_text("raise ValueError('planted')\n")
     for _ in range(2):
         assert "planted" in fusebench("list", "kernels", "--json").stderr
@@ -145,7 +146,7 @@ def test_a_load_with_problems_is_never_kept(fusebench: Run, toy_project: Path, o
 
 
 def test_a_damaged_entry_and_an_unwritable_folder_cost_time_alone(
-    fusebench: Run, toy_project: Path, own_listings: Path, loads: list[Path]
+    fusebench: Run, toy_project: Path, own_listings: Path, loads: list[Question]
 ) -> None:
     expected = ids(fusebench)
     (entry,) = own_listings.glob("*.json")
@@ -160,10 +161,18 @@ def test_a_damaged_entry_and_an_unwritable_folder_cost_time_alone(
     assert len(loads) == 4
 
 
+def declared(root: Path) -> Listing:
+    found = Declarations([root])
+    found.load_kernels()
+    listing = found.listing
+    assert listing is not None
+    return listing
+
+
 def test_a_file_that_changes_during_the_load_is_not_kept(toy_project: Path, own_listings: Path) -> None:
     root = toy_project / "kernels"
     entry = kernel_listing.listing_file([root])
-    listing = kernel_listing.listing_of(load_collection([root], entry_points=False))
+    listing = declared(root)
     add(toy_project, "late")
     entry.keep(listing)
     assert not own_listings.exists()
@@ -171,7 +180,7 @@ def test_a_file_that_changes_during_the_load_is_not_kept(toy_project: Path, own_
 
 def test_only_the_newest_entries_stay(toy_project: Path, own_listings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = toy_project / "kernels"
-    listing = kernel_listing.listing_of(load_collection([root], entry_points=False))
+    listing = declared(root)
     monkeypatch.setattr(kernel_listing, "MOST_ENTRIES", 2)
     for value in "abc":
         monkeypatch.setenv("TRITON_PLANTED", value)
@@ -183,12 +192,12 @@ def test_only_the_newest_entries_stay(toy_project: Path, own_listings: Path, mon
 def test_a_folder_of_too_many_files_is_loaded_every_time(toy_project: Path, own_listings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_listing, "MOST_FILES", 2)
     entry = kernel_listing.listing_file([toy_project / "kernels"])
-    entry.keep(kernel_listing.KernelListing(kernels=[]))
+    entry.keep(Listing(ops=[], kernels=[]))
     assert entry.read() is None
     assert not own_listings.exists()
 
 
-def test_a_kernel_that_no_file_declares_is_refused_by_the_kept_listing(toy_project: Path, loads: list[Path]) -> None:
+def test_a_kernel_that_no_file_declares_is_refused_by_the_kept_listing(toy_project: Path, loads: list[Question]) -> None:
     for _ in range(2):
         with pytest.raises(UnknownNameError, match=r"unknown kernel 'nope@9'; known: fast@2, split@1\."):
             selection.resolve_selection(suite=["scale"], kernel="nope@9")

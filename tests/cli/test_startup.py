@@ -57,11 +57,20 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert not modules & {*HEAVY, "typer", "rich"}
 
 
-def test_kernels_are_loaded_once_and_then_listed_and_refused_without(tmp_path: Path) -> None:
-    """The first listing is also the detector on a planted defect: it does import torch."""
+def test_no_command_imports_a_kernel_file_or_torch_into_its_own_process(tmp_path: Path, toy_project: Path) -> None:
     cache = {"FUSEBENCH_CACHE_DIR": str(tmp_path)}
-    assert "torch" in imported(PROBE, "list", "kernels", "--device", "cpu", **cache)
-    assert not imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", **cache) & set(HEAVY)
+    on_cpu = ("--suite", "scale", "--case", "even", "--device", "cpu")
+    lines = [("list",), ("check", *on_cpu), ("run", *on_cpu, "--replicates", "2", "--rounds", "2")]
+    for line in [*lines, ("ab", *on_cpu, "--base-kernels", "kernels")]:
+        modules = imported(PROBE, *line, cwd=toy_project, **cache)
+        assert not [name for name in modules if name in ("torch", "triton") or name.startswith("_fusebench_root")], line
+
+
+def test_kernels_are_loaded_once_and_then_listed_and_refused_without(tmp_path: Path) -> None:
+    cache = {"FUSEBENCH_CACHE_DIR": str(tmp_path)}
+    assert "multiprocessing" in imported(PROBE, "list", "kernels", "--device", "cpu", **cache), "a process loads them"
+    again = imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", **cache)
+    assert not again & {*HEAVY, "multiprocessing"}
     refused = PROBE.replace("assert not exit.code", "assert exit.code == 2")
     assert not imported(refused, "run", "--suite", "smoke", "--kernel", "nope@9", "--device", "cpu", **cache) & set(HEAVY)
 

@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from fusebench.judge import isolation
 from fusebench.judge.isolation import start_confined
+from fusebench.judge.landlock import landlock_abi
 
 ATTACKS = Path(__file__).with_name("attacks.py")
 HELD_BY = {
@@ -112,3 +115,45 @@ def test_files_outside_of_the_scratch_folder_are_unharmed(outcomes: dict[str, di
     assert outcomes["free"]["victim"] == ""
     if all(measure["active"] for measure in outcomes["confined"]["measures"] if measure["name"].startswith("landlock")):  # type: ignore[attr-defined]
         assert outcomes["confined"]["victim"] == "victim"
+
+
+def test_with_a_gpu_threads_may_be_named_and_nothing_else_in_proc_is_written(tmp_path: Path) -> None:
+    """CUDA's driver names its threads in /proc, and gives up where it may not."""
+    code = """
+import os, sys, threading
+from pathlib import Path
+from fusebench.judge.isolation import confine
+root = Path(sys.argv[1])
+confine(Path.cwd(), readable=[root], writable=[], memory_bytes=None, seconds=None, gpu=True)
+
+def attempt(path):
+    try:
+        Path(path).write_text("named")
+        return "written"
+    except OSError as error:
+        return error.strerror
+
+def work():
+    print(attempt(f"/proc/self/task/{threading.get_native_id()}/comm"), attempt("/proc/sys/kernel/core_pattern"), sep=";", flush=True)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    root = Path(isolation.__file__).parents[2]
+    process = start_confined(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r}); exec({code!r})", str(root)],
+        scratch=tmp_path,
+        deadline=time.monotonic() + 20,
+        memory_bytes=1 << 30,
+    )
+    first, second = process.wait().output.strip().split(";")
+    assert first == "written"
+    assert second == "Permission denied" or not _landlocked()
+
+
+def _landlocked() -> bool:
+    try:
+        return landlock_abi() > 0
+    except OSError:
+        return False

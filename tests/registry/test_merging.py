@@ -93,10 +93,12 @@ def test_a_process_that_calls_one_kernel_finds_it_in_the_adding_root(own: Path, 
 
 def test_the_same_kernel_in_two_roots_is_refused_with_both_files(own: Path, base: Path) -> None:
     write(base, scale__mine=MINE)
-    (problem,) = load(own, base).problems
-    assert problem.file == own / "scale" / "mine.py"
-    assert "duplicate kernel id scale/mine@1" in problem.message
-    assert str(base / "scale" / "mine.py") in problem.message
+    loaded = load(own, base)
+    files = [base / "scale" / "mine.py", own / "scale" / "mine.py"]
+    assert [problem.file for problem in loaded.problems] == files
+    for problem, other in zip(loaded.problems, reversed(files), strict=True):
+        assert f"duplicate kernel id scale/mine@1: also declared in {other}, and none of them is used" in problem.message
+    assert "scale/mine@1" not in loaded.kernels
 
 
 def test_a_module_that_several_other_roots_hold_is_refused_with_both_folders(own: Path, base: Path, tmp_path: Path) -> None:

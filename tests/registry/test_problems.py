@@ -11,6 +11,7 @@ import pytest
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, kernel, load_collection
 from fusebench.registry.op import argument_names
+from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]
 
@@ -31,10 +32,6 @@ BROKEN_FILES = {
         declare("'scael', 'fast', version=1, role='fused', language='torch'"),
         r"kernel scael/fast@1: unknown op 'scael'; did you mean 'scale'\?",
     ),
-    "duplicate id": (
-        declare("'scale', 'split', version=1, role='split', language='torch'"),
-        r"duplicate kernel id scale/split@1: already declared in .*split\.py",
-    ),
     "import error": ("import a_module_that_is_not_there\n", r"line 1: ModuleNotFoundError: .*a_module_that_is_not_there"),
     "syntax error": ("def broken(:\n", r"SyntaxError: .*line 1"),
     "exit": ("import sys\nsys.exit('this file gives up')\n", r"line 2: SystemExit: this file gives up"),
@@ -48,7 +45,6 @@ def load(root: Path) -> Collection:
 @pytest.mark.parametrize("defect", BROKEN_FILES)
 def test_one_broken_kernel_file_is_one_problem_that_names_it(make_root: MakeRoot, defect: str) -> None:
     source, expected = BROKEN_FILES[defect]
-    # `z_` sorts after split.py: a duplicate is refused where it comes second.
     root = make_root(files={"z_broken.py": source, "good.py": declare("'scale', 'good', version=1, role='compiled', language='torch'")})
     collection = load(root)
     assert set(collection.kernels) == {"scale/split@1", "scale/good@1"}
@@ -59,11 +55,54 @@ def test_one_broken_kernel_file_is_one_problem_that_names_it(make_root: MakeRoot
     assert str(problem).startswith(str(problem.file))
 
 
-def test_two_kernels_of_one_id_in_one_file_are_a_problem_though_they_share_a_python_name(make_root: MakeRoot) -> None:
+def test_two_kernels_of_one_id_in_one_file_are_both_refused_though_they_share_a_python_name(make_root: MakeRoot) -> None:
     twice = declare("'scale', 'fast', version=1, role='compiled', language='torch'") * 2
     collection = load(make_root(files={"fast.py": twice}))
-    assert set(collection.kernels) == {"scale/split@1", "scale/fast@1"}
-    assert [problem.message.split(":")[0] for problem in collection.problems] == ["duplicate kernel id scale/fast@1"]
+    assert set(collection.kernels) == {"scale/split@1"}
+    (problem,) = collection.problems
+    assert "duplicate kernel id scale/fast@1: also declared in the same file, and none of them is used" in problem.message
+
+
+@pytest.mark.parametrize("kernel_id", [None, "scale/fast@1"])
+def test_a_version_that_two_files_declare_is_refused_in_both(make_root: MakeRoot, kernel_id: str | None) -> None:
+    source = declare("'scale', 'fast', version=1, role='compiled', language='torch'")
+    root = make_root(files={"a.py": source, "z.py": source})
+    wanted = KernelId.parse(kernel_id) if kernel_id is not None else None
+    collection = load_collection([root], entry_points=False, kernel=wanted)
+    assert "scale/fast@1" not in collection.kernels
+    assert [problem.file.name for problem in collection.problems] == ["a.py", "z.py"]
+    assert "also declared in" in collection.problems[0].message
+    assert "a new idea is a new version" in collection.problems[1].message
+
+
+def test_the_default_compiled_kernel_is_made_of_no_split_chain_that_is_refused(make_root: MakeRoot) -> None:
+    root = make_root(files={"again.py": declare("'scale', 'split', version=1, role='split', language='torch'")})
+    op = root / "scale" / "op.py"
+    op.write_text(op.read_text().replace("    in_place = True", "    in_place = True\n    compiled = {}"))
+    collection = load(root)
+    assert not collection.kernels
+    assert len(collection.problems) == 2
+
+
+@pytest.mark.parametrize(("package", "hidden"), [("op", "op.py"), ("split", "split.py")])
+def test_a_package_beside_a_file_of_its_name_is_refused(make_root: MakeRoot, package: str, hidden: str) -> None:
+    """Python would import the package in place of the file."""
+    root = make_root(files={f"scale/{package}/__init__.py": "raise AssertionError('imported')"})
+    (problem,) = load(root).problems
+    assert problem.file == root / "scale" / hidden
+    assert f"hidden by the package {package}/ beside it" in problem.message
+
+
+def test_a_folder_that_hides_the_op_of_another_root_is_refused(make_root: MakeRoot, tmp_path: Path) -> None:
+    root, adding = make_root(), tmp_path / "adding" / "scale"
+    (adding / "op").mkdir(parents=True)
+    (adding / "op" / "__init__.py").write_text("raise AssertionError('imported')")
+    (adding / "more.py").write_text(declare("'scale', 'more', version=1, role='fused', language='torch'"))
+    collection = load_collection([root, adding.parent], entry_points=False)
+    (problem,) = collection.problems
+    assert problem.file == adding / "op"
+    assert "hides the definition of op 'scale'" in problem.message
+    assert set(collection.kernels) == {"scale/split@1"}
 
 
 def test_declarations_of_a_file_that_fails_halfway_do_not_count(make_root: MakeRoot) -> None:

@@ -148,7 +148,7 @@ def ab(
     from .shared.output import console, print_json
     from .shared.progress import make_reporter
 
-    selection = with_kernels(selection)
+    selection = with_kernels(selection, silence_s=kernel_timeout)
     request = ComparisonRequest(
         project=selection.project,
         collection=selection.collection,

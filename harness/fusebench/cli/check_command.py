@@ -12,7 +12,7 @@ from ..schema import FAILED_STATUSES, ExitCode, Result
 from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from ..registry import Collection
+    from ..registry import Declarations
     from ..runner.workers.protocol import Progress
 
 _COLUMNS = ("case", "shape", "kernel", "status", "contract", "error", "max error", "= split", "remark")
@@ -68,7 +68,7 @@ def check(
     from .shared.output import print_json
     from .shared.progress import make_reporter
 
-    selection = with_kernels(selection)
+    selection = with_kernels(selection, silence_s=kernel_timeout)
     units = [case_kernels(selection.collection, one, target.kind, kernel, with_baseline=False) for one in selection.cases]
     for unit in units:
         split_reference(selection.collection, unit.op)
@@ -93,6 +93,7 @@ def check(
             units,
             jobs=jobs if jobs is not None else default_jobs(target),
             silence_s=kernel_timeout,
+            excluded=selection.collection.excluded,
             seed=seed,
             on_progress=show,
             on_case=show_results,
@@ -110,7 +111,7 @@ def check(
     raise typer.Exit(code)
 
 
-def _unloaded(collection: Collection, ops: set[str]) -> list[str]:
+def _unloaded(collection: Declarations, ops: set[str]) -> list[str]:
     """Kernel files of these ops that could not be loaded."""
     return [str(problem) for problem in collection.problems if problem.op in ops]
 

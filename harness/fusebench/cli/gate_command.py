@@ -167,11 +167,11 @@ def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project:
 
     if not any(regressed(one) for one in judgements):
         return {}
-    from ..registry import load_collection
     from ..runner.evidence.providers import providers_of_gate
     from .shared.evidence_work import evidence_tools
+    from .shared.selection import load_project
 
-    ops = load_collection(project.kernels, kernels=False).ops
+    ops = load_project(load_kernels=False)[1].ops
     return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline, evidence_tools()))
 
 

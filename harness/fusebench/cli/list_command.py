@@ -15,7 +15,7 @@ from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, 
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..registry import Collection
+    from ..registry import Declarations
     from .shared.listing import Row
 
 
@@ -81,6 +81,7 @@ def _ops(request: _Request) -> Answer:
     _, collection = load_project(request.kernels, load_kernels=False)
     chosen = [collection.op(name) for name in request.op.split(",")] if request.op is not None else list(collection.ops.values())
     rows = [op_row(op) for op in chosen]
+    collection.keep()
     _show(request, rows, ["op", "in_place", "params", "description"], "ops")
     return rows, ()
 
@@ -92,6 +93,7 @@ def _suites(request: _Request) -> Answer:
 
     project, collection = load_project(request.kernels, load_kernels=False)
     rows = suite_rows(list_suites(project, collection.ops))
+    collection.keep()
     _show(request, rows, ["suite", "cases", "description", "origin", "path"], "suites")
     return rows, [row["problem"] for row in rows if row["problem"]]
 
@@ -104,13 +106,14 @@ def _cases(request: _Request) -> Answer:
         suite=request.suite, op=request.op, case=request.case, kernels=request.kernels, load_kernels=False, all_suites=True
     )
     rows = case_rows(selection)
+    selection.collection.keep()
     _show(request, rows, ["suite", "case", "op", "shape", "weight", "source"], "cases")
     return rows, selection.refused
 
 
 def _kernels(request: _Request) -> Answer:
-    from .shared.listing import ListedKernels, kernel_rows, support_rows
-    from .shared.selection import load_project, resolve_selection
+    from .shared.listing import kernel_rows, support_rows
+    from .shared.selection import keep_listing, load_all, load_project, resolve_selection
 
     device = _device_kind(request.device)
     selection, refused = None, tuple[str, ...]()
@@ -123,42 +126,42 @@ def _kernels(request: _Request) -> Answer:
     else:
         project, collection = load_project(request.kernels, load_kernels=False)
         ops = [collection.op(name).name for name in request.op.split(",")] if request.op is not None else list(collection.ops)
-    listed = ListedKernels(project, collection)
+    load_all(project, collection)
     if request.kernel is not None:
-        listed.require_match(request.kernel)
-    chosen = [kernel for op in ops for kernel in listed.listing.kernels_of(op, request.kernel)]
-    rows = kernel_rows(project, chosen, device, listed)
+        collection.require_match(request.kernel)
+    chosen = [kernel for op in ops for kernel in collection.kernels_of(op, request.kernel)]
+    rows = kernel_rows(project, chosen, device)
     texts = [row | {"note": f"covers {row['covers']}; {row['note']}" if row["covers"] else row["note"]} for row in rows]
     _show(request, texts, ["id", "role", "language", "contract", "runnable", "note"], f"kernels on {device}")
     if selection is not None:
         for row, kernel in zip(rows, chosen, strict=True):
-            row["cases"] = support_rows(selection, kernel, listed)
+            row["cases"] = support_rows(selection, kernel)
         support = [{"kernel": row["id"], **case} for row in rows for case in row["cases"]]
         _show(request, support, ["case", "kernel", "supported"], "support")
-    listed.keep()
+    keep_listing(project, collection)
     return rows, refused
 
 
 def _overview(request: _Request) -> Answer:
     from ..suites import list_suites
-    from .shared.listing import ListedKernels, kernel_rows, op_row, suite_rows
-    from .shared.selection import load_project
+    from .shared.listing import kernel_rows, op_row, suite_rows
+    from .shared.selection import keep_listing, load_all, load_project
 
     device = _device_kind(request.device)
     project, collection = load_project(request.kernels, load_kernels=False)
-    listed = ListedKernels(project, collection)
+    load_all(project, collection)
     ops = [op_row(op) for op in collection.ops.values()]
-    kernels = kernel_rows(project, listed.listing.kernels, device, listed)
+    kernels = kernel_rows(project, collection.kernels.values(), device)
     suites = suite_rows(list_suites(project, collection.ops))
     _show(request, ops, ["op", "in_place", "description"], "ops")
     _show(request, kernels, ["id", "role", "language", "runnable"], f"kernels on {device}")
     _show(request, suites, ["suite", "cases", "description"], "suites")
     _hint(project, collection, request)
-    listed.keep()
+    keep_listing(project, collection)
     return {"ops": ops, "kernels": kernels, "suites": suites}, [row["problem"] for row in suites if row["problem"]]
 
 
-def _hint(project: Project, collection: Collection, request: _Request) -> None:
+def _hint(project: Project, collection: Declarations, request: _Request) -> None:
     """What to do next, where no project says where kernels are, or if there is no op."""
     if request.json or (project.configured and collection.ops):
         return

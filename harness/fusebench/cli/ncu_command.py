@@ -130,7 +130,7 @@ def ncu(
     from .shared.progress import make_reporter
 
     looked = look_for_device(device)
-    selection = with_kernels(selection, narrow=True)
+    selection = with_kernels(selection, narrow=True, silence_s=kernel_timeout)
     request = CountRequest(
         project=selection.project,
         collection=selection.collection,

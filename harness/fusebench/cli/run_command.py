@@ -185,7 +185,7 @@ def run(
     from .shared.evidence_work import evidence_tools
     from .shared.progress import make_reporter
 
-    selection = with_kernels(selection)
+    selection = with_kernels(selection, silence_s=kernel_timeout)
     changes = {
         name: value
         for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision), ("processes", processes))

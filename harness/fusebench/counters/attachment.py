@@ -13,7 +13,7 @@ from ..device import Device, device_lock, require_idle
 from ..device.nsight import require_counters
 from ..errors import FusebenchError
 from ..evidence.attached import EvidenceTarget, Key
-from ..registry import Collection
+from ..registry import Collection, Declarations
 from ..schema import Attachment, CacheState
 from .capturing import Settings, capture, settings_for
 from .command import REPORT_SUFFIX
@@ -69,7 +69,7 @@ class CountersEvidence:
     def __init__(
         self,
         device: Device,
-        collection: Collection,
+        collection: Collection | Declarations,
         before: Callable[[], AbstractContextManager[KernelFolders]],
         *,
         cache: CacheState,
@@ -112,8 +112,8 @@ class CountersEvidence:
         """Suspects grouped by kernel and work: cases of one op with equal parameters are the same work under several names."""
         works: dict[tuple[str, bytes], list[EvidenceTarget]] = {}
         for suspect in suspects:
-            params = self._collection.op(suspect.case.op).parse_params(suspect.case.params)
-            works.setdefault((suspect.kernel, msgspec.json.encode(params, order="deterministic")), []).append(suspect)
+            params = self._collection.op(suspect.case.op).facts(suspect.case.params).params
+            works.setdefault((suspect.kernel, params), []).append(suspect)
         return list(works.values())
 
     def _compared(self, works: Sequence[Sequence[EvidenceTarget]]) -> Iterator[tuple[Sequence[EvidenceTarget], Attachment]]:
@@ -147,7 +147,7 @@ class CountersEvidence:
 
     def _capture(self, suspect: EvidenceTarget, revision: KernelFolders, settings: Settings, report: Path) -> Capture:
         case, op = suspect.case, self._collection.op(suspect.case.op)
-        params = op.parse_params(case.params)
+        facts = op.facts(case.params)
         outcome = capture(
             case,
             suspect.kernel,
@@ -162,11 +162,11 @@ class CountersEvidence:
             op=op.name,
             kernel=suspect.kernel,
             role=self._collection.kernel(suspect.kernel).role,
-            shape=op.shape(params),
+            shape=facts.known("shape"),
             revision=revision.name,
             status=outcome.status,
             reason=outcome.reason,
-            minimum_bytes=op.minimum_bytes(params),
+            minimum_bytes=facts.known("minimum_bytes"),
             launches=outcome.launches,
         )
 

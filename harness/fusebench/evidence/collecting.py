@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from ..errors import UnknownNameError
-from ..registry import Op
 from ..schema import Case, KernelId, Language
+from ..suites import Ops
 from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint, toolchain
 from .occupancy import occupancy
@@ -25,7 +25,7 @@ def collect(
     cases: Sequence[Case],
     target: Target,
     *,
-    ops: Mapping[str, Op],
+    ops: Ops,
     roots: Sequence[Path],
     kernel: str | Sequence[str] | None = None,
     jobs: int = 1,
@@ -76,6 +76,7 @@ def collect(
         for key in missing:  # cases last, so that an interrupted run leaves no case without its code
             if captured[key].valid:
                 cache.keep_case(key, captured[key])
+    shapes = {case.key: str(ops[case.op].facts(case.params).known("shape")) for case in cases}
     ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
     if isinstance(kernel, str):
         _require_match(kernel, [found for _, found in ordered])
@@ -83,7 +84,7 @@ def collect(
         target=target.name,
         toolchain=tools,
         results=tuple(
-            _evidence(case, ops[case.op], one, _launches(one, target, codes), reasons)
+            _evidence(case, shapes[case.key], one, _launches(one, target, codes), reasons)
             for case, found in ordered
             for one in found.kernels
             if matches_id(one.kernel, kernel)
@@ -114,7 +115,7 @@ def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
             raise UnknownNameError("Triton or CUDA C++ kernel", glob, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
 
 
-def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:
+def _evidence(case: Case, shape: str, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:
     status, reason = kernel.status, kernel.reason
     failures = [reasons[launch.code] for launch in kernel.launches if launch.code in reasons]
     if failures:
@@ -122,7 +123,7 @@ def _evidence(case: Case, op: Op, kernel: CapturedKernel, launches: tuple[Launch
     return KernelEvidence(
         case=case.key,
         op=case.op,
-        shape=op.shape(op.parse_params(case.params)),
+        shape=shape,
         params=hashlib.sha256(msgspec.json.encode([case.op, sorted(case.params.items())])).hexdigest()[:16],
         kernel=kernel.kernel,
         role=kernel.role,

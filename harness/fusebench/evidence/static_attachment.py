@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ..registry import Op
 from ..schema import Attachment, Case, VerdictKind
+from ..suites import Ops
 from .attached import EvidenceTarget, Key
 from .collecting import OnProgress, collect
 from .evidence_cache import EvidenceCache
@@ -43,7 +43,7 @@ EvidenceSource = Callable[[EvidenceRequest], EvidenceReply]
 
 
 def compiled_source(
-    roots: Sequence[Path], name: str, *, ops: Mapping[str, Op], jobs: int, cache: EvidenceCache, on_progress: OnProgress
+    roots: Sequence[Path], name: str, *, ops: Ops, jobs: int, cache: EvidenceCache, on_progress: OnProgress
 ) -> EvidenceSource:
     """The kernels in `roots`, compiled on request."""
 

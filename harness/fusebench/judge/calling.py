@@ -21,11 +21,15 @@ from .tampering import Tampering
 
 if TYPE_CHECKING:
     from ..registry import Kernel, Op
+    from .calling_cuda import CudaClock
 
 # What a candidate replaces in the module `time` or in `torch.Tensor` later on changes nothing here.
 _clock = time.perf_counter_ns
-_own_cpu, _all_cpu = time.thread_time_ns, time.process_time_ns
+_own_cpu, _all_cpu, _sleep = time.thread_time_ns, time.process_time_ns, time.sleep
 _Tensor, _copy, _synchronize, _tuple, _list, _type = torch.Tensor, torch.Tensor.copy_, torch.cuda.synchronize, tuple, list, type
+
+_QUIET_S = 0.001
+"""Time after the last call of a batch in which nothing should compute."""
 
 
 class _Placed:
@@ -45,18 +49,17 @@ class _Placed:
 class Caller:
     """Makes the calls of one kernel on one device."""
 
-    def __init__(self, kernel: Kernel, op: Op, device: torch.device, tampering: Tampering, *, timed: bool) -> None:
-        """`timed`: whether times mean anything; an interpreter's do not, and a GPU's profiler need not start then."""
+    def __init__(
+        self, kernel: Kernel, op: Op, device: torch.device, tampering: Tampering, *, cuda: CudaClock | None, mark: Callable[[str], None]
+    ) -> None:
+        """
+        Args:
+            cuda: the clock on a GPU; None on a CPU.
+            mark: tells the judge, with a batch's token, that its calls begin or are through.
+        """
         self._kernel, self._op, self._device, self._tampering = kernel, op, device, tampering
         self._positional = positional_names(op.schema)
-        self._time: Callable[[Sequence[_Placed], Sequence[torch.Tensor]], tuple[list[tuple[int, int]], float]]
-        if device.type == "cuda":
-            from .calling_cuda import CudaClock
-
-            self._cuda = CudaClock(device, timed=timed)
-            self._time = lambda placed, like: (self._cuda.time([(self._call(one), like) for one in placed]), 0.0)
-        else:
-            self._time = self._time_on_host
+        self._cuda, self._mark = cuda, mark
 
     def run(self, batch: Batch, region: Region) -> BatchDone:
         """Make every call of `batch`; errors of the kernel are raised as they are."""
@@ -68,14 +71,18 @@ class Caller:
         gc.collect(0)
         gc.disable()
         try:
-            timed, late_share = self._time(placed, like)
+            if self._cuda is None:
+                timed, late_share = self._time_on_host(placed, like)
+            else:
+                calls = [(self._call(one), like) for one in placed]
+                timed, late_share = self._cuda.time(calls, lambda: self._mark(batch.token)), 0.0
             for number, (one, (span_ns, launches)) in enumerate(zip(placed, timed, strict=True)):
-                if self._device.type == "cuda":
+                if self._cuda is not None:
                     self._hand_back(one)
                 done.append(self._done(one, number, placed, span_ns, launches))
         finally:
             gc.enable()
-        untimed = self._cuda.problem if self._device.type == "cuda" else ""
+        untimed = self._cuda.problem if self._cuda is not None else ""
         tampering = self._tampering.found()
         return BatchDone(token=batch.token, calls=tuple(done), late_share=late_share, untimed=untimed, tampering=tampering)
 
@@ -88,20 +95,24 @@ class Caller:
         return call
 
     def _time_on_host(self, placed: Sequence[_Placed], like: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], float]:
-        kernel, timed, late, busy = self._kernel, [], 0, 0
+        """Span of each call and, as a share of the time watched, the CPU time of other threads after calls had returned."""
+        kernel, clock, timed, late, busy = self._kernel, _clock, list[tuple[int, int]](), 0, 0
         for one in placed:
             args, kwargs = one.args, one.kwargs
             with poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False):
-                before = _clock()
+                before = clock()
                 returned = kernel(*args, **kwargs)
-                span = _clock() - before
+                span = clock() - before
             others = _all_cpu() - _own_cpu()
             one.returned = returned
             self._hand_back(one)
             late += _all_cpu() - _own_cpu() - others
             busy += span
             timed.append((span, 0))
-        return timed, late / busy if busy else 0.0
+        began, others = clock(), _all_cpu() - _own_cpu()
+        _sleep(_QUIET_S)  # whoever computes now does so outside of any call
+        quiet = (_all_cpu() - _own_cpu() - others) / max(1, clock() - began)
+        return timed, max(quiet, late / max(1, busy))
 
     def _hand_back(self, one: _Placed) -> None:
         """Copy every arena and every new output to the shared memory, at once."""

@@ -35,8 +35,14 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         from .region import PAGE, Region
 
         region = Region(memory_fd, PAGE)
-        channel.send(Prepared(token=prepare.token, isolation=isolation))
-        serving = _Serving(channel.receive(LOADS), prepare, channel, region)
+        clock = None
+        if device.type == "cuda":
+            from .calling_cuda import CudaClock
+
+            clock = CudaClock(device, timed=prepare.timed)
+        timer, fallback = (clock.name, clock.fallback) if clock is not None else ("host", "")
+        channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback))
+        serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock)
         while True:
             serving.answer_one()
     except ChannelClosedError:
@@ -63,7 +69,7 @@ def _confine(prepare: Any, descriptors: tuple[int, ...]) -> tuple[Any, ...]:
 class _Serving:
     """The requests of one process."""
 
-    def __init__(self, load: Any, prepare: Any, channel: Any, region: Any) -> None:
+    def __init__(self, load: Any, prepare: Any, channel: Any, *, region: Any, clock: Any) -> None:
         import torch
 
         from . import calling, loading
@@ -92,10 +98,15 @@ class _Serving:
         torch.set_num_threads(_THREADS)
         self._op, self._kernel = found
         language = str(self._kernel.language)
-        timed = not prepare.interpret or language == "torch"
-        self._caller = calling.Caller(self._kernel, self._op, self._device, tampering, timed=timed)
+        mark = self._mark
+        self._caller = calling.Caller(self._kernel, self._op, self._device, tampering, cuda=clock, mark=mark)
         self._params: Any = None
         self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=language))
+
+    def _mark(self, token: str) -> None:
+        from .protocol import Mark
+
+        self._channel.send(Mark(token=token))
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""

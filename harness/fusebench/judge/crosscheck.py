@@ -13,10 +13,13 @@ from typing import NamedTuple
 HIDDEN_SHARE = 0.3
 """Time per call beyond the twin's that a candidate's clock may miss, as a share of the twin's call.  A candidate that hides all of its
 work claims no time and misses the whole call."""
-HIDDEN_LEAST_US = 150.0
-"""Smallest such time that is ever held against it: waking a process and copying outputs differ by tens of microseconds."""
-LATE_SHARE = 0.25
-"""CPU time that other threads may use while outputs are copied, as a share of the calls' time.  Torch runs on one thread there."""
+HIDDEN_LEAST_US = {"cpu": 150.0, "cuda": 30.0}
+"""Smallest such time that is ever held against it.  On a CPU outputs are copied between the calls, and waking a process takes tens of
+microseconds; on a GPU the judge is told when the calls begin and end."""
+COPY_BYTES_PER_US = 1000.0
+"""Slowest copy that is granted to a candidate that returns more new memory than the twin (1 GB/s)."""
+LATE_SHARE = 0.05
+"""CPU time that other threads may use after calls have returned, as a share of the time watched.  Torch runs on one thread there."""
 BELOW_LIMIT = {"cuda": 0.97, "cpu": 0.5}
 """Share of the limit below which a time cannot be true.  On an H200 no kernel came below the streaming yardstick by more than its noise
 (`timing.yardstick`); a CPU's yardstick is a chain of torch calls, and caches keep part of the inputs."""
@@ -36,13 +39,13 @@ class BatchPair(NamedTuple):
         return (self.candidate_wall_us - self.candidate_us) - (self.twin_wall_us - self.twin_us)
 
 
-def hidden_time(pairs: Sequence[BatchPair]) -> str:
+def hidden_time(pairs: Sequence[BatchPair], device: str) -> str:
     """Why the claimed times are not believed by the clock outside; empty if they are."""
     if len(pairs) < 3:
         return ""
     hidden = [pair.hidden_us for pair in pairs]
     twin = statistics.median(pair.twin_us for pair in pairs)
-    allowed = max(HIDDEN_LEAST_US, HIDDEN_SHARE * twin)
+    allowed = max(HIDDEN_LEAST_US[device], HIDDEN_SHARE * twin)
     usual, low = statistics.median(hidden), statistics.quantiles(hidden, n=4)[0]
     if usual <= allowed or low <= allowed / 2:
         return ""
@@ -57,7 +60,7 @@ def late_work(shares: Sequence[float]) -> str:
     """Why work outside of the calls is assumed; empty if there is none."""
     if len(shares) < 3 or statistics.median(shares) <= LATE_SHARE:
         return ""
-    return f"other threads computed for {statistics.median(shares):.0%} of the calls' time after the calls had returned"
+    return f"other threads computed after its calls had returned ({statistics.median(shares):.0%} of the time watched)"
 
 
 def below_limit(time_us: float, limit_us: float | None, device: str) -> str:

@@ -30,6 +30,10 @@ class BatchTimes(NamedTuple):
     """By the process's own clock, call by call."""
     wall_s: float
     """From the request to its answer, by the judge's clock."""
+    inner_s: float | None
+    """From the first call's preparation to the last one's end, by the judge's clock; None on a CPU."""
+    new_bytes: int
+    """Bytes of new outputs that were copied within `wall_s`."""
     late_share: float
     untimed: str
 
@@ -107,7 +111,11 @@ class Exchange:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
         if answer.tampering:
             raise CandidateError(EvaluationStatus.HACKED, f"{answer.tampering} in the candidate's process")
-        times = BatchTimes(tuple(done.span_ns for done in answer.calls), wall_s, answer.late_share, answer.untimed)
+        marks = self._process.marks
+        inner_s = marks[1] - marks[0] if len(marks) == 2 else None
+        new_bytes = sum(output.numel() * output.element_size() for one in returned for output in one.outputs)
+        spans = tuple(done.span_ns for done in answer.calls)
+        times = BatchTimes(spans, wall_s, inner_s, new_bytes, answer.late_share, answer.untimed)
         return returned, times
 
     def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:

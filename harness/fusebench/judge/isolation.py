@@ -105,7 +105,7 @@ def confine(
         ("no_new_privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1)),
     ]
     measures = [_apply(name, step) for name, step in steps]
-    landlock = _restrict(threads, allowed, [scratch, *writable], devices)
+    landlock = _restrict(threads, allowed, [scratch, *writable, *([_own_tasks()] if gpu else ())], devices)
     measures += landlock
     scoped = any(measure.name == "landlock_signals" and measure.active for measure in landlock)
     return [*measures, _apply("seccomp", lambda: install_filter(signals_scoped=scoped))]
@@ -123,6 +123,16 @@ def _apply(name: str, step: Callable[[], str | None]) -> Measure:
     except (OSError, ValueError, AttributeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     return Measure(name=name, active=not reason, reason=reason)
+
+
+def _own_tasks() -> Path:
+    """The folder of this process's threads in /proc.  CUDA's driver writes their names there, and does not start where it may not.
+
+    A descriptor stays open: a rule belongs to the folder as the kernel remembers it, and without one it may forget.
+    """
+    path = Path("/proc/self/task").resolve()
+    os.open(path, os.O_PATH)
+    return path
 
 
 def _restrict(threads: int, readable: Sequence[Path], writable: Sequence[Path], devices: Sequence[Path]) -> list[Measure]:

@@ -82,12 +82,13 @@ class Judge:
             self._spare = self._started(task)
 
     def _started(self, task: EvaluateTask) -> KernelProcess:
-        return KernelProcess(roots=task.roots, device=task.device, confined=True, memory_bytes=task.memory_bytes)
+        timed = task.stage is not Stage.CHECK
+        return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=timed, memory_bytes=task.memory_bytes)
 
     def _fresh(self, task: EvaluateTask) -> KernelProcess:
         """A process that no candidate has used."""
         process, self._spare = self._spare, None
-        if process is not None and process.alive and process.settings == (task.roots, task.device, task.memory_bytes):
+        if process is not None and process.alive and process.settings == _settings(task):
             return process
         if process is not None:
             process.close()
@@ -114,7 +115,7 @@ class Judge:
         if known is not None and known[0].alive:
             return known
         baseline = self._baseline(task)
-        process = KernelProcess(roots=task.roots, device=task.device, confined=False)
+        process = KernelProcess(roots=task.roots, device=task.device, confined=False, timed=True)
         load = Load(token="", op=task.op, kernel=str(baseline.id))
         try:
             process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
@@ -134,6 +135,11 @@ class Judge:
             if reason_not_runnable(kernel, self._device.type) is None:
                 return kernel
         raise UsageError(f"op {task.op}: none of its baselines ({', '.join(op.baselines)}) runs on {self._device}")
+
+
+def _settings(task: EvaluateTask) -> tuple[object, ...]:
+    """What a process must have been started with."""
+    return task.roots, task.device, task.stage is not Stage.CHECK, task.memory_bytes
 
 
 class _Evaluating:
@@ -212,6 +218,8 @@ class _Evaluating:
         KernelId.parse(self._loaded.kernel)
         if reason := self._not_runnable(self._loaded):
             raise CandidateError(EvaluationStatus.UNSUPPORTED, reason)
+        if fallback := self._process.timer_fallback:
+            self._remarks.append(f"Timed by CUDA events, which add about 3 us to every call: {fallback}.")
         if self._interpreted and self._task.stage is not Stage.CHECK:
             self._remarks.append("A Triton kernel runs in the interpreter on a CPU: it was compared, not timed.")
 
@@ -247,6 +255,8 @@ class _Evaluating:
             self._report(Step(text="compare"))
             judge.check()
             judge.compare(self._calls_due())
+            if reason := late_work(judge.found.late_shares):
+                raise CandidateError(EvaluationStatus.HACKED, reason)
             timing = self._timing(judge, params, until) if not self._interpreted and self._task.stage is not Stage.CHECK else {}
             status, reason = timing.pop("status", EvaluationStatus.PASSED), timing.pop("reason", "")
         except CandidateError as error:
@@ -326,14 +336,15 @@ class _Evaluating:
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
-        if reason := hidden_time(found.pairs) or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
-            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason, "limit_us": limit_us}
-        return {
+        if reason := hidden_time(found.pairs, kind) or below_limit(
+            statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind
+        ):
+            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
+        return known | {
             "time_us": time_us,
             "baseline_us": time_estimate(other, 0.0),
             "speedup": ratio_estimate(other, own, 0.0),
-            "limit_us": limit_us,
-            "sol": limit_us / time_us.value,
         }
 
     def _until(self, seconds: float) -> float:

@@ -14,9 +14,11 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from ..errors import FusebenchError
+    from .isolation import protect
     from .judge import Judge
     from .protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
 
+    protect()
     channel = Channel(read_fd, write_fd)
     judge = Judge(device)
     try:

@@ -18,7 +18,7 @@ from ..registry import Collection, Kernel, Op
 from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
 from .comparing import Call, Comparison
-from .crosscheck import BatchPair
+from .crosscheck import COPY_BYTES_PER_US, BatchPair
 from .exchange import BatchTimes, Exchange
 from .failures import CandidateError
 from .process import KernelProcess
@@ -28,6 +28,7 @@ MOST_FACTOR = Close().factor
 """Largest multiple of the split chain's error that a candidate may declare."""
 _MOST_BESIDE = 3
 """Calls beside the gate's one in a batch, drawn from 0 to this."""
+_PATIENCE, _LEAST_ANSWER_S = 30.0, 15.0
 _BATCH_CALLS = 12
 """Calls of a batch that only compares."""
 _BATCH_BYTES = 2**30
@@ -42,6 +43,12 @@ class Limits:
     """Of the evaluation, as `time.monotonic` has it."""
     answer_s: float = 60.0
     """For one answer; the first calls may compile."""
+    longest_s: float = 0.0
+
+    def learn(self, seconds: float) -> None:
+        """Take a batch's time into account: later ones are compiled, and get `_PATIENCE` times the longest so far."""
+        self.longest_s = max(self.longest_s, seconds)
+        self.answer_s = max(_LEAST_ANSWER_S, _PATIENCE * self.longest_s)
 
     def until(self) -> float:
         """When the judge stops waiting for an answer asked for now."""
@@ -159,7 +166,6 @@ class CaseJudge:
         """
         self._pair(twin, candidate_first=True)
         self.found.pairs.clear()  # both had their first timed batch
-        self.found.late_shares.clear()
         self.found.untimed.clear()
         for number in range(pairs):
             if number >= 3 and time.monotonic() > until:
@@ -184,17 +190,22 @@ class CaseJudge:
             other, own = by_twin(), self._run(calls)
         untimed = own.untimed or other.untimed
         self.found.untimed.append(untimed)
-        self.found.late_shares.append(own.late_share)
         if not untimed:
-            self.found.pairs.append(BatchPair(*_per_call(own), *_per_call(other)))
+            extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US
+            self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
 
     def _run(self, calls: list[Call]) -> BatchTimes:
         returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")
-        self.found.calls += len(calls)
+        self._note(times, len(calls))
         for call, one in zip(calls, returned, strict=True):
             self._comparison.judge(call, one)
             self.found.compared += 1
         return times
+
+    def _note(self, times: BatchTimes, calls: int) -> None:
+        self.found.calls += calls
+        self.found.late_shares.append(times.late_share)
+        self._limits.learn(times.wall_s)
 
     def _proxied(self, **keywords: Any) -> Any:
         """The gate's call, at a random place among others, so that the candidate cannot tell which it is."""
@@ -202,16 +213,17 @@ class CaseJudge:
         place = self._rng.randint(0, len(beside))
         sets: list[Mapping[str, Any]] = [call.arguments for call in beside]
         sets.insert(place, keywords)
-        returned, _ = self._exchange.run(sets, deadline=self._limits.until(), doing=f"{len(sets)} calls")
+        returned, times = self._exchange.run(sets, deadline=self._limits.until(), doing=f"{len(sets)} calls")
         own = returned.pop(place)
-        self.found.calls += len(sets)
+        self._note(times, len(sets))
         for call, one in zip(beside, returned, strict=True):
             self._comparison.judge(call, one)
         self.found.compared += len(sets)
         return own.deliver(keywords)
 
 
-def _per_call(times: BatchTimes) -> tuple[float, float]:
-    """The process's own clock and the judge's, in microseconds per call."""
+def _per_call(times: BatchTimes, extra_us: float) -> tuple[float, float]:
+    """The process's own clock and the judge's, in microseconds per call; `extra_us` of the batch are granted for copies."""
     count = len(times.spans_ns)
-    return max(1, sum(times.spans_ns)) / 1e3 / count, times.wall_s * 1e6 / count
+    wall_us = times.inner_s * 1e6 if times.inner_s is not None else times.wall_s * 1e6 - extra_us
+    return max(1, sum(times.spans_ns)) / 1e3 / count, wall_us / count

@@ -18,7 +18,7 @@ from ..device.triton_programs import assembler_environment
 from ..schema.evaluation import EvaluationStatus, IsolationMeasure
 from .confined_process import remove_folder, start_confined
 from .failures import CandidateError, of_ending
-from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, Prepare, Prepared, ProtocolError, Refused, new_token
+from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, Mark, Prepare, Prepared, ProtocolError, Refused, new_token
 from .region import Region
 
 STOP_S = 2.0
@@ -36,19 +36,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 class KernelProcess:
     """A process running `candidate_main`, in a session and a scratch folder of its own."""
 
-    def __init__(self, *, roots: Sequence[str], device: str, confined: bool, memory_bytes: int | None = None) -> None:
+    def __init__(self, *, roots: Sequence[str], device: str, confined: bool, timed: bool, memory_bytes: int | None = None) -> None:
         """Start the process, which confines itself and imports torch; `until_ready` waits for that.
 
         Args:
             roots: kernel folders of the project, the only files of the user that a confined process may read.
             device: torch's name of the device.
             confined: whether the process will run code that nobody trusts.
+            timed: whether calls will be timed.
             memory_bytes: most host memory of the process and what it starts.
         """
         interpret = device == "cpu" and confined
-        self.settings = (tuple(roots), device, memory_bytes)
+        self.settings = (tuple(roots), device, timed, memory_bytes)
         memory_bytes = memory_bytes or int(MEMORY_SHARE * psutil.virtual_memory().total)
         self.isolation: tuple[IsolationMeasure, ...] = ()
+        self.timer_fallback = ""
+        """Why calls are not timed by the device's default timer; empty if they are."""
+        self.marks: list[float] = []
+        """When the calls of the last batch began and were through, as `time.perf_counter` has it; empty on a CPU."""
         self._prepared = False
         self.region = Region.make()
         self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
@@ -76,6 +81,7 @@ class KernelProcess:
             interpret=interpret,
             scratch=str(self._scratch) if confined else "",
             memory_bytes=memory_bytes,
+            timed=timed,
         )
         self._channel.send(self._prepare)
 
@@ -95,7 +101,7 @@ class KernelProcess:
             except CandidateError as error:
                 tail = self.output_tail().strip()
                 raise CandidateError(EvaluationStatus.UNFIT, f"a process for kernels did not start: {error.reason}; {tail}") from error
-            self._prepared, self.isolation = True, prepared.isolation
+            self._prepared, self.isolation, self.timer_fallback = True, prepared.isolation, prepared.timer_fallback
 
     def ask(self, request: msgspec.Struct, kind: type[T], *, doing: str, deadline: float) -> tuple[T, float]:
         """Send `request`, whose token is replaced by a fresh one; returns the answer and the seconds until it came.
@@ -139,8 +145,12 @@ class KernelProcess:
 
     def _answer(self, token: str, kind: type[T], *, doing: str, deadline: float) -> T:
         began = time.monotonic()
+        self.marks = []
         try:
             answer = self._channel.receive(ANSWERS, deadline=deadline)
+            while isinstance(answer, Mark) and answer.token == token and len(self.marks) < 2:
+                self.marks.append(time.perf_counter())
+                answer = self._channel.receive(ANSWERS, deadline=deadline)
             if not secrets.compare_digest(answer.token, token):
                 raise ProtocolError("its answer does not repeat the request's token")
             if isinstance(answer, Refused):

@@ -38,11 +38,22 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     scratch: str
     """The only folder that it may write to; empty for a trusted process, which is not confined."""
     memory_bytes: int | None
+    timed: bool
+    """Whether times will be asked for; a GPU's profiler need not start otherwise."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     token: str
     isolation: tuple[IsolationMeasure, ...] = ()
+    timer: str = ""
+    timer_fallback: str = ""
+    """Why the timer is not the device's default; empty if it is."""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, tag="mark"):
+    """Before the first call of a batch, and after the last one: what lies between by the judge's clock has no copies in it."""
+
+    token: str
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
@@ -136,7 +147,7 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     token: str
     calls: tuple[CallDone, ...]
     late_share: float = 0.0
-    """CPU time of other threads while the outputs were copied, as a share of the calls' time."""
+    """CPU time of other threads after calls had returned, as a share of the calls' time or of a quiet time after the last one."""
     untimed: str = ""
     """Why the calls have no times; empty if they have."""
     tampering: str = ""
@@ -205,7 +216,7 @@ class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_do
 
 
 Report = Step | Finished | Unable
-Answer = Prepared | Loaded | CaseOpened | BatchDone | Refused | YardstickDone
+Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Refused | YardstickDone
 T = TypeVar("T")
 Decoder = msgspec.msgpack.Decoder
 ANSWERS: Decoder[Answer] = Decoder(Answer)

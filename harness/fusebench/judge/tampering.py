@@ -24,6 +24,7 @@ _WATCHED = (
     ("torch.profiler", torch.profiler, "profile"),
     ("threading", threading, "Thread"),
 )
+_HOOKS = frozenset({"sys.setprofile", "sys.settrace", "sys.monitoring.register_callback"})
 
 
 class Tampering:
@@ -43,6 +44,15 @@ class Tampering:
             if callable(member)
         ]
         self._modes = _modes()
+        self._functions = [(owner, dict(vars(owner))) for owner in (torch, torch.Tensor)]
+        self._collections = list(gc.callbacks)
+        self._hooks: list[str] = []
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        # A hook of the interpreter runs the kernel's code between two lines of the harness, and may be gone when somebody looks for it.
+        if event in _HOOKS:
+            self._hooks.append(event)
 
     def found(self) -> str:
         """The first replacement, in words; empty if there is none."""
@@ -54,8 +64,23 @@ class Tampering:
                 return f"{name} was replaced"
         if _modes() != self._modes:
             return "a dispatch or function mode of torch was left on"
-        if sys.gettrace() is not None or sys.getprofile() is not None:
-            return "a trace or profile function was installed"
+        if self._hooks:
+            return f"{self._hooks[0]} was called, whose hook runs between the harness's own lines"
+        if gc.callbacks != self._collections:
+            return "a function was put into gc.callbacks, which runs between the calls"
+        return self._replaced()
+
+    def _replaced(self) -> str:
+        """The first function of torch or method of its tensors that was replaced or is shadowed; empty if there is none."""
+        for owner, before in self._functions:
+            now = vars(owner)
+            for name, value in before.items():
+                if callable(value) and now.get(name) is not value:
+                    return f"{owner.__name__}.{name} was replaced"
+            if owner is torch.Tensor:
+                shadowed = next((name for name in now if name not in before and hasattr(_C.TensorBase, name)), None)
+                if shadowed is not None:
+                    return f"torch.Tensor.{shadowed} was replaced"
         return ""
 
 

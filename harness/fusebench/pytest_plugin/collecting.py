@@ -12,9 +12,8 @@ from ..cli.shared.selection import Selection, resolve_selection
 from ..device import Device, resolve_device
 from ..device.toolchain import require_torch_for
 from ..errors import FusebenchError
-from ..registry import Kernel
-from ..registry.collection import Problem
-from ..runner.case_kernels import CaseKernels, case_kernels, split_reference, timeable
+from ..registry import Problem
+from ..runner.case_kernels import AnyKernel, CaseKernels, case_kernels, split_reference, timeable
 from ..schema import FAILED_STATUSES, Case, Result, Status
 from . import measuring_of
 from .markers import judge, speeds
@@ -51,7 +50,7 @@ class KernelTest(pytest.Function):
     """The test of one kernel on one case."""
 
     case: Case
-    kernel: Kernel
+    kernel: AnyKernel
     chosen: Chosen
 
     def reportinfo(self) -> tuple[Path, int, str]:
@@ -118,7 +117,7 @@ def collect(session: pytest.Session) -> list[pytest.Item]:
     return [item for node in nodes.values() for item in node.report()]
 
 
-def _test(parent: SuiteNode, case: Case, kernel: Kernel, chosen: Chosen) -> KernelTest:
+def _test(parent: SuiteNode, case: Case, kernel: AnyKernel, chosen: Chosen) -> KernelTest:
     item: KernelTest = KernelTest.from_parent(parent, name=f"{kernel.id}[{case.name}]", callobj=check_and_time)
     item.case, item.kernel, item.chosen = case, kernel, chosen
     add_playback(item, group=case.key)
@@ -160,11 +159,11 @@ def _found(item: KernelTest, *, timed: bool) -> dict[str, tuple[Result, Figures 
     return measuring_of(item.config).case(selection.project, selection.collection, entry, device, selection.ops, timed=timed)
 
 
-def _timeable(entry: CaseKernels, kernel: Kernel, device: Device) -> bool:
+def _timeable(entry: CaseKernels, kernel: AnyKernel, device: Device) -> bool:
     return kernel in entry.runnable and timeable(kernel, device.kind) is None
 
 
-def _compared(item: KernelTest, over: Any) -> Kernel:
+def _compared(item: KernelTest, over: Any) -> AnyKernel:
     """The kernel that a marker's `over` names."""
     if not isinstance(over, str):
         pytest.fail(f"{item.name}: speed(over={over!r}): expected the name of a kernel, such as 'split_torch@1'", pytrace=False)

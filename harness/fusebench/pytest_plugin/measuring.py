@@ -31,7 +31,7 @@ from .figures import Figures
 
 if TYPE_CHECKING:
     from ..config import Project
-    from ..registry import Collection
+    from ..runner.case_kernels import Kernels
 
 
 class QuietReporter:
@@ -110,7 +110,7 @@ class Measuring:
             note(str(one))
 
     def case(
-        self, project: Project, collection: Collection, entry: CaseKernels, device: Device, ops: AbstractCollection[str], *, timed: bool
+        self, project: Project, collection: Kernels, entry: CaseKernels, device: Device, ops: AbstractCollection[str], *, timed: bool
     ) -> dict[str, tuple[Result, Figures | None]]:
         """By kernel id, its result on the case and, where it was timed, its figures; measured by the first call.
 
@@ -134,7 +134,7 @@ class Measuring:
         return found
 
     def _measure(
-        self, project: Project, collection: Collection, entry: CaseKernels, device: Device, ops: AbstractCollection[str], *, timed: bool
+        self, project: Project, collection: Kernels, entry: CaseKernels, device: Device, ops: AbstractCollection[str], *, timed: bool
     ) -> dict[str, tuple[Result, Figures | None]]:
         context = self._measuring(project, collection, device, ops)
         if not timed or all(timeable(kernel, device.kind) is not None for kernel in entry.runnable):
@@ -145,11 +145,11 @@ class Measuring:
             self.reporter.note(text)
         return {result.kernel: (result, _figures(entry, work, result, context)) for result in work.results}
 
-    def _measuring(self, project: Project, collection: Collection, device: Device, ops: AbstractCollection[str]) -> MeasuringContext:
+    def _measuring(self, project: Project, collection: Kernels, device: Device, ops: AbstractCollection[str]) -> MeasuringContext:
         """The workers of the suites' tests, which live until the session ends."""
         self.hold(device)
         if self._context is None:
-            pool = self._stack.enter_context(WorkerPool(device, collection.roots, ops=ops, timer="auto"))
+            pool = self._stack.enter_context(WorkerPool(device, collection.roots, ops=ops, timer="auto", excluded=collection.excluded))
             context = MeasuringContext(device, project.root, self.reporter, pool=pool, plan=self.plan(device.kind))
             self._context = self._stack.enter_context(context)
         return self._context

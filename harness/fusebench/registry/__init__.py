@@ -5,10 +5,13 @@ Importing this package imports no torch: declarations are plain data until a ker
 
 from .argument_rules import axis, option, tensor
 from .arguments import Arguments
-from .collection import Collection, Problem, load_collection
+from .collection import Collection, load_collection
+from .declared import CaseFacts, DeclaredKernel, DeclaredOp
 from .dispatch import Dispatcher, Selection, dispatch
 from .kernel import Kernel, kernel
 from .launching import launchable
+from .loading.declarations import Declarations
+from .lookup import Problem
 from .op import Buffers, Op, define_op
 from .part import Part
 from .plain import benchmark
@@ -16,7 +19,11 @@ from .plain import benchmark
 __all__ = [
     "Arguments",
     "Buffers",
+    "CaseFacts",
     "Collection",
+    "Declarations",
+    "DeclaredKernel",
+    "DeclaredOp",
     "Dispatcher",
     "Kernel",
     "Op",

@@ -14,16 +14,21 @@ import itertools
 import sys
 import traceback
 import types
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UnknownNameError, UsageError, describe_unknown, nearest
-from ..schema import KernelId, Role
+from ..errors import UsageError, describe_unknown, nearest
+from ..schema import Case, KernelId, Role
 from .compiled import declared_as, default_compiled
+from .declared import CaseSupport
 from .installed import KERNELS_GROUP, SUITES_GROUP, installed_folders
 from .kernel import Kernel
+from .loading.watching import KernelFileError, Watch, watch_imports
+from .lookup import Lookup, Problem
 from .merging import Root, let_roots_meet
 from .op import Op, recording
 from .plain import load_plain
@@ -31,28 +36,23 @@ from .plain import load_plain
 _load_numbers = itertools.count()
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A file that could not be loaded, or a declaration that was refused; the rest of the collection works."""
-
-    file: Path
-    message: str
-    op: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.message}"
-
-
 @dataclass
-class Collection:
-    """The ops and kernels of one or more roots."""
+class Collection(Lookup[Op, Kernel]):
+    """The ops and kernels of one or more roots, loaded into this process."""
 
     roots: tuple[Path, ...]
     ops: dict[str, Op] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)
+    """Told which file's code is about to run."""
     without_operators: list[tuple[Kernel, str]] = field(default_factory=list)
     """Kernels that were loaded without their torch operators, each with the namespace for it."""
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        """Files that no process may import, each with the reason."""
+        return self.watch.excluded
 
     def prepared(self, kernel_id: str) -> Kernel:
         """The kernel `op/name@version`, ready to be called.
@@ -70,49 +70,26 @@ class Collection:
                 self.problems.append(Problem(Path(other.file), reason, op=other.id.op))
         return kernel
 
-    def op(self, name: str, where: str = "") -> Op:
-        """The op called `name`.
+    def support(self, case: Case) -> CaseSupport:
+        """What the kernels of the case's op say of the case.
 
         Raises:
-            UnknownNameError: no such op; the message offers the nearest.
+            ValueError: the op refuses the case's parameters.
         """
-        try:
-            return self.ops[name]
-        except KeyError:
-            raise UnknownNameError("op", name, self.ops, where) from None
-
-    def kernel(self, kernel_id: str) -> Kernel:
-        """The kernel `op/name@version`.
-
-        Raises:
-            UnknownNameError: no such kernel; the message offers the nearest.
-        """
-        try:
-            return self.kernels[kernel_id]
-        except KeyError:
-            raise UnknownNameError("kernel", kernel_id, self.kernels) from None
-
-    def kernels_of(self, op: str, pattern: str | None = None) -> list[Kernel]:
-        """Kernels of `op` in declaration order whose id, `name@version` or name matches the glob `pattern`."""
-        return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or kernel.id.matches(pattern))]
-
-    def require_match(self, pattern: str) -> None:
-        """Raise UnknownNameError when no kernel matches the glob `pattern`, or one of several with commas between them."""
-        require_match(pattern, [kernel.id for kernel in self.kernels.values()], broken=len(self.problems))
-
-
-def require_match(pattern: str, kernels: Sequence[KernelId], *, broken: int = 0) -> None:
-    """Raise UnknownNameError when none of `kernels` matches the glob `pattern`, or one of several with commas between them.
-
-    Args:
-        broken: number of kernel files that failed to load.
-    """
-    for glob in pattern.split(","):
-        if not any(kernel.matches(glob) for kernel in kernels):
-            failed = f" ({broken} kernel files failed to load)" if broken else ""
-            # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
-            spelling = 0 if "/" in glob else 1 if "@" in glob else 2
-            raise UnknownNameError(f"kernel{failed}", glob, {kernel.spellings[spelling] for kernel in kernels})
+        params = self.op(case.op).parse_params(case.params)
+        declined: dict[str, str] = {}
+        part_bytes: dict[str, int] = {}
+        for kernel in self.kernels_of(case.op):
+            with self.watch.on(kernel.file):
+                reason = kernel.reason_unsupported(params)
+                if reason is None and kernel.part is not None:
+                    try:
+                        part_bytes[str(kernel.id)] = int(kernel.part.minimum_bytes(params))
+                    except Exception as error:  # noqa: BLE001 - whatever a kernel's declaration raises concerns that kernel alone
+                        reason = f"the byte count of the part that {kernel.id} covers raised {type(error).__name__}: {error}"
+            if reason is not None:
+                declined[str(kernel.id)] = reason
+        return CaseSupport(declined=declined, part_bytes=part_bytes)
 
 
 def load_collection(
@@ -123,6 +100,7 @@ def load_collection(
     only: Container[str] | None = None,
     kernel: KernelId | None = None,
     operators: bool = True,
+    watch: Watch | None = None,
 ) -> Collection:
     """Load every op under `roots` (and installed entry points). With `kernels`, load every kernel file too.
 
@@ -136,6 +114,21 @@ def load_collection(
             remaining files only if none of these declares it.
         operators: make fused kernels torch operators, for compiled models. That imports all of torch.compile, which takes longer than
             importing torch. A process that does not compile yet passes False (see `Collection.prepared`).
+        watch: the watch over the files, for a process that exists to load them; None in a process that belongs to the user.
+
+    Raises:
+        UsageError: a root that is not a folder.
+    """
+    found, problems = all_roots(roots, entry_points=entry_points)
+    collection = Collection(roots=found, problems=problems, watch=watch or Watch())
+    importlib.invalidate_caches()  # files written since the last import of the same folder are found
+    with recording() as declared:
+        _load_roots(collection, declared, _Wanted(kernels, only, kernel, operators), watched=watch is not None)
+    return collection
+
+
+def all_roots(roots: Sequence[Path], *, entry_points: bool = True) -> tuple[tuple[Path, ...], list[Problem]]:
+    """`roots` and those of installed entry points, resolved, each once; and a problem for each entry point that leads to none.
 
     Raises:
         UsageError: a root that is not a folder.
@@ -148,12 +141,7 @@ def load_collection(
             )
     installed, problems = _entry_point_roots() if entry_points else ([], [])
     # A project that is itself installed is named twice, by its pyproject.toml and by its entry point; it is one root.
-    unique = dict.fromkeys(path.resolve() for path in [*paths, *installed])
-    collection = Collection(roots=tuple(unique), problems=problems)
-    importlib.invalidate_caches()  # files written since the last import of the same folder are found
-    with recording() as declared:
-        _load_roots(collection, declared, _Wanted(kernels, only, kernel, operators))
-    return collection
+    return tuple(dict.fromkeys(path.resolve() for path in [*paths, *installed])), problems
 
 
 def adds_to_ops(root: Path) -> bool:
@@ -180,11 +168,14 @@ class _Wanted(NamedTuple):
         return self.kernels and (self.only is None or op in self.only) and (self.kernel is None or op == self.kernel.op)
 
 
-def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) -> None:
+def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted, *, watched: bool) -> None:
     """Load the ops of every root, then the kernels of each op: first its own root's, then the kernels that other roots add."""
     for file in (path for path in collection.roots if path.is_file()):
         _load_plain_file(collection, file, declared)
     roots = [_prepare(path) for path in collection.roots if path.is_dir()]
+    if watched:
+        for root in roots:
+            watch_imports(root.prefix, collection.watch)
     let_roots_meet(roots)
     homes: dict[str, Root] = {}
     for root in roots:
@@ -204,7 +195,8 @@ def _load_roots(collection: Collection, declared: list[Any], wanted: _Wanted) ->
 def _load_plain_file(collection: Collection, file: Path, declared: list[Any]) -> None:
     """Load a file of functions that `@benchmark` marks as one op and its kernels."""
     try:
-        op, kernels = load_plain(file, f"_fusebench_root_{next(_load_numbers)}", declared)
+        with collection.watch.importing(str(file)):
+            op, kernels = load_plain(file, f"_fusebench_root_{next(_load_numbers)}", declared)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises concerns that file alone
         collection.problems.append(Problem(file, f"{_line_in(error, file)}{type(error).__name__}: {error}", op=file.stem))
         return
@@ -242,21 +234,42 @@ def _why_no_op(collection: Collection, name: str) -> str:
 def _load_kernels(collection: Collection, op: Op, roots: Sequence[Root], declared: list[Any], wanted: _Wanted) -> None:
     """Load the kernels of one op from `roots`; for one wanted kernel, load as few files as possible."""
     places = {f"{root.prefix}.{op.name}": root.path / op.name for root in roots}
+    for root in roots[1:]:
+        if (hiding := root.path / op.name / "op").is_dir():
+            collection.problems.append(
+                Problem(hiding, f"this folder hides the definition of op {op.name!r} from the files beside it; rename it", op=op.name)
+            )
+            del places[f"{root.prefix}.{op.name}"]
 
     def own() -> list[Kernel]:
         found = [one for one in declared if isinstance(one, Kernel) and one.__module__.rpartition(".")[0] in places]
-        return [*default_compiled(op, found), *found]
+        again = {key for key, count in Counter(one.id for one in found).items() if count > 1}
+        unique = [one for one in found if one.id not in again]
+        return [*default_compiled(op, unique, declared={*again}), *found]
 
     for batch in _batches(places, declared_as(op, wanted.kernel)):
         for package, file in batch:
             _execute(collection, file, f"{package}.{file.stem}", op.name, declared)
         if any(kernel.id == wanted.kernel for kernel in own()):
             break
+    files: dict[KernelId, list[str]] = {}
     for kernel in own():
-        namespace = kernel.__module__.partition(".")[0].removeprefix("_")
-        problem = _bind(collection, op, kernel, namespace, operators=wanted.operators)
-        if problem:
-            collection.problems.append(Problem(Path(kernel.file), problem, op=op.name))
+        files.setdefault(kernel.id, []).append(kernel.file)
+    for kernel in own():
+        problem = _declared_again(kernel, files[kernel.id]) or _bind(
+            collection, op, kernel, kernel.__module__.partition(".")[0].removeprefix("_"), operators=wanted.operators
+        )
+        found_problem = Problem(Path(kernel.file), problem, op=op.name)
+        if problem and found_problem not in collection.problems:
+            collection.problems.append(found_problem)
+
+
+def _declared_again(kernel: Kernel, files: Sequence[str]) -> str:
+    """Why none of the declarations of the kernel's id in `files` is used; empty if there is one alone."""
+    if len(files) == 1:
+        return ""
+    others = [file for file in dict.fromkeys(files) if file != kernel.file] or ["the same file"]
+    return f"duplicate kernel id {kernel.id}: also declared in {', '.join(others)}, and none of them is used; a new idea is a new version"
 
 
 def _batches(places: Mapping[str, Path], name: str | None) -> list[list[tuple[str, Path]]]:
@@ -283,12 +296,25 @@ def _execute(collection: Collection, file: Path, module: str, op: str, declared:
     Files may import one another, so declarations are told apart by module, not by time. A failed file's declarations are removed.
     """
     try:
+        _require_seen(file, module)
         importlib.import_module(module)
+    except KernelFileError as error:
+        collection.problems.append(Problem(file, collection.excluded.get(str(file), str(error)), op=op))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel file raises concerns that file alone
         collection.problems.append(Problem(file, f"{_line_in(error, file)}{type(error).__name__}: {error}", op=op))
-        declared[:] = [declaration for declaration in declared if declaration.__module__ in sys.modules]
-        return False
-    return True
+    else:
+        return True
+    declared[:] = [declaration for declaration in declared if declaration.__module__ in sys.modules]
+    return False
+
+
+def _require_seen(file: Path, module: str) -> None:
+    """Raise KernelFileError if Python imports something else than `file` as `module`."""
+    found = PathFinder.find_spec(module, [str(file.parent)])
+    if found is not None and found.origin is not None and Path(found.origin) != file:
+        other = Path(found.origin)
+        what = f"the package {other.parent.name}/" if other.name.startswith("__init__.") else other.name
+        raise KernelFileError(f"hidden by {what} beside it, which Python imports in its place; rename or remove one of them")
 
 
 def _line_in(error: BaseException, file: Path) -> str:
@@ -321,8 +347,6 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, ope
     key = str(kernel.id)
     if kernel.id.op != op.name:
         return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
-    if key in collection.kernels:
-        return f"duplicate kernel id {key}: already declared in {collection.kernels[key].file}; a new idea is a new version"
     kernel.op = op
     if not operators:
         collection.without_operators.append((kernel, namespace))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ..schema import Close, KernelId, Language, Role
@@ -44,11 +44,16 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
     return kernel
 
 
-def default_compiled(op: Op, declared: list[Kernel]) -> list[Kernel]:
-    """The kernel `compiled@1` made from the op's split reference, unless a file declares it, the op refuses one or the split is absent."""
-    split = [kernel for kernel in declared if str(kernel.id) == f"{op.name}/{op.split_reference}"]
+def default_compiled(op: Op, kernels: Sequence[Kernel], declared: Container[KernelId] = ()) -> list[Kernel]:
+    """The kernel `compiled@1` made from the op's split reference, unless a file declares it, the op refuses one or the split is absent.
+
+    Args:
+        kernels: of the op's files.
+        declared: further ids that files declare.
+    """
+    split = [kernel for kernel in kernels if str(kernel.id) == f"{op.name}/{op.split_reference}"]
     made = [compiled_kernel(one, op.compiled) for one in split[:1] if op.compiled is not None]
-    return [one for one in made if all(one.id != kernel.id for kernel in declared)]
+    return [one for one in made if one.id not in declared and all(one.id != kernel.id for kernel in kernels)]
 
 
 def declared_as(op: Op, wanted: KernelId | None) -> str | None:

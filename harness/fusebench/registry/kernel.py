@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import KernelDeclarationError
 from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
 from .arguments import taken_by
+from .declared import DeclaredKernel
 from .op import record
 from .part import Part
 from .replay import Call, Replay, describe_call
@@ -116,12 +117,17 @@ class Kernel:
             self._replay = replay
 
     @property
+    def declared(self) -> DeclaredKernel:
+        """The kernel as plain data."""
+        return self._declared_with(tuple(missing_modules(self)))
+
+    @property
     def info(self) -> KernelInfo:
-        return KernelInfo(
-            id=str(self.id),
-            op=self.id.op,
-            name=self.id.name,
-            version=self.id.version,
+        return self._declared_with(()).info
+
+    def _declared_with(self, absent: tuple[str, ...]) -> DeclaredKernel:
+        return DeclaredKernel(
+            id=self.id,
             role=self.role,
             language=self.language,
             contract=str(self.contract),
@@ -130,6 +136,7 @@ class Kernel:
             covers=self.covers,
             requires=self.requires,
             install=self.install,
+            absent=absent,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -239,16 +246,12 @@ def kernel(
     return decorate
 
 
-def reason_not_runnable(
-    kernel: Kernel | KernelInfo, device: str, *, interpreter: bool = False, absent: Sequence[str] | None = None
-) -> str | None:
+def reason_not_runnable(kernel: Kernel | DeclaredKernel, device: str, *, interpreter: bool = False) -> str | None:
     """None when `kernel` can run on `device` (`cpu` or `cuda`), else the reason.
 
-    With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.  `absent` are the kernel's
-    missing modules, where they are known already.
+    With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.
     """
-    absent = missing_modules(kernel) if absent is None else absent
-    if absent:
+    if absent := missing_modules(kernel):
         return f"not installed: {', '.join(absent)}" + (f" (pip install {kernel.install})" if kernel.install else "")
     if device == "cuda" or kernel.language is Language.TORCH:
         return None
@@ -260,8 +263,10 @@ def reason_not_runnable(
     return "CUDA C++ needs a GPU"
 
 
-def missing_modules(kernel: Kernel | KernelInfo) -> list[str]:
+def missing_modules(kernel: Kernel | DeclaredKernel) -> Sequence[str]:
     """The kernel's required modules that are not installed. Only the parents of dotted names are imported."""
+    if isinstance(kernel, DeclaredKernel):
+        return kernel.absent
     return [module for module in kernel.requires if not _installed(module)]
 
 

@@ -7,6 +7,7 @@ validated and cases listed without it; methods that compute import torch inside.
 from __future__ import annotations
 
 import functools
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
+import msgspec.inspect
 
-from ..errors import KernelDeclarationError
+from ..errors import FusebenchError, KernelDeclarationError
+from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
+from .declared import CaseFacts, OpDeclaration
 
 if TYPE_CHECKING:
     import torch
@@ -163,10 +167,93 @@ class Op(ABC):
         """
         return msgspec.convert(dict(raw), self.Params, strict=True)
 
+    @property
+    def declaration(self) -> OpDeclaration:
+        """The op as plain data."""
+        module = sys.modules[type(self).__module__]
+        return OpDeclaration(
+            name=self.name,
+            file=module.__file__ or "",
+            description=(module.__doc__ or "").strip().split("\n")[0].removeprefix(f"{self.name}: "),
+            schema=self.schema,
+            outputs=tuple(self.outputs),
+            in_place=self.in_place,
+            split_reference=self.split_reference,
+            baselines=tuple(self.baselines),
+            params={field.encode_name: _shown_default(field) for field in msgspec.structs.fields(self.Params)},
+            types=_written_types(self.Params),
+            lists=self.lists,
+        )
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """Keys of a case that take a sequence of values."""
+        return tuple(field.encode_name for field in msgspec.structs.fields(self.Params) if _takes_lists(field.type))
+
+    def facts(self, raw: Mapping[str, Any]) -> CaseFacts:
+        """What the op says of the case with the parameters `raw`.
+
+        Raises:
+            ValueError: a key or value that Params refuses.
+        """
+        params = self.parse_params(raw)
+        broken: dict[str, str] = {}
+
+        def asked(name: str, convert: Callable[[Any], Any], otherwise: Any) -> Any:
+            try:
+                return convert(getattr(self, name)(params))
+            except Exception as error:  # noqa: BLE001 - a method that is still to be written concerns only the commands that need it
+                said = str(error) if isinstance(error, FusebenchError) else f"{type(error).__name__}: {error}"
+                broken[name] = f"op {self.name}: its method `{name}` failed on the case {dict(raw)}: {said}"
+                return otherwise
+
+        return CaseFacts(
+            params=msgspec.json.encode(params, order="deterministic"),
+            shape=asked("shape", str, ""),
+            minimum_bytes=asked("minimum_bytes", int, 0),
+            bytes_written=asked("bytes_written", int, 0),
+            flops=asked("flops", int, 0),
+            broken=broken,
+        )
+
+    def refusal(self, raw: Mapping[str, Any]) -> Refusal | None:
+        """Why the op refuses the parameters `raw`; None if it takes them."""
+        try:
+            self.parse_params(raw)
+        except ValueError as error:
+            return refusal_of(error, self.Params)
+        return None
+
     def _declared(self, method: str) -> type[_Arguments]:
         if self.Arguments is None:
             raise KernelDeclarationError(f"op {self.name!r} declares no `Arguments`, so its op.py must define `{method}`")
         return self.Arguments
+
+
+def _shown_default(field: Any) -> Any:
+    if field.required:
+        return "required"
+    return None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default, enc_hook=repr)
+
+
+def _takes_lists(declared: Any) -> bool:
+    """Whether the type takes a sequence of values."""
+    kind = msgspec.inspect.type_info(declared)
+    lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
+    return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
+
+
+def _written_types(params: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
+    """Types and defaults of the fields, as they are written: two loads of one class never hold the same type."""
+    written = {name: kind for base in reversed(params.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()}
+    return {
+        field.name: (kind if isinstance(kind := written.get(field.name), str) else _type_name(kind), repr(field.default))
+        for field in msgspec.structs.fields(params)
+    }
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
 OpT = TypeVar("OpT", bound=type[Op])

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from ..schema import Language, Role
+from .declared import DeclaredKernel
 from .kernel import Kernel
 from .machine_code import listening
 
@@ -75,7 +76,7 @@ def _files_of(root: Path) -> Iterator[tuple[str, Path]]:
             yield path.name, path
 
 
-def files_it_may_read(kernel: Kernel, roots: Sequence[Path], differences: RootDifferences) -> tuple[tuple[int, str], ...]:
+def files_it_may_read(kernel: Kernel | DeclaredKernel, roots: Sequence[Path], differences: RootDifferences) -> tuple[tuple[int, str], ...]:
     """The differing files that no import leads to and that `kernel` may read all the same.
 
     Every file but Python counts, since kernels open files by path.  Python counts too where the kernel, or a module that it imports, runs
@@ -98,7 +99,7 @@ def _imports_by_name(module: Path) -> bool:
     return False
 
 
-def source_digests(kernel: Kernel, roots: Sequence[Path]) -> dict[str, str]:
+def source_digests(kernel: Kernel | DeclaredKernel, roots: Sequence[Path]) -> dict[str, str]:
     """SHA-256 of every file of `roots` that `kernel` may depend on, by its path within the root.
 
     These are its own file, its op's definition, and every relative import of these, also inside functions. Kernels open other files (CUDA
@@ -119,7 +120,7 @@ def source_digests(kernel: Kernel, roots: Sequence[Path]) -> dict[str, str]:
     return {_named(file, roots): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(modules | others)}
 
 
-def _modules(kernel: Kernel, roots: Sequence[Path]) -> set[Path]:
+def _modules(kernel: Kernel | DeclaredKernel, roots: Sequence[Path]) -> set[Path]:
     """The kernel's own file, its op's definition, and every relative import of these."""
     roots = [root.resolve() for root in roots]
     own = Path(kernel.file).resolve()
@@ -160,7 +161,7 @@ def changed_files(head: dict[str, str], base: dict[str, str]) -> tuple[str, ...]
     return tuple(sorted(name for name in {*head, *base} if head.get(name) != base.get(name)))
 
 
-def roots_from(kernel: Kernel, roots: Sequence[Path]) -> tuple[Path, ...]:
+def roots_from(kernel: Kernel | DeclaredKernel, roots: Sequence[Path]) -> tuple[Path, ...]:
     """`roots` with the kernel's own root first; empty when no root contains the kernel's file."""
     file = Path(kernel.file).resolve()
     home = next((root for root in roots if file.is_relative_to(root.resolve())), None)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
-from ..registry import Collection
+from ..registry import Problem
 from ..schema import Case, Environment, Result, SamplingPlan, Spending
 from .workers.interference import Worker, measure_with_retry
 from .workers.pool import WorkerPool
@@ -111,11 +111,11 @@ class Context:
         self.warnings.append(text)
         self.reporter.note(text)
 
-    def note_unloaded(self, collection: Collection, ops: AbstractCollection[str]) -> bool:
+    def note_unloaded(self, problems: Sequence[Problem], ops: AbstractCollection[str]) -> bool:
         """Add a warning for each kernel file of `ops` that does not load; returns whether there are any."""
-        problems = [f"not loaded: {problem}" for problem in collection.problems if problem.op in ops]
-        self.warnings += problems
-        return bool(problems)
+        unloaded = [f"not loaded: {problem}" for problem in problems if problem.op in ops]
+        self.warnings += unloaded
+        return bool(unloaded)
 
     @property
     def distinct_warnings(self) -> list[str]:

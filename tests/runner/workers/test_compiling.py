@@ -114,7 +114,7 @@ def test_a_case_that_fails_is_left_to_its_check_and_compiled_again_the_next_time
     marks = 2  # left to compile: too few to start processes for
     assert ahead(units)[0] == 0
     more = [msgspec.structs.replace(unit, case=msgspec.structs.replace(unit.case, name=f"new_{unit.case.name}")) for unit in units]
-    grown = [msgspec.structs.replace(unit, params=msgspec.structs.replace(unit.params, size=100 + at)) for at, unit in enumerate(more)]
+    grown = [msgspec.structs.replace(unit, facts=unit.op.facts({"size": 100 + at})) for at, unit in enumerate(more)]
     count, pool = ahead([*units, *grown[: FEWEST_CASES - marks]])
     assert count == FEWEST_CASES
     assert {"n10", "n11"} < set(pool.compiled())

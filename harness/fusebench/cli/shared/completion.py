@@ -40,13 +40,13 @@ def complete_op(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_kernel(context: typer.Context, incomplete: str) -> list[str]:
     """`name` and `name@version` of the chosen ops' kernels; `op/name@version` after a slash or part of an op's name."""
-    from ...schema import KernelId
     from .kernel_listing import listing_file
 
     def known() -> Iterable[str]:
         chosen = _selection(context)
         listing = listing_file(chosen.collection.roots).read()
-        ids = [KernelId.parse(one.id) for one in listing.kernels if one.op in chosen.ops] if listing is not None else []
+        found = listing.kernels if listing is not None else None
+        ids = [one.id for one in found or () if one.id.op in chosen.ops]
         short = [spelling for one in ids for spelling in one.spellings[1:] if spelling.startswith(incomplete)]
         return short or [str(one) for one in ids]
 

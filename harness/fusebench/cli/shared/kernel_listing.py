@@ -14,19 +14,17 @@ import os
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ... import __version__
-from ...schema import KernelId, KernelInfo
-
-if TYPE_CHECKING:
-    from ...registry import Collection
-    from ...schema import Case
+from ...registry import Declarations, Problem
+from ...registry.loading.declarations import Listing
+from ...schema import Case
 
 MOST_FILES, MOST_BYTES = 5_000, 64 * 2**20
 """Folders with more than this are read by the loader every time: digesting them would take longer than half a second."""
@@ -38,31 +36,12 @@ _IRRELEVANT = frozenset({"_", "FUSEBENCH_CACHE_DIR", "FUSEBENCH_LOCK_DIR"})
 """Variables that count for no kernel: the shell puts the path of the program into `_`."""
 
 
-class KernelListing(msgspec.Struct, kw_only=True):
-    """What the loader and the kernels said."""
-
-    kernels: list[KernelInfo]
-    not_installed: dict[str, list[str]] = {}
-    """By kernel, the modules of `requires` that are absent."""
-    support: dict[str, dict[str, dict[str, str]]] = {}
-    """By op and by a case's parameters (see `parameters_key`): why kernels decline the case, by kernel; one without an entry takes it."""
-
-    def reason_unsupported(self, case: Case, kernel: str) -> str | None:
-        """Why `kernel` declines `case`; empty if it takes it, and None if that is not known yet."""
-        declined = self.support.get(case.op, {}).get(parameters_key(case.params))
-        return None if declined is None else declined.get(kernel, "")
-
-    def kernels_of(self, op: str, pattern: str | None = None) -> list[KernelInfo]:
-        """Kernels of `op` in the loader's order, whose id, `name@version` or name matches the glob `pattern`."""
-        return [one for one in self.kernels if one.op == op and (pattern is None or KernelId.parse(one.id).matches(pattern))]
-
-
 class _Entry(msgspec.Struct, kw_only=True):
     files: str
     """Digest of the folders' files."""
     outside: dict[str, tuple[int, int]]
     """Size and time of change, in ns, of each module that was imported from neither the folders nor an installed package."""
-    listing: KernelListing
+    listing: Listing
 
 
 class ListingFile:
@@ -76,7 +55,7 @@ class ListingFile:
         self._outside: dict[str, tuple[int, int]] = {}
         self._path = cache / f"{hashlib.sha256(surroundings.encode()).hexdigest()[:32]}.json"
 
-    def read(self) -> KernelListing | None:
+    def read(self) -> Listing | None:
         """The kept listing, if it is what the loader would say now."""
         try:
             entry = msgspec.json.decode(self._path.read_bytes(), type=_Entry)
@@ -87,12 +66,16 @@ class ListingFile:
         self._outside = entry.outside
         return entry.listing
 
-    def keep(self, listing: KernelListing) -> None:
-        """Keep what this process has loaded, or has read and added to, unless a file has changed meanwhile."""
+    def keep(self, listing: Listing, modules: Iterable[str] = ()) -> None:
+        """Keep what a loader process has said, unless a file has changed meanwhile.
+
+        Args:
+            modules: source files of the modules that the process had imported.
+        """
         contents = _contents(self._roots)
         if self._files is None or contents is None or _digest_of(contents) != self._files:
             return
-        outside = {file: stamp for file in _outside(self._roots) if (stamp := _stamp(file)) is not None}
+        outside = {file: stamp for file in _outside(self._roots, modules) if (stamp := _stamp(file)) is not None}
         entry = _Entry(files=self._files, outside=outside | self._outside, listing=listing)
         making = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}")
         with suppress(OSError):
@@ -105,6 +88,26 @@ class ListingFile:
                 old.unlink(missing_ok=True)
 
 
+class KeptDeclarations(Declarations):
+    """Declarations of `roots`, whose answers are kept for later commands."""
+
+    def __init__(self, roots: Sequence[Path], problems: Iterable[Problem] = ()) -> None:
+        self._file = listing_file(roots)
+        super().__init__(roots, problems=problems, known=self._file.read())
+
+    def keep(self, cases: Callable[[], Iterable[Case]] = tuple) -> None:
+        """Keep new answers, and end the loader process.
+
+        Args:
+            cases: gives further cases to ask about, if the process has just loaded all kernels.
+        """
+        if self.learned and self.listing is not None:
+            if self.modules:
+                self.learn(cases())
+            self._file.keep(self.listing, self.modules)
+        self.close()
+
+
 def listing_file(roots: Sequence[Path]) -> ListingFile:
     """The entry for `roots` in the user's cache folder."""
     return ListingFile(roots, entries_folder())
@@ -115,16 +118,6 @@ def entries_folder() -> Path:
     from ...device.user_cache import own_cache
 
     return own_cache() / "kernels"
-
-
-def listing_of(collection: Collection) -> KernelListing:
-    """What the loader said: the kernels of a whole collection."""
-    return KernelListing(kernels=[kernel.info for kernel in collection.kernels.values()])
-
-
-def parameters_key(params: Mapping[str, Any]) -> str:
-    """A case's parameters as one text, whatever their order."""
-    return msgspec.json.encode(dict(params), order="sorted").decode()
 
 
 def _contents(roots: Sequence[Path]) -> dict[Path, bytes] | None:
@@ -193,13 +186,12 @@ def _text_of(file: str) -> str:
         return ""
 
 
-def _outside(roots: Iterable[Path]) -> set[str]:
-    """Source files of modules that lie neither below `roots` nor among the installed packages: those that a person edits in place."""
+def _outside(roots: Iterable[Path], modules: Iterable[str]) -> set[str]:
+    """The source files `modules` that lie neither below `roots` nor among the installed packages: those that a person edits in place."""
     paths = sysconfig.get_paths()
     installed = tuple(f"{os.path.realpath(paths[name])}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     below = tuple(f"{root}{os.sep}" for root in roots)
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return {file for file in files if file and not os.path.realpath(file).startswith(installed) and not file.startswith(below)}
+    return {file for file in modules if not os.path.realpath(file).startswith(installed) and not file.startswith(below)}
 
 
 def _stamp(file: str) -> tuple[int, int] | None:

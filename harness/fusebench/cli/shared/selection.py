@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,8 @@ from .output import remark
 
 if TYPE_CHECKING:
     from ...config import Project
-    from ...registry import Collection
-    from ...registry.collection import Problem
+    from ...registry import Problem
+    from .kernel_listing import KeptDeclarations
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Selection:
     """Resolved SELECTION options."""
 
     project: Project
-    collection: Collection
+    collection: KeptDeclarations
     suites: tuple[Suite, ...]
     cases: tuple[Case, ...]
     kernel: str | None
@@ -41,18 +41,23 @@ class Selection:
         return _exact(self.kernel)
 
 
-def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -> tuple[Project, Collection]:
-    """The project around the current folder and its ops, with their kernels on demand (which imports torch).
+def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -> tuple[Project, KeptDeclarations]:
+    """The project around the current folder and its ops, with their kernels on demand.
 
-    Files that fail to load are named on stderr, one line each; the rest works.
+    A process of its own executes their files, unless its earlier answers are still valid. Files that fail to load are named on stderr,
+    one line each; the rest works.
     """
     from ...config import find_project, unused_kernels
-    from ...registry import load_collection
+    from ...registry.collection import all_roots
+    from .kernel_listing import KeptDeclarations
 
     project = find_project()
     if not kernels and (folder := unused_kernels(project)) is not None:
         remark("note", f"{folder} is not used: no pyproject.toml names it; add [tool.fusebench] to one, or pass --kernels {folder.name}")
-    collection = load_collection(project.kernels_with(kernels), kernels=load_kernels)
+    roots, problems = all_roots(project.kernels_with(kernels))
+    collection = KeptDeclarations(roots, problems)
+    if load_kernels:
+        collection.load_kernels()
     _warn_of(collection.problems, project)
     return project, collection
 
@@ -87,57 +92,56 @@ def resolve_selection(
 
     selection = Selection(project, ops, suites, tuple(select_cases(suites, op, case)), kernel, refused)
     if kernel is not None:
-        _require_listed(kernel, ops)
+        ops.require_known_match(kernel)
     return with_kernels(selection, narrow=narrow) if load_kernels else selection
 
 
-def with_kernels(selection: Selection, *, narrow: bool = False) -> Selection:
-    """`selection`, whose collection holds ops alone, with their kernels.
+def with_kernels(selection: Selection, *, narrow: bool = False, silence_s: float | None = None) -> Selection:
+    """`selection`, whose collection holds ops alone, with their kernels and with all that they say of the chosen cases.
 
     With `narrow` only the kernels of the chosen cases' ops are loaded, or the one that the selection names in full, for commands whose
     start is worth shortening.
 
+    Args:
+        silence_s: seconds after which the code of one kernel file counts as hung.
+
     Raises:
         UnknownNameError: no kernel matches the selection's.
     """
-    from ...registry import load_collection
-
-    project, ops, kernel = selection.project, selection.collection, selection.kernel
+    project, collection, kernel = selection.project, selection.collection, selection.kernel
+    collection.silence_s = silence_s
+    before = collection.problems
     if not narrow:
-        found = all_kernels(project, ops)
+        collection.load_kernels()
     else:
-        found = load_collection(ops.roots, entry_points=False, only=selection.ops, kernel=selection.exact_kernel, operators=False)
+        collection.load_kernels(only=selection.ops, kernel=selection.exact_kernel, operators=False)
         # If none matches, the kernels of all ops, so that the error can name the nearest.
-        if kernel is not None and not any(one.id.matches(kernel) for one in found.kernels.values()):
-            found = load_collection(ops.roots, entry_points=False, operators=False)
-        _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
+        if kernel is not None and not any(one.id.matches(kernel) for one in collection.kernels.values()):
+            collection.load_kernels(operators=False)
+    collection.learn(selection.cases)
+    _warn_of([problem for problem in collection.problems if problem not in before], project)
+    keep_listing(project, collection)
     if kernel is not None:
-        found.require_match(kernel)
-    return replace(selection, collection=found)
+        collection.require_match(kernel)
+    return selection
 
 
-def all_kernels(project: Project, ops: Collection) -> Collection:
-    """The collection `ops` with all kernels, whose listing is kept for commands that need no more (see `kernel_listing`)."""
-    from ...registry import load_collection
-    from .kernel_listing import listing_file, listing_of
-
-    file = listing_file(ops.roots)
-    found = load_collection(ops.roots, entry_points=False)
-    _warn_of([problem for problem in found.problems if problem not in ops.problems], project)
-    found.problems[:0] = [problem for problem in ops.problems if problem not in found.problems]
-    if not found.problems and file.read() is None:
-        file.keep(listing_of(found))
-    return found
+def load_all(project: Project, collection: KeptDeclarations) -> None:
+    """Have all kernels of `collection` loaded, which holds ops alone; files that fail to load are named on stderr."""
+    before = collection.problems
+    collection.load_kernels()
+    _warn_of([problem for problem in collection.problems if problem not in before], project)
 
 
-def _require_listed(kernel: str, ops: Collection) -> None:
-    """Raise UnknownNameError if no kernel matched when all were last loaded, and nothing has changed since."""
-    from ...registry.collection import require_match
-    from .kernel_listing import listing_file
+def keep_listing(project: Project, collection: KeptDeclarations) -> None:
+    """Keep new answers for later commands; after a load of all kernels those on the cases of every suite."""
 
-    listing = listing_file(ops.roots).read()
-    if listing is not None:
-        require_match(kernel, [KernelId.parse(one.id) for one in listing.kernels])
+    def all_cases() -> Sequence[Case]:
+        from ...suites import select_cases
+
+        return select_cases(_choose_suites(project, collection, None, None, all_suites=True)[0])
+
+    collection.keep(all_cases)
 
 
 def _exact(kernel: str | None) -> KernelId | None:
@@ -155,7 +159,7 @@ def _warn_of(problems: Iterable[Problem], project: Project) -> None:
 
 
 def _choose_suites(
-    project: Project, collection: Collection, names: Sequence[str] | None, op: str | None, all_suites: bool
+    project: Project, collection: KeptDeclarations, names: Sequence[str] | None, op: str | None, all_suites: bool
 ) -> tuple[tuple[Suite, ...], tuple[str, ...]]:
     from ...suites import list_suites, load_suite
 

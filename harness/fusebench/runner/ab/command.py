@@ -11,14 +11,15 @@ from pathlib import Path
 import msgspec
 
 from ...config import Project
-from ...registry import Collection, load_collection
+from ...registry import Declarations
 from ...registry.sources import root_differences
-from ...schema import Case, SamplingPlan
+from ...schema import Case, KernelId, SamplingPlan
 from ...store.calibration_note import load_note
 from ...store.comparison_folder import write_comparison
 from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
 from ...store.finding import runs_folder
+from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
@@ -35,7 +36,7 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
     """What to compare, and how."""
 
     project: Project
-    collection: Collection
+    collection: Kernels
     """Head's kernels."""
     cases: Sequence[Case]
     base: BaseChoice
@@ -83,9 +84,16 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         asked = time.monotonic()
         with hold(device, reporter, wait_s=request.wait_s) as warnings:
             waited_s = time.monotonic() - asked
-            revisions = Revisions(collection, load_collection(roots, entry_points=False))
+            base_kernels = declared_base(roots, request.cases)
+            revisions = Revisions(collection, base_kernels)
             with WorkerPool(
-                device, collection.roots, request.silence_s, base_roots=roots, ops=ops_of(request.cases), timer=request.timer
+                device,
+                collection.roots,
+                request.silence_s,
+                base_roots=roots,
+                ops=ops_of(request.cases),
+                timer=request.timer,
+                excluded={**collection.excluded, **base_kernels.excluded},
             ) as pool:
                 context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan)
                 strategy = ComparisonStrategy(context, revisions, base, request.options)
@@ -106,6 +114,24 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
     folder = write_comparison(parent, record, engine.samples) if engine.begun else None
     kept = f"what was compared is kept, {'without what was to follow' if record.complete else 'marked incomplete'}"
     return Outcome(record=record, folder=folder, interruption=interruption, kept=kept)
+
+
+def declared_base(roots: Sequence[Path], cases: Sequence[Case], kernel: KernelId | None = None) -> Declarations:
+    """The kernels of the base revision, with all that they say of the cases.
+
+    Args:
+        kernel: the one kernel to load; None for all.
+    """
+    declared = Declarations(roots)
+    try:
+        if kernel is None:
+            declared.load_kernels()
+        else:
+            declared.load_kernels(only=ops_of(cases), kernel=kernel, operators=False)
+        declared.learn(cases)
+    finally:
+        declared.close()
+    return declared
 
 
 def _recorded(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from ...registry import Collection, Kernel, Op
+from ...registry.declared import OpDeclaration
 from ...registry.kernel import reason_not_runnable
 from ...registry.sources import (
     RootDifferences,
@@ -23,7 +23,7 @@ from ...registry.sources import (
 from ...schema import FAILED_STATUSES, Case, Result, Status, Verdict, VerdictKind
 from ...store.comparison_record import ComparedKernel, RevisionPresence
 from ...verdict.revisions import PENDING
-from ..case_kernels import CaseKernels, case_kernels, timeable
+from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, timeable
 from ..workers.checking import check
 from ..workers.pool import WorkerPool
 from ..workers.protocol import BASE, Progress
@@ -33,8 +33,8 @@ class KernelPair(msgspec.Struct, frozen=True):
     """One kernel of one case, in either revision or both."""
 
     kernel: str
-    head: Kernel | None
-    base: Kernel | None
+    head: AnyKernel | None
+    base: AnyKernel | None
     presence: RevisionPresence
     changed: tuple[str, ...] = ()
     """Files that the kernel is made of or may read and that differ between the revisions."""
@@ -53,7 +53,7 @@ class KernelPair(msgspec.Struct, frozen=True):
         return self.presence is RevisionPresence.BOTH and not self.changed
 
     @property
-    def any_kernel(self) -> Kernel:
+    def any_kernel(self) -> AnyKernel:
         """Head's kernel, or base's where head has none."""
         kernel = self.head or self.base
         assert kernel is not None, "a pair has at least one kernel"
@@ -70,7 +70,7 @@ class _Changed(NamedTuple):
 class Revisions:
     """The kernels of this checkout (head) and of the revision it is compared with (base)."""
 
-    def __init__(self, head: Collection, base: Collection) -> None:
+    def __init__(self, head: Kernels, base: Kernels) -> None:
         self.head, self.base = head, base
         self._changed: dict[str, _Changed] = {}
 
@@ -86,7 +86,7 @@ class Revisions:
         head = {str(kernel.id): kernel for kernel in self.head.kernels_of(op.name, pattern)}
         base = {str(kernel.id): kernel for kernel in self.base.kernels_of(op.name, pattern)}
         base_op = self.base.ops.get(op.name)
-        difference = op_difference(op, base_op) if base_op is not None else ""
+        difference = op_difference(op.declaration, base_op.declaration) if base_op is not None else ""
         declined = {result.kernel: result.reason for result in unit.declined}
         found = []
         for name in [*head, *(name for name in base if name not in head)]:
@@ -114,12 +114,12 @@ class Revisions:
             )
         return unit, found
 
-    def _files(self, name: str, head: Kernel, base: Kernel) -> _Changed:
+    def _files(self, name: str, head: AnyKernel, base: AnyKernel) -> _Changed:
         if name not in self._changed:
             self._changed[name] = self._changed_files(head, base)
         return self._changed[name]
 
-    def _changed_files(self, head: Kernel, base: Kernel) -> _Changed:
+    def _changed_files(self, head: AnyKernel, base: AnyKernel) -> _Changed:
         roots = roots_from(head, self.head.roots), roots_from(base, self.base.roots)
         if not (roots[0] and roots[1]):
             return _Changed((head.file,))  # nothing tells its files, so it counts as changed
@@ -128,15 +128,15 @@ class Revisions:
             names.add(name_in_root(path, first=self.head.roots[place] == roots[0][0]))
         return _Changed(tuple(sorted(names)), tuple(sorted(filter(is_data, names))))
 
-    def _not_compared(self, unit: CaseKernels, head: Kernel, base: Kernel, declined: str, absent: str) -> str:
+    def _not_compared(self, unit: CaseKernels, head: AnyKernel, base: AnyKernel, declined: str, absent: str) -> str:
         """`declined` and `absent`: why head's kernel does not run, and why base's cannot."""
         if head.covers != base.covers:
             return f"covers {head.covers or 'all of the op'} here and {base.covers or 'all of the op'} in the base revision"
         try:
-            params = self.base.op(unit.op.name).parse_params(unit.case.params)
-        except (msgspec.ValidationError, ValueError) as error:
+            self.base.op(unit.op.name).facts(unit.case.params)
+        except ValueError as error:
             return f"the base revision refuses the case's parameters: {error}"
-        unsupported = absent or base.reason_unsupported(params) or ""
+        unsupported = absent or self.base.support(unit.case).declined.get(str(base.id), "")
         if declined and unsupported:
             return declined
         if declined:
@@ -204,34 +204,18 @@ def with_checks(one: ComparedKernel, head: Result, base: Result | None) -> Compa
     return one if base is None else msgspec.structs.replace(one, old_status=base.status, old_accuracy=base.accuracy)
 
 
-def op_difference(head: Op, base: Op) -> str:
+def op_difference(head: OpDeclaration, base: OpDeclaration) -> str:
     """Why kernels of these two definitions of an op cannot take the same arguments; empty if they can."""
     for what in ("schema", "outputs", "in_place"):
         one, other = getattr(head, what), getattr(base, what)
         if one != other:
             return f"the op's {what} differs: {other!r} in the base revision, {one!r} here"
-    one, other = _fields(head.Params), _fields(base.Params)
+    one, other = head.types, base.types
     changed = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     return f"the op's Params differ in {', '.join(changed)}" if changed else ""
 
 
-def _fields(params: type[msgspec.Struct]) -> dict[str, Any]:
-    """Names of the fields with their types and defaults.
-
-    Types are compared as they are written, since two loads of one class are never the same.
-    """
-    written = {name: kind for base in reversed(params.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()}
-    return {
-        field.name: (kind if isinstance(kind := written.get(field.name), str) else _type_name(kind), repr(field.default))
-        for field in msgspec.structs.fields(params)
-    }
-
-
-def _type_name(kind: Any) -> str:
-    return kind.__qualname__ if isinstance(kind, type) else str(kind)
-
-
-def _in_one_revision(head: Kernel | None) -> tuple[RevisionPresence, str]:
+def _in_one_revision(head: AnyKernel | None) -> tuple[RevisionPresence, str]:
     if head is not None:
         return RevisionPresence.NEW, "new: the base revision has no such kernel"
     return RevisionPresence.REMOVED, "removed: only the base revision has it"

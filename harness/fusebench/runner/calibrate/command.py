@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...config import Project, find_project
@@ -29,6 +29,8 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     project: Project
     roots: tuple[Path, ...]
     """Kernels folders of the targets, beside fusebench's own."""
+    excluded: Mapping[str, str] = {}
+    """Files that no worker may import, each with the reason."""
     targets: Sequence[CalibrationTarget]
     options: CalibrationOptions
     add: bool = False
@@ -63,7 +65,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     ops = ops_of([target.case for target in request.targets])
     with (
         hold(device, reporter, wait_s=request.wait_s) as warnings,
-        WorkerPool(device, roots, request.silence_s, ops=ops, timer=request.timer) as pool,
+        WorkerPool(device, roots, request.silence_s, ops=ops, timer=request.timer, excluded=request.excluded) as pool,
     ):
         for warning in warnings:
             reporter.note(warning)

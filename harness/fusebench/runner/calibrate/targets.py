@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...registry import Collection
 from ...schema import Case, Injection, Role
 from ...stats.sequential import Plan
 from ...timing.coldness import require_emptied
 from ...timing.pairs import Pair
-from ..case_kernels import case_kernels, timeable
+from ..case_kernels import Kernels, case_kernels, timeable
 from ..context import MeasuringContext
 from ..workers.interference import Worker
 from ..workers.protocol import CalibrationTask, ExtraArm, Failure, Measured
@@ -123,7 +122,7 @@ def _built_in(way: Way, kernel: str, elements: int) -> CalibrationTarget:
     return CalibrationTarget(case=case, kernel=kernel, injection=injection, key=key, bytes=8 * elements)
 
 
-def targets_of(collection: Collection, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[CalibrationTarget]:
+def targets_of(collection: Kernels, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[CalibrationTarget]:
     """For every case the newest fused kernel that matches `pattern` and can be timed, else the first such kernel of any role."""
     found = []
     for case in cases:
@@ -132,7 +131,7 @@ def targets_of(collection: Collection, cases: Iterable[Case], device_kind: str, 
         if ready:
             chosen = max(ready, key=lambda kernel: (kernel.role is Role.FUSED, kernel.id.version))
             key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
-            size = unit.op.minimum_bytes(unit.params)
+            size = int(unit.facts.known("minimum_bytes"))
             found.append(CalibrationTarget(case=case, kernel=str(chosen.id), injection=Injection.ROWS, key=key, bytes=size))
     return found
 

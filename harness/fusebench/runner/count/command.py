@@ -14,14 +14,15 @@ from ...counters.capturing import listed_metrics, settings_for
 from ...counters.metric_sets import require_known
 from ...counters.records import CounterRun
 from ...faults import what_ended
-from ...registry import Collection, load_collection
 from ...schema import CacheState, Case, ExitCode, KernelId
 from ...store.counter_folder import write_counters
 from ...store.finding import runs_folder
+from ..ab.command import declared_base
+from ..case_kernels import Kernels
 from ..context import Context, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
-from ..session import Outcome, attempt, ops_of
+from ..session import Outcome, attempt
 from .device import FitDevice, hold_for_counters
 from .stored import beside
 from .strategy import CountingOptions, CountingStrategy
@@ -31,7 +32,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The selection and the settings of a capture."""
 
     project: Project
-    collection: Collection
+    collection: Kernels
     cases: Sequence[Case]
     fit: FitDevice
     kernel: str | None = None
@@ -96,12 +97,11 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
     )
 
 
-def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Collection | None, str]:
+def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Kernels | None, str]:
     """The base's kernels and its description; None without a base."""
     if request.base is None:
         return None, ""
     base, roots = request.base.resolve(request.project, request.collection.roots, scratch)
     for note in base.notes:
         reporter.note(note)
-    loaded = load_collection(roots, entry_points=False, only=ops_of(request.cases), kernel=request.exact_kernel, operators=False)
-    return loaded, name_of(base, "folder ")
+    return declared_base(roots, request.cases, request.exact_kernel), name_of(base, "folder ")

@@ -12,11 +12,10 @@ import msgspec
 
 from ...counters.capturing import CaptureOutcome, Settings, capture
 from ...counters.records import Capture, CaptureStatus, CounterRun
-from ...registry import Collection, Kernel
 from ...schema import Case, ExitCode, Language, Role, Status
 from ...store.comparison_record import RevisionPresence
 from ..ab.revisions import Revisions
-from ..case_kernels import CaseKernels, case_kernels
+from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels
 from ..context import Context
 from ..engine import Strategy
 from .stored import BASE
@@ -42,11 +41,11 @@ class Job(msgspec.Struct, frozen=True):
     """One capture that is to be made."""
 
     unit: CaseKernels
-    kernel: Kernel
+    kernel: AnyKernel
     revision: str = ""
 
 
-def captured_by_default(kernel: Kernel) -> bool:
+def captured_by_default(kernel: AnyKernel) -> bool:
     """Whether a kernel is captured without being named: the project's own device code, fused or as a chain of launches.
 
     torch's own operators, kernels made by torch.compile, and other libraries' kernels are captured on request: a user cannot change them.
@@ -76,11 +75,11 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
     def __init__(
         self,
         context: Context,
-        collection: Collection,
+        collection: Kernels,
         options: CountingOptions,
         *,
         reports: Path,
-        base: Collection | None = None,
+        base: Kernels | None = None,
     ) -> None:
         """`reports`: folder for the `.ncu-rep` files; `base`: the kernels of the base revision."""
         self.context, self.options = context, options
@@ -102,7 +101,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         return ExitCode.KERNEL_FAILED if failed or self._not_loaded else ExitCode.PASS
 
     def prepare(self, items: Sequence[Case]) -> int:
-        self._not_loaded = self.context.note_unloaded(self._collection, {case.op for case in items})
+        self._not_loaded = self.context.note_unloaded(self._collection.problems, {case.op for case in items})
         return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
@@ -165,7 +164,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             if pair.presence is RevisionPresence.REMOVED and self._chosen(pair.any_kernel):
                 self.context.warn(f"{pair.kernel} is only in the base revision, and is not captured")
 
-    def _chosen(self, kernel: Kernel) -> bool:
+    def _chosen(self, kernel: AnyKernel) -> bool:
         return self.options.kernel is not None or captured_by_default(kernel)
 
     def capture(self, job: Job) -> None:
@@ -192,7 +191,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         self.context.reporter.line(describe_capture(one), failed=one.status in FAILURES)
 
 
-def report_name(number: int, case: Case, kernel: Kernel, revision: str) -> str:
+def report_name(number: int, case: Case, kernel: AnyKernel, revision: str) -> str:
     """`03_flux_1024_fused_triton_v2.ncu-rep`: sorts in the order of the captures."""
     name = f"{number:02d}_{case.name}_{kernel.id.name}_v{kernel.id.version}{f'_{revision}' if revision else ''}"
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.ncu-rep"
@@ -225,7 +224,7 @@ def _captured(job: Job, outcome: CaptureOutcome, *, report: Path | None = None, 
         revision=job.revision,
         status=outcome.status,
         reason=outcome.reason,
-        minimum_bytes=unit.op.minimum_bytes(unit.params),
+        minimum_bytes=unit.facts.known("minimum_bytes"),
         launches=outcome.launches,
         report=report.name if report is not None and report.is_file() else "",
         seconds=round(seconds, 1),

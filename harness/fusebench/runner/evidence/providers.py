@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +19,9 @@ from ...evidence.evidence_cache import EvidenceCache, cache_folder
 from ...evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource, StaticEvidence, compiled_source
 from ...evidence.static_process import Progress
 from ...evidence.targets import target_of
-from ...registry import Collection, Op
 from ...schema import CacheState, Run
+from ...suites import Ops
+from ..case_kernels import Kernels
 from .recorded_sources import Compile, baseline_kernels, baseline_source, run_source
 
 
@@ -38,7 +39,7 @@ class EvidenceTools(NamedTuple):
 class MeasuredKernels(NamedTuple):
     """The kernels that were measured here, where and how."""
 
-    collection: Collection
+    collection: Kernels
     device: Device
     cache: CacheState
     kernel_timeout: float
@@ -70,7 +71,7 @@ def providers_of_run(project: Project, measured: MeasuredKernels, baseline: Run,
     return [static, *_counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)]
 
 
-def providers_of_gate(project: Project, ops: Mapping[str, Op], run: Run, baseline: Run, tools: EvidenceTools) -> list[Provider]:
+def providers_of_gate(project: Project, ops: Ops, run: Run, baseline: Run, tools: EvidenceTools) -> list[Provider]:
     """For a stored run judged against `baseline`, perhaps on a machine without its device: only evidence that needs no device."""
     compile_in = _compiler(ops, tools)
     return [
@@ -106,7 +107,7 @@ def _counters(measured: MeasuredKernels, base: Callable[[], AbstractContextManag
     ]
 
 
-def _compiler(ops: Mapping[str, Op], tools: EvidenceTools) -> Compile:
+def _compiler(ops: Ops, tools: EvidenceTools) -> Compile:
     def compile_in(roots: Sequence[Path], name: str) -> EvidenceSource:
         def tell(wanted: EvidenceRequest) -> EvidenceReply:
             unknown = sorted({case.op for case in wanted.cases} - ops.keys())

@@ -11,7 +11,6 @@ import msgspec
 from ...config import Project
 from ...errors import RecordNotWrittenError, RunRecordError
 from ...naming import device_slug
-from ...registry import Collection
 from ...schema import Case, Run, SamplingPlan
 from ...store.baselines import baseline_folder
 from ...store.calibration_note import load_note
@@ -22,6 +21,7 @@ from ...store.run_folder import read_run, sample_values, seal_of
 from ...verdict.compare_to_baseline import with_verdicts
 from ...verdict.margin_rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline
+from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_of_run
@@ -36,7 +36,7 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     """The selection and the settings of a run."""
 
     project: Project
-    collection: Collection
+    collection: Kernels
     cases: Sequence[Case]
     options: RunOptions
     plan: SamplingPlan
@@ -78,7 +78,14 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     try:
         with (
             hold(device, reporter, wait_s=request.wait_s) as warnings,
-            WorkerPool(device, request.collection.roots, request.silence_s, ops=ops_of(request.cases), timer=request.timer) as pool,
+            WorkerPool(
+                device,
+                request.collection.roots,
+                request.silence_s,
+                ops=ops_of(request.cases),
+                timer=request.timer,
+                excluded=request.collection.excluded,
+            ) as pool,
         ):
             spent = options.resumed.run.spending if options.resumed is not None else None
             context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)

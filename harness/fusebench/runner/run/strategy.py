@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from ...registry import Collection, Kernel
 from ...schema import (
     SCHEMA_VERSION,
     CacheState,
@@ -27,7 +26,7 @@ from ...store.journal import Journal
 from ...store.run_folder import WARM_UP
 from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
-from ..case_kernels import CaseKernels, case_kernels, result_for, split_reference, work_of
+from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, result_for, split_reference, work_of
 from ..context import COMPILE, MeasuringContext
 from ..engine import Budget, Strategy
 from ..workers.compiling import compile_ahead
@@ -76,7 +75,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
     def __init__(
         self,
         context: MeasuringContext,
-        collection: Collection,
+        collection: Kernels,
         options: RunOptions,
         *,
         rule: MarginRule,
@@ -118,7 +117,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         Raises:
             UsageError: the run to resume was made on another machine, of other sources, or with other settings.
         """
-        if self.context.note_unloaded(self.collection, {case.op for case in items}):
+        if self.context.note_unloaded(self.collection.problems, {case.op for case in items}):
             self._exit_code = ExitCode.KERNEL_FAILED
         if self.options.resumed is not None:
             self.options.resumed.require_same(self.context.environment_at_start, self.context.plan, self.context.timer)
@@ -275,7 +274,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             exit_code=self._exit_code,
         )
 
-    def _info(self, kernel: Kernel) -> KernelInfo:
+    def _info(self, kernel: AnyKernel) -> KernelInfo:
         """The kernel's declaration, its file named from the project's root: a record is read on other machines."""
         file, root = Path(kernel.file), self.context.project_root
         shown = file.relative_to(root) if file.is_relative_to(root) else file

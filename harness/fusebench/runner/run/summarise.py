@@ -37,12 +37,12 @@ class CaseFigures:
         for sample in (sample for one in measured for sample in one.samples):
             self._by_arm[sample.arm].append(sample)
         self._spans = spans_by_replicate(sample for one in measured for sample in one.samples)
-        self.minimum_bytes = unit.op.minimum_bytes(unit.params)
+        self.minimum_bytes = int(unit.facts.known("minimum_bytes"))
         self._stream_us = self._time_us(STREAM)
         self._floor = _middle(one.floor for one in measured)
         self._limit_us = self._stream_us.value if self._floor is None else self._floor.limit_us(self._stream_us.value)
         self._suspicious = said_by_arm([one.suspicious for one in measured])
-        self._parts = {str(kernel.id): kernel.part for kernel in unit.runnable if kernel.part is not None}
+        self._parts = unit.part_bytes
 
     def summary(self) -> CaseSummary:
         """The case with its yardsticks and its control."""
@@ -85,7 +85,7 @@ class CaseFigures:
         time_us = self._time_us(kernel)
         believed = not self.suspicious(kernel) and not (baseline and self.suspicious(baseline))
         samples = self._by_arm[kernel]
-        gb_per_s = (self.minimum_bytes if part is None else part.minimum_bytes(self._unit.params)) / time_us.value / 1e3
+        gb_per_s = (self.minimum_bytes if part is None else part) / time_us.value / 1e3
         host_us = [one.host_us[kernel] for one in self._measured if kernel in one.host_us]
         extra_memory = [one.extra_memory_bytes[kernel] for one in self._measured if kernel in one.extra_memory_bytes]
         return Measurement(
@@ -129,8 +129,8 @@ def untimed_summary(unit: CaseKernels) -> CaseSummary:
     return CaseSummary(
         case=unit.case,
         shape=unit.shape,
-        minimum_bytes=unit.op.minimum_bytes(unit.params),
-        bytes_written=unit.op.bytes_written(unit.params),
-        flops=unit.op.flops(unit.params),
+        minimum_bytes=unit.facts.known("minimum_bytes"),
+        bytes_written=unit.facts.known("bytes_written"),
+        flops=unit.facts.known("flops"),
         baseline=unit.baseline_id or None,
     )

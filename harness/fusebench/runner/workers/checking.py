@@ -10,16 +10,15 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ...device import Device
 from ...errors import DeviceUnfitError
-from ...registry import Kernel
 from ...schema import Accuracy, Result, Status
-from ..case_kernels import CaseKernels, interpreted, result_for, timeable
+from ..case_kernels import AnyKernel, CaseKernels, interpreted, result_for, timeable
 from .pool import DEFAULT_SILENCE_S, WorkerPool
 from .protocol import Checked, CheckTask, Failure, Progress
 
@@ -31,7 +30,7 @@ stride or position to show, and for the check of one program per head to take se
 def check(
     workers: WorkerPool,
     case_kernels: CaseKernels,
-    kernel: Kernel,
+    kernel: AnyKernel,
     *,
     seed: int | None = None,
     prefix: str = "",
@@ -91,13 +90,13 @@ def check_all(
 
     seed = _drawn(seed)
 
-    def timed(kernel: Kernel) -> Result:
+    def timed(kernel: AnyKernel) -> Result:
         began = time.monotonic()
         result = check(workers, case_kernels, kernel, seed=seed, on_progress=on_progress)
         on_checked(str(kernel.id), time.monotonic() - began)
         return result
 
-    def in_turn(kernels: Sequence[Kernel]) -> list[Result]:
+    def in_turn(kernels: Sequence[AnyKernel]) -> list[Result]:
         return [timed(kernel) for kernel in kernels]
 
     shares = _shares(case_kernels, workers.device.kind)
@@ -132,6 +131,7 @@ def check_cases(
     *,
     jobs: int,
     silence_s: float = DEFAULT_SILENCE_S,
+    excluded: Mapping[str, str] | None = None,
     seed: int | None = None,
     on_progress: Callable[[CaseKernels, Progress], None] = lambda case, progress: None,
     on_case: OnCase = lambda place, results: None,
@@ -168,7 +168,7 @@ def check_cases(
 
     seeds = [_drawn(seed) for _ in cases]
 
-    def work(place: int, share: Sequence[Kernel]) -> None:
+    def work(place: int, share: Sequence[AnyKernel]) -> None:
         case = cases[place]
         with _borrowed(pool) as workers:
             results = [
@@ -181,7 +181,9 @@ def check_cases(
         # One thread each: the processes would contend for the cores that the others' pools of threads hold.
         threads = 1 if jobs > 1 else None
         ops = {case.op.name for case in cases}
-        everyone = [stack.enter_context(WorkerPool(device, roots, silence_s, threads=threads, ops=ops)) for _ in range(jobs)]
+        everyone = [
+            stack.enter_context(WorkerPool(device, roots, silence_s, threads=threads, ops=ops, excluded=excluded)) for _ in range(jobs)
+        ]
         pool: queue.SimpleQueue[WorkerPool] = queue.SimpleQueue()
         for workers in everyone:
             pool.put(workers)
@@ -212,9 +214,9 @@ def _borrowed(pool: queue.SimpleQueue[WorkerPool]) -> Iterator[WorkerPool]:
         pool.put(workers)
 
 
-def _shares(case_kernels: CaseKernels, device: str) -> tuple[list[Kernel], list[Kernel]]:
+def _shares(case_kernels: CaseKernels, device: str) -> tuple[list[AnyKernel], list[AnyKernel]]:
     """The runnable kernels to check on the device, and the ones to check in the interpreter."""
-    shares: tuple[list[Kernel], list[Kernel]] = ([], [])
+    shares: tuple[list[AnyKernel], list[AnyKernel]] = ([], [])
     for kernel in case_kernels.runnable:
         shares[interpreted(kernel, device)].append(kernel)
     return shares

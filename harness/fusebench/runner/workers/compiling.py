@@ -19,9 +19,8 @@ from importlib import metadata
 from pathlib import Path
 
 from ...device import Device
-from ...registry import Kernel
 from ...schema import Role
-from ..case_kernels import CaseKernels, work_of
+from ..case_kernels import AnyKernel, CaseKernels, work_of
 from .checking import usable_cores
 from .pool import WorkerPool
 from .process import WorkerProcess
@@ -88,7 +87,7 @@ def compile_ahead(
     return len(waiting)
 
 
-def _own(unit: CaseKernels) -> list[Kernel]:
+def _own(unit: CaseKernels) -> list[AnyKernel]:
     return [kernel for kernel in unit.runnable if kernel.role is not Role.PEER]
 
 

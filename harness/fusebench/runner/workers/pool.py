@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,7 @@ class WorkerPool:
         base_roots: Sequence[Path] = (),
         ops: Collection[str] | None = None,
         timer: str = "",
+        excluded: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
@@ -39,6 +40,7 @@ class WorkerPool:
             base_roots: kernels folders of the base revision.
             ops: ops whose kernels are loaded; None for all.
             timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty if nothing is timed.
+            excluded: files that no worker may import, each with the reason.
         """
         self.device = device
         self.roots = tuple(roots)
@@ -54,6 +56,7 @@ class WorkerPool:
                 interpret=interpret,
                 threads=threads,
                 timer=timer,
+                excluded=dict(excluded or {}),
             )
             return WorkerProcess(setup, silence_s=silence_s)
 

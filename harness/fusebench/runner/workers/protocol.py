@@ -25,6 +25,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels folders of the base revision, loaded beside the first under names of their own."""
     ops: frozenset[str] | None = None
     """Ops whose kernels are loaded; None for all.  A worker need not import the kernels it never calls, nor torch.compile for them."""
+    excluded: dict[str, str] = {}
+    """Files that are not imported, each with the reason: they ended the process that loaded them first."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
     gpu_uuid: str = ""

@@ -19,6 +19,7 @@ import msgspec
 
 from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
+from ...registry.loading.watching import Watch
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
 from .cause import status_of
@@ -99,8 +100,10 @@ class _Worker:
             torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+        self.started = False
         self.collection = self._load(setup.roots)
         self.base = self._load(setup.base_roots) if setup.base_roots else None
+        self.started = True
         self.case_key = ""
         self.draws: DrawStore | None = None
         """Draws that the checks of a case's kernels share; None where there are none."""
@@ -118,7 +121,14 @@ class _Worker:
 
     def _load(self, roots: Sequence[Path]) -> Collection:
         # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
-        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False)
+        watch = Watch(self.setup.excluded, self._import)
+        return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False, watch=watch)
+
+    def _import(self, text: str) -> None:
+        """Note which file is about to be imported while the worker starts."""
+        if not self.started:
+            what, _, file = text.partition(" ")
+            self._call(f"{what} {'/'.join(Path(file).parts[-2:])}" if file else "")
 
     def serve(self) -> None:
         while (task := self.connection.recv()) is not None:

@@ -1,0 +1,154 @@
+"""Declarations as plain data: everything that a command needs to know of ops, kernels and cases without executing their files.
+
+A process that loads the files makes these values (`Op.declaration`, `Op.facts`, `Kernel.declared`, `Collection.support`). A process that
+does not load them reads the same attributes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..schema import KernelId, KernelInfo, Language, Role
+from ..toml_errors import Refusal
+
+
+class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
+    """An op as its op.py declares it."""
+
+    name: str
+    file: str
+    """Its op.py."""
+    description: str
+    """First line of the module's docstring."""
+    schema: str
+    outputs: tuple[str, ...]
+    in_place: bool
+    split_reference: str
+    baselines: tuple[str, ...]
+    params: dict[str, Any]
+    """Keys of a case with their defaults; `required` for none."""
+    types: dict[str, tuple[str, str]]
+    """Type and default of each field of Params, as they are written."""
+    lists: tuple[str, ...]
+    """Keys that take a sequence of values."""
+
+
+class DeclaredKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel as its file declares it. Attributes of a `Kernel` have the same names here."""
+
+    id: KernelId
+    role: Role
+    language: Language
+    contract: str
+    note: str
+    file: str
+    covers: str
+    requires: tuple[str, ...]
+    install: str
+    absent: tuple[str, ...]
+    """The modules of `requires` that are not installed."""
+
+    @property
+    def info(self) -> KernelInfo:
+        """The kernel as records keep it."""
+        return KernelInfo(
+            id=str(self.id),
+            op=self.id.op,
+            name=self.id.name,
+            version=self.id.version,
+            role=self.role,
+            language=self.language,
+            contract=self.contract,
+            note=self.note,
+            file=self.file,
+            covers=self.covers,
+            requires=self.requires,
+            install=self.install,
+        )
+
+
+class CaseFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an op says of one case."""
+
+    params: bytes
+    """The parsed parameters as JSON, defaults included: equal for cases that are the same work."""
+    shape: str = ""
+    """Label for readers."""
+    minimum_bytes: int = 0
+    bytes_written: int = 0
+    flops: int = 0
+    broken: dict[str, str] = {}
+    """By name, why a method of the op gave no value above."""
+
+    def known(self, name: str) -> Any:
+        """The value called `name`.
+
+        Raises:
+            UsageError: the op's method raised; the message says what.
+        """
+        if name in self.broken:
+            raise UsageError(self.broken[name])
+        return getattr(self, name)
+
+
+class CaseSupport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the kernels of an op say of one case."""
+
+    declined: dict[str, str] = {}
+    """By id, why a kernel declines the case; one without an entry takes it."""
+    part_bytes: dict[str, int] = {}
+    """By id, the bytes that any implementation must move of the part that a kernel covers; kernels of the whole op have no entry."""
+
+
+class ParamsRefusedError(ValueError):
+    """Parameters that an op refuses."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in refusal.steps)
+        super().__init__(f"{refusal.message} - at `${path}`" if path else refusal.message)
+        self.refusal = refusal
+
+
+class DeclaredOp:
+    """An op whose file this process does not execute: its declaration, and answers on cases from the process that does."""
+
+    def __init__(self, declaration: OpDeclaration, ask: Callable[[str, Mapping[str, Any]], CaseFacts | Refusal]) -> None:
+        """`ask(op, params)`: what the op says of a case."""
+        self.declaration = declaration
+        self._ask = ask
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        return self.declaration.baselines
+
+    @property
+    def split_reference(self) -> str:
+        return self.declaration.split_reference
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        return self.declaration.lists
+
+    def facts(self, raw: Mapping[str, Any]) -> CaseFacts:
+        """What the op says of the case with the parameters `raw`.
+
+        Raises:
+            ParamsRefusedError: the op refuses the parameters.
+        """
+        answer = self._ask(self.name, raw)
+        if isinstance(answer, Refusal):
+            raise ParamsRefusedError(answer)
+        return answer
+
+    def refusal(self, raw: Mapping[str, Any]) -> Refusal | None:
+        """Why the op refuses the parameters `raw`; None if it takes them."""
+        answer = self._ask(self.name, raw)
+        return answer if isinstance(answer, Refusal) else None
