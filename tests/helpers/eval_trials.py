@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stage: str = "quick"
     suite: str = str(CASES)
     """Empty for the op's own."""
-    budget: float = 20.0
+    budget: float = 60.0
 
 
 class Judged:
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time; 1 on a GPU")
     parser.add_argument("--only", action="append", metavar="GLOB", help="trials by name, cause or cause/name; repeatable")
     parser.add_argument("--warm", action="store_true", help="keep the judge's processes between trials, as the server does")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of one evaluation")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of one evaluation")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no further trial starts")
     parser.add_argument(
         "--json", type=Path, metavar="OUT", help="file that holds one line of JSON per finished trial; those in it are not repeated"
