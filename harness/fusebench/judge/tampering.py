@@ -18,7 +18,7 @@ from torch import _C
 _WATCHED = (
     ("time", time, "perf_counter perf_counter_ns monotonic process_time_ns thread_time_ns sleep"),
     ("gc", gc, "collect disable enable"),
-    ("torch", torch, "empty empty_like frombuffer sum equal is_tensor"),
+    ("torch", torch, "empty empty_like zeros frombuffer sum equal allclose isclose is_tensor"),
     ("torch.Tensor", torch.Tensor, "copy_ clone data_ptr untyped_storage numel stride fill_"),
     ("torch.cuda", torch.cuda, "synchronize Event current_stream Stream"),
     ("torch.profiler", torch.profiler, "profile"),
@@ -44,7 +44,7 @@ class Tampering:
             if callable(member)
         ]
         self._modes = _modes()
-        self._functions = [(owner, dict(vars(owner))) for owner in (torch, torch.Tensor)]
+        self._methods = dict(vars(torch.Tensor))
         self._collections = list(gc.callbacks)
         self._hooks: list[str] = []
         sys.addaudithook(self._audit)
@@ -68,20 +68,11 @@ class Tampering:
             return f"{self._hooks[0]} was called, whose hook runs between the harness's own lines"
         if gc.callbacks != self._collections:
             return "a function was put into gc.callbacks, which runs between the calls"
-        return self._replaced()
-
-    def _replaced(self) -> str:
-        """The first function of torch or method of its tensors that was replaced or is shadowed; empty if there is none."""
-        for owner, before in self._functions:
-            now = vars(owner)
-            for name, value in before.items():
-                if callable(value) and now.get(name) is not value:
-                    return f"{owner.__name__}.{name} was replaced"
-            if owner is torch.Tensor:
-                shadowed = next((name for name in now if name not in before and hasattr(_C.TensorBase, name)), None)
-                if shadowed is not None:
-                    return f"torch.Tensor.{shadowed} was replaced"
-        return ""
+        now = vars(torch.Tensor)
+        # A name that is new hides a method of the class beneath, which is written in C and cannot be replaced itself.
+        names = {name for name, value in self._methods.items() if callable(value) and now.get(name) is not value}
+        names |= {name for name in now.keys() - self._methods.keys() if hasattr(_C.TensorBase, name)}
+        return f"torch.Tensor.{min(names)} was replaced" if names else ""
 
 
 def _ours(value: Any) -> bool:
