@@ -60,6 +60,7 @@ class Caller:
         self._kernel, self._op, self._device, self._tampering = kernel, op, device, tampering
         self._positional = positional_names(op.schema)
         self._cuda, self._mark = cuda, mark
+        self._calls_cpu_ns = 0
 
     def run(self, batch: Batch, region: Region) -> BatchDone:
         """Make every call of `batch`; errors of the kernel are raised as they are."""
@@ -68,6 +69,7 @@ class Caller:
         like = [torch.empty_like(one, device=self._device) for one in like] if self._device.type == "cuda" else like
         placed = [_Placed(one, region, self._device, self._positional) for one in batch.calls]
         done: list[CallDone] = []
+        self._calls_cpu_ns = 0
         gc.collect(0)
         gc.disable()
         try:
@@ -84,7 +86,14 @@ class Caller:
             gc.enable()
         untimed = self._cuda.problem if self._cuda is not None else ""
         tampering = self._tampering.found()
-        return BatchDone(token=batch.token, calls=tuple(done), late_share=late_share, untimed=untimed, tampering=tampering)
+        return BatchDone(
+            token=batch.token,
+            calls=tuple(done),
+            late_share=late_share,
+            calls_cpu_ns=self._calls_cpu_ns,
+            untimed=untimed,
+            tampering=tampering,
+        )
 
     def _call(self, one: _Placed) -> Callable[[], None]:
         kernel, args, kwargs = self._kernel, one.args, one.kwargs
@@ -100,9 +109,11 @@ class Caller:
         for one in placed:
             args, kwargs = one.args, one.kwargs
             with poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False):
+                used = _own_cpu()
                 before = clock()
                 returned = kernel(*args, **kwargs)
                 span = clock() - before
+                self._calls_cpu_ns += _own_cpu() - used
             others = _all_cpu() - _own_cpu()
             one.returned = returned
             self._hand_back(one)

@@ -16,6 +16,8 @@ work claims no time and misses the whole call."""
 HIDDEN_LEAST_US = {"cpu": 150.0, "cuda": 30.0}
 """Smallest such time that is ever held against it.  On a CPU outputs are copied between the calls, and waking a process takes tens of
 microseconds; on a GPU the judge is told when the calls begin and end."""
+HIDDEN_CPU_US = 40.0
+"""Smallest CPU time per call, beyond the claimed and beyond the twin's, that is ever held against a candidate."""
 COPY_BYTES_PER_US = 1000.0
 """Slowest copy that is granted to a candidate that returns more new memory than the twin (1 GB/s)."""
 LATE_SHARE = 0.05
@@ -53,6 +55,28 @@ def hidden_time(pairs: Sequence[BatchPair], device: str) -> str:
     return (
         f"its clock says {claimed:.1f} us a call, but the judge's clock saw {usual:.0f} us more than that beyond the harness's own work "
         f"(the split chain takes {twin:.1f} us)"
+    )
+
+
+def hidden_cpu(hidden_us: Sequence[float], pairs: Sequence[BatchPair]) -> str:
+    """Why more CPU time than the claimed one is assumed; empty if there is none.
+
+    Args:
+        hidden_us: per call, CPU time beyond the claimed time and beyond the twin's same figure, by batch.  The kernel counts it, so that a
+            busy machine adds little to it.
+    """
+    if len(hidden_us) < 3:
+        return ""
+    twin = statistics.median(pair.twin_us for pair in pairs)
+    allowed = max(HIDDEN_CPU_US, HIDDEN_SHARE * twin)
+    # A candidate that waited for the processor in a call claims more than it used, so that some of its batches hide nothing.
+    usual, low = statistics.median(hidden_us), statistics.quantiles(hidden_us, n=5)[1]
+    if usual <= allowed or low <= allowed / 2:
+        return ""
+    claimed = statistics.median(pair.candidate_us for pair in pairs)
+    return (
+        f"its clock says {claimed:.1f} us a call, but its process used {usual:.0f} us of CPU time more than that beyond the harness's own "
+        f"work (the split chain takes {twin:.1f} us)"
     )
 
 

@@ -32,6 +32,10 @@ class BatchTimes(NamedTuple):
     """From the request to its answer, by the judge's clock."""
     inner_s: float | None
     """From the first call's preparation to the last one's end, by the judge's clock; None on a CPU."""
+    cpu_s: float
+    """CPU time that the process used between request and answer, by the kernel's account."""
+    calls_cpu_s: float
+    """The part of it in the calls, by the process's own account."""
     new_bytes: int
     """Bytes of new outputs that were copied within `wall_s`."""
     late_share: float
@@ -98,7 +102,9 @@ class Exchange:
         """
         specs, nbytes = self._pack(sets)
         batch = Batch(token="", region_bytes=nbytes, calls=tuple(specs), expected=self._expected)
+        used = self._process.cpu_ns()
         answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
+        cpu_s = (self._process.cpu_ns() - used) / 1e9
         self.calls += len(sets)
         device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
         try:
@@ -115,7 +121,8 @@ class Exchange:
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
         new_bytes = sum(output.numel() * output.element_size() for one in returned for output in one.outputs)
         spans = tuple(done.span_ns for done in answer.calls)
-        times = BatchTimes(spans, wall_s, inner_s, new_bytes, answer.late_share, answer.untimed)
+        calls_cpu_s = answer.calls_cpu_ns / 1e9
+        times = BatchTimes(spans, wall_s, inner_s, cpu_s, calls_cpu_s, new_bytes, answer.late_share, answer.untimed)
         return returned, times
 
     def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:

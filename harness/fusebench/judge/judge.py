@@ -22,7 +22,7 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .crosscheck import below_limit, hidden_time, late_work
+from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
@@ -336,9 +336,8 @@ class _Evaluating:
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
-        if reason := hidden_time(found.pairs, kind) or below_limit(
-            statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind
-        ):
+        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.hidden_cpu_us, found.pairs)
+        if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
         return known | {

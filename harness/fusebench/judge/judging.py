@@ -66,6 +66,8 @@ class CaseJudgement:
 
     accuracy: Accuracy | None = None
     pairs: list[BatchPair] = field(default_factory=list)
+    hidden_cpu_us: list[float] = field(default_factory=list)
+    """CPU time per call that the candidate's clock does not account for, beyond the twin's, by batch; empty on a GPU."""
     late_shares: list[float] = field(default_factory=list)
     untimed: list[str] = field(default_factory=list)
     calls: int = 0
@@ -167,6 +169,7 @@ class CaseJudge:
         self._pair(twin, candidate_first=True)
         self.found.pairs.clear()  # both had their first timed batch
         self.found.untimed.clear()
+        self.found.hidden_cpu_us.clear()
         for number in range(pairs):
             if number >= 3 and time.monotonic() > until:
                 break
@@ -193,6 +196,10 @@ class CaseJudge:
         if not untimed:
             extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US
             self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
+            if self._device.type == "cpu":
+                self.found.hidden_cpu_us.append(
+                    (own.cpu_s * 1e6 - extra_us - _claimed_us(own) - (other.cpu_s - other.calls_cpu_s) * 1e6) / count
+                )
 
     def _run(self, calls: list[Call]) -> BatchTimes:
         returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")
@@ -220,6 +227,11 @@ class CaseJudge:
             self._comparison.judge(call, one)
         self.found.compared += len(sets)
         return own.deliver(keywords)
+
+
+def _claimed_us(times: BatchTimes) -> float:
+    """Time of the batch's calls by the process's own clock: more than their CPU time where a call waited, which then hides less."""
+    return sum(times.spans_ns) / 1e3
 
 
 def _per_call(times: BatchTimes, extra_us: float) -> tuple[float, float]:

@@ -22,6 +22,8 @@ from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError,
 from .region import Region
 
 STOP_S = 2.0
+_PROCESS_CLOCK = 2
+"""CPUCLOCK_SCHED of Linux' posix-timers_types.h: the clock of another process's CPU time, as clock_getcpuclockid(3) builds it."""
 HUNG_AFTER_S = 5.0
 """A process that is silent for less when the evaluation's budget ends did not hang: the budget was too small."""
 MEMORY_SHARE = 0.5
@@ -127,6 +129,14 @@ class KernelProcess:
             raise CandidateError(EvaluationStatus.HACKED, f"before {doing}: {error}") from error
         answer = self._answer(token, kind, doing=doing, deadline=deadline)
         return answer, time.perf_counter() - began
+
+    def cpu_ns(self) -> int:
+        """CPU time that all threads of the process have used, by the kernel's account; 0 once it has ended."""
+        clock = ~self._process.pid << 3 | _PROCESS_CLOCK
+        try:
+            return time.clock_gettime_ns(clock)
+        except OSError:
+            return 0
 
     def output_tail(self) -> str:
         """What the process wrote to stdout and stderr, its beginning and its end."""

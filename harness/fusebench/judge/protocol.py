@@ -148,6 +148,8 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     calls: tuple[CallDone, ...]
     late_share: float = 0.0
     """CPU time of other threads after calls had returned, as a share of the calls' time or of a quiet time after the last one."""
+    calls_cpu_ns: int = 0
+    """CPU time that the calls took in the calling thread; 0 on a GPU.  Believed of the twin only."""
     untimed: str = ""
     """Why the calls have no times; empty if they have."""
     tampering: str = ""
