@@ -1,0 +1,73 @@
+"""A judge's view of a kernel without a second process: the batch code of the candidate's process, called directly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fusebench.judge.calling import Caller
+from fusebench.judge.failures import CandidateError, status_of
+from fusebench.judge.judging import CaseJudge, Limits
+from fusebench.judge.protocol import Batch
+from fusebench.judge.region import Region
+from fusebench.judge.tampering import Tampering
+from fusebench.registry import Collection, Kernel, load_collection
+from fusebench.schema import Close, Contract, KernelId, Language, Role
+
+TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
+CPU = torch.device("cpu")
+
+
+class SameProcess:
+    """Answers batches as `KernelProcess` does, in this process."""
+
+    def __init__(self, kernel: Kernel, op: Any) -> None:
+        self.region = Region.make()
+        self.marks: list[float] = []
+        self.batches: list[Batch] = []
+        self._theirs = Region(self.region.fd, self.region.nbytes)
+        self._caller = Caller(kernel, op, CPU, Tampering(), cuda=None, mark=lambda token: None)
+
+    def ask(self, request: Any, kind: Any, *, doing: str, deadline: float) -> Any:
+        self.batches.append(request)
+        began = time.perf_counter()
+        try:
+            with _disable_current_modes():  # the gate's own poison, which another process would not see
+                answer = self._caller.run(request, self._theirs)
+        except Exception as error:
+            raise CandidateError(status_of(error), str(error)) from error
+        # Both ways through the encoding of the pipe.
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind), time.perf_counter() - began
+
+
+def toy() -> Collection:
+    return load_collection([TOY], entry_points=False, operators=False)
+
+
+def judge_of(function: Callable[..., Any], *, size: int = 4096, contract: Contract | None = None) -> tuple[CaseJudge, SameProcess]:
+    """The judge of a kernel of the op `scale`, and the process that it asks."""
+    collection = toy()
+    op, split = collection.op("scale"), collection.kernel("scale/split@1")
+    held = contract or Close()
+    kernel = Kernel(function, KernelId("scale", "mine", 1), role=Role.FUSED, language=Language.TORCH, contract=held, requires=(), note="")
+    process = SameProcess(kernel, op)
+    params = op.parse_params({"size": size})
+    judge = CaseJudge(
+        process,  # type: ignore[arg-type]
+        op,
+        params,
+        kernel="scale/mine@1",
+        language="torch",
+        contract=held,
+        split=split,
+        target=split if contract is not None and not isinstance(contract, Close) else None,
+        device=CPU,
+        limits=Limits(time.monotonic() + 60),
+    )
+    return judge, process

@@ -1,0 +1,31 @@
+"""Times that cannot be true are doubted, and honest ones are not."""
+
+from __future__ import annotations
+
+import random
+
+from fusebench.judge.crosscheck import BatchPair, below_limit, hidden_time
+
+
+def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: int = 0) -> list[BatchPair]:
+    """Twelve batches of a candidate beside a split chain of 1000 us, with the harness's own 400 us a call and a noisy clock outside."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(12):
+        own, twin = (400.0 + abs(rng.gauss(0, noise_us)) for _ in range(2))
+        made.append(BatchPair(claimed_us, true_us + own, 1000.0, 1000.0 + twin))
+    return made
+
+
+def test_time_that_the_clock_outside_saw_is_not_hidden() -> None:
+    for seed in range(20):
+        assert hidden_time(pairs(500.0, 500.0, seed=seed), "cpu") == ""
+        assert hidden_time(pairs(500.0, 500.0, noise_us=150.0, seed=seed), "cpu") == ""
+        assert "says 10.0 us a call, but the judge's clock saw" in hidden_time(pairs(10.0, 1000.0, seed=seed), "cpu")
+        assert hidden_time(pairs(500.0, 950.0, seed=seed), "cpu")
+
+
+def test_a_time_below_the_limit_is_not_believed() -> None:
+    assert below_limit(9.0, 10.0, "cuda") == "9.00 us is faster than the limit of 10.00 us, the time of the case's minimum bytes"
+    assert below_limit(9.9, 10.0, "cuda") == ""
+    assert below_limit(1.0, None, "cuda") == ""

@@ -1,0 +1,180 @@
+"""One case of one candidate: what is right passes, and every planted cheat that needs no process of its own is found."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusebench.judge.crosscheck import late_work
+from fusebench.judge.failures import CandidateError
+from fusebench.judge.judging import MOST_FACTOR, capped
+from fusebench.judge.stages import COMPARED_CALLS
+from fusebench.schema import Bitwise, Close
+from fusebench.schema.evaluation import EvaluationStatus
+from judge.bench import judge_of, toy
+
+Kernel = Callable[..., Any]
+
+
+def in_place(x: torch.Tensor, *, factor: float = 2.0) -> None:
+    x.mul_(factor)
+
+
+def fresh(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+    return x * factor
+
+
+@pytest.mark.parametrize("kernel", [in_place, fresh, lambda x, *, factor=2.0: [x * factor], lambda x, *, factor=2.0: x.mul_(factor)])
+def test_an_honest_kernel_passes(kernel: Kernel) -> None:
+    judge, process = judge_of(kernel)
+    judge.compare(20)
+    assert judge.found.compared == judge.found.calls == 20
+    addresses = {call.arenas[0].misalignment + call.tensors["x"].offset for batch in process.batches for call in batch.calls}
+    assert len(addresses) > 5, "buffers lie at random places"
+    assert {call.options["factor"] for batch in process.batches for call in batch.calls} == {2.0}
+
+
+def test_the_gate_judges_through_the_same_batches() -> None:
+    judge, process = judge_of(in_place, contract=Bitwise("scale/split@1"))
+    judge.check()
+    assert judge.found.accuracy is not None and judge.found.accuracy.passed and judge.found.accuracy.seed == 0
+    assert judge.found.compared == sum(len(batch.calls) for batch in process.batches) > judge.found.accuracy.draws
+
+
+def nothing(x: torch.Tensor, *, factor: float = 2.0) -> None:
+    """Does nothing."""
+
+
+def cached() -> Kernel:
+    kept: dict[int, torch.Tensor] = {}
+
+    def kernel(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        return kept.setdefault(x.numel(), x * factor).clone()
+
+    return kernel
+
+
+def same_memory() -> Kernel:
+    kept: dict[int, torch.Tensor] = {}
+
+    def kernel(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        return torch.mul(x, factor, out=kept.setdefault(x.numel(), torch.empty_like(x)))
+
+    return kernel
+
+
+def late(x: torch.Tensor, *, factor: float = 2.0) -> None:
+    def work() -> None:
+        time.sleep(0.02)
+        x.mul_(factor)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def beyond(x: torch.Tensor, *, factor: float = 2.0) -> None:
+    x.mul_(factor).as_strided((x.numel() + 1,), (1,))[-1] = 3.0
+
+
+class Lazy(torch.Tensor):
+    """A tensor that might compute when it is read."""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (nothing, "RMS error"),
+        (cached(), "RMS error"),
+        (same_memory(), "memory that an earlier call returned"),
+        (late, "RMS error"),
+        (beyond, "guard after buffer 'x'"),
+        (lambda x, *, factor=2.0: (x * factor).as_subclass(Lazy), "Lazy, expected plain torch tensors"),
+        (lambda x, *, factor=2.0: torch.nn.Parameter(x * factor), "Parameter, expected plain torch tensors"),
+        (lambda x, *, factor=2.0: (x * factor).to_sparse(), "layout torch.sparse_coo"),
+        (lambda x, *, factor=2.0: (x * factor).to("meta"), "on meta"),
+        (lambda x, *, factor=2.0: torch._neg_view(x * -factor), "neg=True"),
+        (lambda x, *, factor=2.0: (x * factor)[:-1], "has shape (4095,), expected (4096,)"),
+        (lambda x, *, factor=2.0: (x * factor).double(), "has dtype torch.float64"),
+        (lambda x, *, factor=2.0: (x * factor).numpy(), "returned ndarray"),
+        (lambda x, *, factor=2.0: torch.where(x == x.max(), torch.nan, x * factor), "NaN or Inf"),
+    ],
+)
+def test_a_cheat_is_wrong(kernel: Kernel, words: str) -> None:
+    judge, _ = judge_of(kernel)
+    with pytest.raises(CandidateError, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
+        judge.compare(40)
+    assert caught.value.status is EvaluationStatus.WRONG
+
+
+def test_one_wrong_call_in_fifty_is_found() -> None:
+    calls = 0
+
+    def kernel(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x * (factor if calls % 50 else 2.1)
+
+    judge, _ = judge_of(kernel)
+    with pytest.raises(CandidateError, match="of those compared"):
+        judge.compare(COMPARED_CALLS)
+    assert 1 - 0.98**COMPARED_CALLS >= 0.99
+
+
+def test_bits_are_compared_in_every_call() -> None:
+    judge, _ = judge_of(lambda x, *, factor=2.0: torch.nextafter(x * factor, x), contract=Bitwise("scale/split@1"))
+    with pytest.raises(CandidateError, match=r"is not bit for bit that of scale/split@1"):
+        judge.compare(5)
+
+
+def test_a_thread_that_goes_on_computing_is_noticed() -> None:
+    stop = threading.Event()
+
+    def burn() -> None:
+        while not stop.is_set():
+            pass
+
+    threads: list[threading.Thread] = []
+
+    def kernel(x: torch.Tensor, *, factor: float = 2.0) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=burn, daemon=True))
+            threads[0].start()
+        x.mul_(factor)
+
+    judge, _ = judge_of(kernel)
+    honest, _ = judge_of(in_place)
+    try:
+        judge.compare(30)
+    finally:
+        stop.set()
+        threads[0].join()
+    honest.compare(30)
+    assert "other threads computed" in late_work(judge.found.late_shares)
+    assert late_work(honest.found.late_shares) == ""
+
+
+def test_replaced_clocks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, _ = judge_of(in_place)
+    judge.compare(1)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
+    with pytest.raises(CandidateError, match=r"time.perf_counter_ns was replaced") as caught:
+        judge.compare(2)
+    assert caught.value.status is EvaluationStatus.HACKED
+
+
+def test_a_declared_contract_is_capped() -> None:
+    collection = toy()
+    op = collection.op("scale")
+    params = op.parse_params({"size": 8})
+    assert capped(Close(1e9), collection, op, params) == (Close(MOST_FACTOR), None)
+    assert capped(Close(float("nan")), collection, op, params) == (Close(MOST_FACTOR), None)
+    assert capped(Close(1.0), collection, op, params) == (Close(1.0), None)
+    assert capped(Bitwise("scale/split@1"), collection, op, params)[1] is collection.kernel("scale/split@1")
+    for contract, words in ((Bitwise("scale/mine@1"), "no kernel of the project"), (Bitwise("scale/fast@2"), "declines the case")):
+        with pytest.raises(CandidateError, match=words) as caught:
+            capped(contract, collection, op, op.parse_params({"size": 7}))
+        assert caught.value.status is EvaluationStatus.INVALID
