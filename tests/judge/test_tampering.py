@@ -55,3 +55,12 @@ def test_a_replacement_is_named(tamper: Callable[[], object], named: str) -> Non
 
 def test_an_honest_process_is_clean() -> None:
     assert found_after(lambda: torch.nn.functional.layer_norm(torch.ones(2, 8), (8,))) == ""
+
+
+def test_what_torch_replaces_of_its_own_is_no_tampering() -> None:
+    """Torch's compiler, once imported, wraps `torch.manual_seed`: a kernel that compiles is honest."""
+
+    def compiler() -> None:
+        torch.manual_seed = torch._disable_dynamo(torch.manual_seed)  # what its import does, which takes seconds
+
+    assert found_after(compiler) == ""

@@ -21,6 +21,7 @@ from ..accuracy.memory import Placed
 from ..accuracy.metrics import ErrorMetrics, merge
 from ..accuracy.shared_draws import Draw, Draws
 from ..registry import Kernel, Op
+from ..registry.op import positional_names
 from ..schema import Bitwise, Close, Contract
 from ..schema.evaluation import EvaluationStatus
 from .exchange import Returned
@@ -83,7 +84,7 @@ class Comparison:
         Raises:
             CandidateError: they are wrong, beyond what luck explains.
         """
-        kernel = _delivering(self._kernel, returned)
+        kernel = _delivering(self._kernel, self._op, returned)
         execution = run_guarded(kernel, self._op, self._params, call.placed, expected=call.draw.split, intercept=False)
         self.compared += 1
         if execution.faults:
@@ -124,10 +125,15 @@ class Comparison:
         raise CandidateError(EvaluationStatus.WRONG, f"{reason} (call {self.compared} of those compared)")
 
 
-def _delivering(kernel: Kernel, returned: Returned) -> Kernel:
+def named(op: Op, values: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments by name."""
+    return dict(zip(positional_names(op.schema), values, strict=False)) | dict(keywords)
+
+
+def _delivering(kernel: Kernel, op: Op, returned: Returned) -> Kernel:
     """A kernel whose call does what the candidate's process did."""
     return Kernel(
-        lambda **keywords: returned.deliver(keywords),
+        lambda *values, **keywords: returned.deliver(named(op, values, keywords)),
         kernel.id,
         role=kernel.role,
         language=kernel.language,

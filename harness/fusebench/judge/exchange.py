@@ -188,9 +188,9 @@ def _call_spec(
 
 
 def _storages(keywords: Mapping[str, Any]) -> list[torch.UntypedStorage]:
-    """The distinct storages of the tensor arguments, in order."""
+    """The distinct storages of the tensor arguments, in the order of the arguments' names."""
     found: dict[int, torch.UntypedStorage] = {}
-    for value in keywords.values():
+    for _, value in sorted(keywords.items()):
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             found.setdefault(storage.data_ptr(), storage)

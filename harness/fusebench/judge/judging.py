@@ -17,7 +17,7 @@ from ..errors import KernelDeclarationError
 from ..registry import Collection, Kernel, Op
 from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
-from .comparing import Call, Comparison
+from .comparing import Call, Comparison, named
 from .crosscheck import COPY_BYTES_PER_US, BatchPair
 from .exchange import BatchTimes, Exchange
 from .failures import CandidateError
@@ -214,8 +214,9 @@ class CaseJudge:
         self.found.late_shares.append(times.late_share)
         self._limits.learn(times.wall_s)
 
-    def _proxied(self, **keywords: Any) -> Any:
+    def _proxied(self, *values: Any, **options: Any) -> Any:
         """The gate's call, at a random place among others, so that the candidate cannot tell which it is."""
+        keywords = named(self._op, values, options)
         beside = self._comparison.some(min(self._rng.randint(0, _MOST_BESIDE), self._most - 1))
         place = self._rng.randint(0, len(beside))
         sets: list[Mapping[str, Any]] = [call.arguments for call in beside]
