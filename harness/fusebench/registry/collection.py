@@ -80,13 +80,13 @@ class Collection(Lookup[Op, Kernel]):
         declined: dict[str, str] = {}
         part_bytes: dict[str, int] = {}
         for kernel in self.kernels_of(case.op):
-            with self.watch.on(kernel.file):
-                reason = kernel.reason_unsupported(params)
-                if reason is None and kernel.part is not None:
-                    try:
+            try:
+                with self.watch.on(kernel.file):
+                    reason = kernel.reason_unsupported(params)
+                    if reason is None and kernel.part is not None:
                         part_bytes[str(kernel.id)] = int(kernel.part.minimum_bytes(params))
-                    except Exception as error:  # noqa: BLE001 - whatever a kernel's declaration raises concerns that kernel alone
-                        reason = f"the byte count of the part that {kernel.id} covers raised {type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - whatever a kernel's declaration raises concerns that kernel alone
+                reason = f"the declaration of {kernel.id} failed on this case: {type(error).__name__}: {error}"
             if reason is not None:
                 declined[str(kernel.id)] = reason
         return CaseSupport(declined=declined, part_bytes=part_bytes)

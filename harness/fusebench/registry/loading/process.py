@@ -75,6 +75,10 @@ class LoaderProcess:
         # Before multiprocessing ends its processes, which it asks politely and then waits for.
         self._ended = Finalize(self, _end, (self._process, self._connection), exitpriority=100)
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
     def ask(self, question: Question) -> Answer:
         """The answer to the question.
 

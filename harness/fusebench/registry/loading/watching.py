@@ -42,12 +42,22 @@ class Watch:
 
     @contextmanager
     def on(self, file: str, what: str = ASKING) -> Iterator[None]:
-        """Run the code of `file` within the block."""
+        """Run the code of `file` within the block.
+
+        Raises:
+            KernelFileError: it raised something that would end the process, other than the SystemExit of an import.
+        """
         before = self._current
         self._current = f"{what} {file}"
         self._tell(self._current)
         try:
             yield
+        except Exception:
+            raise
+        except BaseException as error:
+            if isinstance(error, SystemExit) and what == IMPORTING:
+                raise
+            raise KernelFileError(f"its code raised {type(error).__name__}{f': {error}' if str(error) else ''}") from error
         finally:
             self._current = before
             self._tell(before)
