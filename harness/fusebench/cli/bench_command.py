@@ -14,7 +14,7 @@ from .run_command import BudgetOption, CacheOption, OutOption, PrecisionOption, 
 from .shared.options import DeviceOption, JsonOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from ..registry import Op
+    from ..registry import DeclaredOp
 
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE.py", help="Python file whose functions are marked with `@fusebench.benchmark`.")
@@ -50,7 +50,7 @@ def bench(
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..errors import UsageError
-    from ..registry import load_collection
+    from ..registry import Declarations
     from ..timing.select import require_timer
 
     require_timer(timer)
@@ -68,11 +68,15 @@ def bench(
     from .run_command import command_line, show_run
     from .shared.progress import make_reporter
 
-    collection = load_collection([file], entry_points=False, operators=False)
+    collection = Declarations([file.resolve()])
+    collection.silence_s = kernel_timeout
+    collection.load_kernels(operators=False)
     if collection.problems:
         raise UsageError(str(collection.problems[0]))
     (op,) = collection.ops.values()
     cases = cases_of(op, size or ())
+    collection.learn(cases)
+    collection.close()
     changes = {
         name: value for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision)) if value is not None
     }
@@ -96,7 +100,7 @@ def bench(
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
-def cases_of(op: Op, sizes: Sequence[str]) -> list[Case]:
+def cases_of(op: DeclaredOp, sizes: Sequence[str]) -> list[Case]:
     """A case for every combination of the sizes given, or one with the defaults of `inputs`.
 
     Raises:
@@ -104,7 +108,7 @@ def cases_of(op: Op, sizes: Sequence[str]) -> list[Case]:
     """
     from ..errors import UnknownNameError, UsageError
 
-    known = {name: type(getattr(op.Params(), name)) for name in op.Params.__struct_fields__}
+    known = {name: type(default) for name, default in op.declaration.params.items()}
     values: dict[str, list[Any]] = {}
     for text in sizes:
         name, _, given = text.partition("=")
