@@ -17,8 +17,13 @@ LARGEST_HIDDEN = 8192
 """Widest row that the kernels keep in registers."""
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+LARGE_ROWS = {"bfloat16": 1e14, "float16": 1e3, "float32": 1e14}
+"""Largest magnitude of rows whose squares are summed in float32: outlier channels are 550 times larger, and 8192 squares of those stay
+below float32's 3.4e38.  Beyond it the sum is Inf in every implementation.  Float16 is clamped to 65504, which 1e3 reaches."""
 MODULATION_SPREAD = 0.5
 """Standard deviation of drawn scales, shifts and gates: their values have no effect on cost and little on error."""
+LARGEST_MODULATION = 3.0
+"""Largest magnitude of an unusual scale, shift or gate: six times the usual spread, so that a float16 residual sum stays in range."""
 
 
 class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,6 +127,34 @@ def draw_modulations(
         *leading, width = params.modulation_shape(form)
         values = torch.randn((*leading, len(names) * width), generator=generator, device=device, dtype=torch.float32)
         made["_".join(names)] = values.mul_(MODULATION_SPREAD).to(dtype)
+    return made
+
+
+def draw_unusual(
+    params: ModulatedParams,
+    buffers: Mapping[str, torch.Tensor],
+    *,
+    generator: torch.Generator,
+    parameters: Sequence[str] = ("weight", "bias"),
+    modulations: Sequence[str],
+    most: float = LARGEST_MODULATION,
+) -> dict[str, torch.Tensor]:
+    """`buffers` with some channels of the norm's parameters and of the modulations far from their usual values, of both signs.
+
+    Args:
+        modulations: parts of the buffers' names; `gate` chooses `gate` and `gate_scale_shift`.
+        most: largest magnitude of a modulation.
+    """
+    from fusebench.accuracy.inputs import UNUSUAL_SHARE, unusual_channels
+
+    made = dict(buffers)
+    for name, values in buffers.items():
+        if name in parameters:
+            made[name] = unusual_channels(values, generator=generator)
+        elif set(name.split("_")) & set(modulations):
+            # A scalar is one channel for all.
+            share = 0.5 if values.shape[-1] == 1 else UNUSUAL_SHARE
+            made[name] = unusual_channels(values, generator=generator, most=most, share=share)
     return made
 
 

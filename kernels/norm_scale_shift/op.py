@@ -19,11 +19,13 @@ from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import (
     ITEM_SIZES,
+    LARGE_ROWS,
     ModulatedParams,
     activation_bytes,
     draw_modulations,
     draw_parameters,
     draw_rows,
+    draw_unusual,
     label,
     modulation_bytes,
     norm_flops,
@@ -78,6 +80,7 @@ class NormScaleShift(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    parts = (".._shared.norm_parts:NORM",)
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
@@ -87,6 +90,13 @@ class NormScaleShift(Op):
             **draw_parameters(params, device=device, generator=generator),
             **draw_modulations(params, _forms(params), device=device, generator=generator),
         }
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Weights, biases and modulations of both signs, in some channels far from their usual values."""
+        return draw_unusual(params, buffers, generator=generator, modulations=("scale", "shift"))
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         return {**buffers, "x": view_rows(params, buffers["x"]), **view_modulations(params, _forms(params), buffers)}

@@ -17,9 +17,18 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import activation_bytes
+from .._shared.modulated_params import LARGE_ROWS, activation_bytes
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
-from .._shared.select01.params import Select01Params, described, draw_inputs, select01_bytes, select01_case, select01_flops, view_inputs
+from .._shared.select01.params import (
+    Select01Params,
+    described,
+    draw_inputs,
+    draw_unusual_inputs,
+    select01_bytes,
+    select01_case,
+    select01_flops,
+    view_inputs,
+)
 from .._shared.select01.plan import Plan, select01_plan
 
 if TYPE_CHECKING:
@@ -66,6 +75,13 @@ class NormScaleShiftGateSelect01(Op):
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
     ) -> Mapping[str, torch.Tensor]:
         return draw_inputs(params, device=device, generator=generator, magnitude=magnitude)
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Parameters and rows of both sets far from their usual values in some channels; an index of any pattern."""
+        return draw_unusual_inputs(params, buffers, generator=generator)
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         return view_inputs(params, buffers)

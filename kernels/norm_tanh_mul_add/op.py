@@ -17,9 +17,20 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import activation_bytes, draw_modulations, draw_parameters, draw_rows, shrunk, view_modulations, view_rows
+from .._shared.modulated_params import (
+    LARGE_ROWS,
+    activation_bytes,
+    draw_modulations,
+    draw_parameters,
+    draw_rows,
+    draw_unusual,
+    shrunk,
+    view_modulations,
+    view_rows,
+)
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.norm_tanh.params import (
+    LARGEST_GATE,
     NormTanhParams,
     describe,
     draw_residual,
@@ -82,6 +93,13 @@ class NormTanhMulAdd(Op):
             **draw_parameters(params, device=device, generator=generator),
             **draw_modulations(params, {"gate": params.modulation}, device=device, generator=generator),
         }
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Weights, biases and gates of both signs, in some channels far from their usual values; gates that saturate tanh."""
+        return draw_unusual(params, buffers, generator=generator, modulations=("gate",), most=LARGEST_GATE)
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         rows = {"residual": view_residual(params, buffers["residual"]), "x": view_rows(params, buffers["x"])}

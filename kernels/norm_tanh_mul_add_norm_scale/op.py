@@ -21,10 +21,12 @@ from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import (
     ITEM_SIZES,
+    LARGE_ROWS,
     activation_bytes,
     draw_modulations,
     draw_parameters,
     draw_rows,
+    draw_unusual,
     shrunk,
     view_modulations,
     view_rows,
@@ -32,6 +34,7 @@ from .._shared.modulated_params import (
 from .._shared.modulation import Form
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.norm_tanh.params import (
+    LARGEST_GATE,
     NormTanhParams,
     describe,
     draw_residual,
@@ -102,6 +105,8 @@ class NormTanhMulAddNormScale(Op):
     # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
     compiled: ClassVar = {"emulate_precision_casts": True}
 
+    reduced = ("gate", "weight", "bias")
+
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
     ) -> Mapping[str, torch.Tensor]:
@@ -112,6 +117,15 @@ class NormTanhMulAddNormScale(Op):
             **(draw_second_parameters(params, device=device, generator=generator) if params.affine2 else {}),
             **draw_modulations(params, _forms(params), device=device, generator=generator),
         }
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Weights, biases, gates and scales of both signs, in some channels far from their usual values; gates that saturate tanh."""
+        both = ("weight", "bias", "weight2", "bias2")
+        made = draw_unusual(params, buffers, generator=generator, parameters=both, modulations=("gate",), most=LARGEST_GATE)
+        return draw_unusual(params, made, generator=generator, parameters=(), modulations=("scale2",))
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         rows = {"residual": view_residual(params, buffers["residual"]), "x": view_rows(params, buffers["x"])}

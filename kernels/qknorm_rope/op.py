@@ -24,12 +24,12 @@ from fusebench.registry.layouts import Layout as TensorLayout
 from fusebench.registry.layouts import refuse
 from fusebench.registry.op import SHORT_DTYPES
 
+from .._shared.modulated_params import LARGE_ROWS
+
 if TYPE_CHECKING:
     import torch
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
-ROPE_THETA = 1.0e4
-"""Base of the rotary frequencies; the value has no effect on cost and little on error."""
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 Layout = Literal["interleaved", "neox"]
@@ -150,13 +150,14 @@ class QkNormRope(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    parts = ("._parts:NORM",)
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
     ) -> Mapping[str, torch.Tensor]:
         import torch
 
-        from fusebench.accuracy.inputs import norm_weight, normal_with_outliers
+        from fusebench.accuracy.inputs import norm_weight, normal_with_outliers, rotary_table
 
         dtype = getattr(torch, params.dtype)
 
@@ -172,10 +173,23 @@ class QkNormRope(Op):
             for name in ("q_weight", "k_weight"):
                 made[name] = norm_weight(params.head_dim, dtype=dtype, device=device, generator=generator)
         cache_dtype = torch.float32 if params.cache_dtype == "float32" else dtype
-        made["cos_sin_cache"] = cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
+        rows = params.tokens + params.position_offset
+        made["cos_sin_cache"] = rotary_table(rows, params.rotary, device=device, generator=generator).to(cache_dtype)
         positions = torch.arange(params.tokens, device=device, dtype=getattr(torch, params.position_dtype))
         made["positions"] = positions.repeat(params.batch)
         return made
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Positions in no order, some repeated, none negative (the table has no such row); weights far from one, of both signs."""
+        from fusebench.accuracy.inputs import shuffled_positions, unusual_channels
+
+        made = {**buffers, "positions": shuffled_positions(buffers["positions"], params.tokens, generator=generator)}
+        for name in ("q_weight", "k_weight") if params.affine else ():
+            made[name] = unusual_channels(buffers[name], generator=generator)
+        return made
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         if not params.packed:
@@ -221,15 +235,6 @@ class QkNormRope(Op):
             )
         )
         return f"{batch}{params.tokens}x{heads}x{params.head_dim}{rope} {short}{extras}"
-
-
-def cos_sin_cache(rows: int, rotary: int, device: torch.device) -> torch.Tensor:
-    """`[rows, rotary]` float64: cosines then sines of row * theta^(-2i/R), the rotary embedding's definition."""
-    import torch
-
-    frequencies = ROPE_THETA ** (-torch.arange(0, rotary, 2, dtype=torch.float64, device=device) / rotary)
-    angles = torch.arange(rows, dtype=torch.float64, device=device)[:, None] * frequencies
-    return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
 def _reference(

@@ -19,11 +19,13 @@ from fusebench.registry.argument_rules import Laid
 
 from .._shared.modulated_params import (
     ITEM_SIZES,
+    LARGE_ROWS,
     ModulatedParams,
     activation_bytes,
     draw_modulations,
     draw_parameters,
     draw_rows,
+    draw_unusual,
     label,
     modulation_bytes,
     norm_flops,
@@ -93,9 +95,12 @@ class ResidualGateNormScaleShift(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    parts = (".._shared.norm_parts:ADD_NORM",)
     # The op takes its statistics on the rounded v, which Inductor keeps unrounded in registers unless it is told to emulate the casts:
     # without it the result leaves the contract on inputs of magnitude 1e-3 (seen on an H200, 32760 x 1536 with an affine norm).
     compiled: ClassVar = {"emulate_precision_casts": True}
+
+    reduced = ("gate",)
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
@@ -106,6 +111,13 @@ class ResidualGateNormScaleShift(Op):
             **draw_parameters(params, device=device, generator=generator),
             **draw_modulations(params, _forms(params), device=device, generator=generator),
         }
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Weights, biases and modulations of both signs, in some channels far from their usual values."""
+        return draw_unusual(params, buffers, generator=generator, modulations=("gate", "scale", "shift"))
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         rows = {name: view_rows(params, buffers[name]) for name in ("residual", "x")}

@@ -18,13 +18,14 @@ import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 
-from .._shared.modulated_params import activation_bytes, draw_rows, view_rows
+from .._shared.modulated_params import LARGE_ROWS, LARGEST_MODULATION, activation_bytes, draw_rows, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import (
     Select01Params,
     described,
     draw_inputs,
     draw_residual_gate,
+    draw_unusual_inputs,
     select01_bytes,
     select01_case,
     select01_flops,
@@ -91,6 +92,16 @@ class ResidualNormScaleShiftGateSelect01(Op):
             for name in ("residual", "x"):
                 made[name].clamp_(-FLOAT16_ADDEND, FLOAT16_ADDEND)
         return made
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Parameters and rows of both sets far from their usual values in some channels; an index of any pattern."""
+        from fusebench.accuracy.inputs import unusual_channels
+
+        gate = unusual_channels(buffers["residual_gate"], generator=generator, most=LARGEST_MODULATION)
+        return {**draw_unusual_inputs(params, buffers, generator=generator), "residual_gate": gate}
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        return (1.0, 1e-3, LARGE_ROWS[params.dtype])
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         rows = {name: view_rows(params, buffers[name]) for name in ("residual", "residual_gate")}

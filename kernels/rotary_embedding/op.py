@@ -20,7 +20,7 @@ from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import SHORT_DTYPES
 
-from ..qknorm_rope.op import ITEM_SIZES, cos_sin_cache, reference_rotation
+from ..qknorm_rope.op import ITEM_SIZES, reference_rotation
 from ..qknorm_rope.op import Layout as PairLayout
 from ._plan import HEAD_DIMS, Plan, plan
 
@@ -140,7 +140,7 @@ class RotaryEmbedding(Op):
     ) -> Mapping[str, torch.Tensor]:
         import torch
 
-        from fusebench.accuracy.inputs import normal_with_outliers
+        from fusebench.accuracy.inputs import normal_with_outliers, rotary_table
 
         dtype = getattr(torch, params.dtype)
 
@@ -155,7 +155,8 @@ class RotaryEmbedding(Op):
             if params.key_heads:
                 made["k"] = activation(params.key_heads)
         cache_dtype = torch.float32 if params.cache_dtype == "float32" else dtype
-        cache = cos_sin_cache(params.tokens + params.position_offset, params.rotary, device).to(cache_dtype)
+        rows = params.tokens + params.position_offset
+        cache = rotary_table(rows, params.rotary, device=device, generator=generator).to(cache_dtype)
         if params.caches == "joint":
             made["cos_cache"] = cache
         else:
@@ -164,6 +165,18 @@ class RotaryEmbedding(Op):
             positions = torch.arange(params.tokens, device=device, dtype=getattr(torch, params.positions))
             made["positions"] = positions.repeat(params.batch)
         return made
+
+    def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
+        """Positions in no order, some repeated.  No position is negative: the table has no such row."""
+        from fusebench.accuracy.inputs import shuffled_positions
+
+        if params.positions == "index":
+            return buffers
+        return {**buffers, "positions": shuffled_positions(buffers["positions"], params.tokens, generator=generator)}
+
+    def magnitudes(self, params: Params) -> tuple[float, ...]:
+        """Up to the dtype's edge: outlier channels are 550 times larger, and a rotation by 1.5 adds two of them."""
+        return (1.0, 1e-3, 1e3 if params.dtype == "float16" else 1e35)
 
     def views(self, params: Params, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         if params.packed:

@@ -91,7 +91,11 @@ def test_progress_reaches_the_planned_count(toys: Any) -> None:
 
 def test_special_values_share_a_draw_only_where_rows_allow() -> None:
     assert special_draws({"x": torch.zeros(64, 4), "weight": torch.zeros(4)}) == [tuple(Special)]
-    assert special_draws({"x": torch.zeros(63, 4), "weight": torch.zeros(4)}) == [(kind,) for kind in Special]
+    assert special_draws({"x": torch.zeros(63, 4), "weight": torch.zeros(4)}) == [
+        (Special.ZEROS, Special.SMALL),
+        *((kind,) for kind in (Special.NAN, Special.INF, Special.NEGATIVE_INF)),
+    ]
+    assert special_draws({"x": torch.zeros(1, 4)})[0] == (Special.ZEROS,), "one row has no room for both"
 
 
 def test_planted_rows_are_what_they_are_called_and_leave_the_rest_alone() -> None:
@@ -106,6 +110,7 @@ def test_planted_rows_are_what_they_are_called_and_leave_the_rest_alone() -> Non
                 Special.NAN: x.isnan().any(1),
                 Special.INF: x.isposinf().any(1),
                 Special.NEGATIVE_INF: x.isneginf().any(1),
+                Special.SMALL: ((x != 0) & (x.abs() < 0.01)).all(1),
             }
             assert {kind for kind, mask in found.items() if mask.any()} == set(kinds)
             plain = (x == 1).all(1)

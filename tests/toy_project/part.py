@@ -3,14 +3,9 @@
 Tests copy this file into a kernels folder; it lies outside of the toy project's own.
 """
 
-from fusebench import Part, kernel
+from fusebench import kernel
 
-COPY = Part(
-    covers="copy only: no factor",
-    reference=lambda params, arguments: {"x": arguments["x"].double()},
-    split=lambda x, *, factor: (x.clone(),),
-    minimum_bytes=lambda params: 2 * params.size,
-)
+from ._parts import COPY
 
 
 @kernel("scale", "part", version=1, role="peer", language="torch", covers=COPY, note="planted")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import torch
-
-MAGNITUDES = (1.0, 1e-3, 1e3)
-"""Scales of the inputs.  Each is judged by itself, because absolute errors grow with them.  At 1e-3 the epsilon of a norm matters; at 1e3 a
-sum of squares overflows in 16 bits."""
 
 MOST_DRAWS = 256
 """Most draws per magnitude, for outputs too small to fill `BIAS_ELEMENTS`; 16 elements reach it."""
@@ -26,14 +24,23 @@ _SHARED_ROWS = 64
 _MOST_ROWS = 16
 """Most rows planted per kind; more would only cost time."""
 
+_FEWEST_ELEMENTS = 8
+"""Fewest elements of a parameter in which special values are planted: a NaN in a scalar would leave nothing to compare."""
+
+_MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}
+_BITS = {2: torch.int16, 4: torch.int32}
+
 
 class Special(StrEnum):
     """A kind of row planted into inputs."""
 
     ZEROS = "zeros"
+    """Zeros of both signs."""
     NAN = "nan"
     INF = "inf"
     NEGATIVE_INF = "-inf"
+    SMALL = "small"
+    """Values 2^-10 as large as they were, where a norm's epsilon matters, or subnormals of the dtype."""
 
 
 def is_small(buffers: Mapping[str, torch.Tensor]) -> bool:
@@ -44,17 +51,18 @@ def is_small(buffers: Mapping[str, torch.Tensor]) -> bool:
 def special_draws(buffers: Mapping[str, torch.Tensor]) -> list[tuple[Special, ...]]:
     """The sets of special values to plant, one draw each.
 
-    With `_SHARED_ROWS` rows or more per activation all kinds share a draw, some rows each.  In smaller inputs each kind gets its own draw,
-    because one NaN would leave little else to compare.
+    With `_SHARED_ROWS` rows or more per activation all kinds share a draw, some rows each.  In smaller inputs NaN and the Infs get draws of
+    their own, because one NaN would leave little else to compare; a single row has no room for small values beside zeros.
     """
-    rows = [buffer.numel() // buffer.shape[-1] for buffer in _activations(buffers).values()]
-    if rows and min(rows) >= _SHARED_ROWS:
+    rows = min((buffer.numel() // buffer.shape[-1] for buffer in _activations(buffers).values()), default=0)
+    if rows >= _SHARED_ROWS:
         return [tuple(Special)]
-    return [(kind,) for kind in Special]
+    finite = (Special.ZEROS, Special.SMALL) if rows > 1 else (Special.ZEROS,)
+    return [finite, (Special.NAN,), (Special.INF,), (Special.NEGATIVE_INF,)]
 
 
 def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: random.Random) -> None:
-    """Overwrite random rows of every activation per kind: a whole row with zeros, or a sixteenth of it with NaN or Inf.
+    """Overwrite random rows of every activation per kind: a whole row with zeros or small values, or a sixteenth of it with NaN or Inf.
 
     Every kind gets several rows, if the input has several, because a row of a packed buffer may lie outside every argument's view.
     """
@@ -67,10 +75,46 @@ def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: 
             kind = kinds[number % len(kinds)]
             if kind is Special.ZEROS:
                 rows[row] = 0.0
+                rows[row, ::2] = -0.0
+            elif kind is Special.SMALL:
+                subnormal = buffer.dtype in _MANTISSA_BITS and rng.random() < 0.5
+                rows[row] = _subnormals(rows[row], rng) if subnormal else rows[row] * 2.0**-10
             else:
                 # A row may hold many heads: a sixteenth of its elements reaches them all.
                 columns = rng.sample(range(width), max(1, width // 16))
                 rows[row, torch.tensor(columns, device=buffer.device)] = float(kind)
+
+
+def plant_in_parameters(arguments: Mapping[str, Any], kinds: tuple[Special, ...], rng: random.Random, *, reduced: Sequence[str]) -> None:
+    """Overwrite single elements of the small floating arguments (weights, modulations, tables): one with NaN, two with zeros of both signs.
+
+    Where NaN is planted alone, or zeros, only these.  A NaN spoils one channel, or in a table the tokens of one position.  No Inf: a
+    kernel may multiply parameters with each other before it multiplies the row, and Inf - Inf is NaN in one order and not in the other.
+    No subnormals: float32 arithmetic may flush its own, and of a whole channel that shows.
+
+    Args:
+        arguments: a call's; what is planted lands in the buffers that they view.
+        reduced: names to leave alone (`Op.reduced`).
+    """
+    largest = max((value.numel() for value in arguments.values() if isinstance(value, torch.Tensor)), default=0)
+    large = largest >= _SMALL
+    for name, value in arguments.items():
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or name in reduced or 4 * value.numel() >= largest:
+            continue
+        # In large inputs a special value in every row would have each element compared by kind: tables of many rows alone.
+        if value.numel() < _FEWEST_ELEMENTS or (large and value.numel() < _SHARED_ROWS * value.shape[-1]):
+            continue
+        planted = [math.nan] * (Special.NAN in kinds) + [0.0, -0.0] * (Special.ZEROS in kinds)
+        for number in planted:
+            value[tuple(rng.randrange(size) for size in value.shape)] = number
+
+
+def _subnormals(row: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """Random subnormals of both signs, of `row`'s shape and dtype."""
+    generator = torch.Generator().manual_seed(rng.getrandbits(63))
+    size = torch.randint(1, 2 ** _MANTISSA_BITS[row.dtype], row.shape, generator=generator, dtype=torch.int64)
+    sign = torch.randint(2, row.shape, generator=generator, dtype=torch.int64) << (8 * row.element_size() - 1)
+    return (size | sign).to(_BITS[row.element_size()]).view(row.dtype).to(row.device)
 
 
 def keep_in_range(buffers: Mapping[str, torch.Tensor]) -> None:

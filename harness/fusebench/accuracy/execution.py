@@ -19,7 +19,7 @@ from ..registry.calling import call_form, without_garbage_collection
 from ..registry.kernel import Kernel
 from ..registry.launching import interpreting
 from ..registry.op import Buffers, Op
-from ..schema import Role
+from ..schema import Language, Role
 from .memory import Placed, place, random_lead
 from .metrics import position
 from .poison import poisoned, unwritten
@@ -73,13 +73,18 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
     targets = tuple(arguments[name] for name in names) if op.in_place else ()
 
     values, keywords = call_form(op, arguments)
+    # Triton's interpreter writes every argument back after a launch, changed or not.
+    protected = kernel.language is not Language.TRITON
+    written: list[str] = []
 
     def call(*values: Any, **keywords: Any) -> tuple[torch.Tensor, ...] | None:
         poison = poisoned(expected, intercept=intercept and kernel.role is not Role.COMPILED)
-        with poison, _quiet_numpy(), without_garbage_collection():
+        guard = placed.read_only(targets) if protected else nullcontext(written)
+        with poison, _quiet_numpy(), without_garbage_collection(), guard as found:
             returned = kernel(*values, **keywords)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
+        written.extend(found)
         if op.in_place and returned is None:
             return None
         outputs = plain_outputs(names, returned, expected)
@@ -97,9 +102,19 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
         return execution
     execution.outputs = outputs
     execution.faults = list(dict.fromkeys([*early, *placed.violations(targets)]))
+    # What stayed changed is described by its place; a write that was undone leaves only this.
+    execution.faults += [one for one in written if not execution.faults]
     if not op.in_place:
         execution.faults += _memory_faults(names, outputs, placed)
     return execution
+
+
+def run_again(kernel: Kernel, op: Op, params: Any, buffers: Buffers, placed: Placed) -> tuple[torch.Tensor, ...]:
+    """Outputs of one more call at the same addresses, by the same call form, of a kernel whose guarded calls found no fault."""
+    placed.refill(buffers)
+    with _quiet_numpy():
+        outputs = op.apply(kernel, (), op.arguments(params, placed.buffers))
+    return outputs if isinstance(outputs, tuple) else _as_tuple(outputs)
 
 
 def shares_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 
 from ..errors import KernelDeclarationError
-from ..registry.kernel import Kernel
+from ..registry.kernel import Kernel, refused_contract
 from ..registry.launching import interpreting
 from ..registry.op import Op
 from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
-from .draws import MAGNITUDES, MOST_DRAWS, Special
+from .draws import MOST_DRAWS, Special
 from .metrics import ErrorMetrics, merge
 from .one_draw import Drawing
 from .pool import Pool
+from .repetition import Repetition
 from .shared_draws import Draws, DrawStore, room_on
 
 _CONFIRM_FACTORS = (4, 16)
@@ -47,6 +48,7 @@ def check_kernel(
     rows: int | None = None,
     on_draw: OnDraw | None = None,
     store: DrawStore | None = None,
+    repetition: Repetition | None = None,
 ) -> Accuracy:
     """Judge `kernel` on `params` by its contract; a kernel of a part of the op by that part's reference and split chain.
 
@@ -59,12 +61,14 @@ def check_kernel(
             bias would need hundreds of draws.
         on_draw: progress.
         store: where draws are kept for checks of other kernels on this case with the same `seed`.
+        repetition: repeated calls of a kernel that passed, in search of a call that is wrong now and then; None for none.
 
     Returns:
         The result; `passed` is False with a `reason` that names the defect, its place and its magnitude.
 
     Raises:
-        KernelDeclarationError: a bitwise target is not among `others`, or an op's arguments copy their buffers.
+        KernelDeclarationError: the contract is refused (`registry.kernel.refused_contract`), a bitwise target is not among `others`, or an
+            op's arguments copy their buffers.
         Exception: any error of the kernel; the caller chooses the status.
     """
     if kernel.part is not None:
@@ -74,7 +78,11 @@ def check_kernel(
     room = room_on(device) if store is not None else 0
     case = (op.name, repr(checked), device, seed)
     shared = (store or DrawStore()).of(case, kernel.part, lambda: Draws(op, checked, split=split, device=device, seed=seed, room=room))
-    check = _Check(kernel, op, checked, split=split, others=others or {}, device=device, draws=shared, on_draw=on_draw)
+    if refused := refused_contract(kernel.id, kernel.contract_for(checked), op):
+        raise KernelDeclarationError(refused)
+    check = _Check(
+        kernel, op, checked, split=split, others=others or {}, device=device, draws=shared, on_draw=on_draw, repetition=repetition
+    )
     reason = check.run()
     if shared.overwritten():
         reason = reason or "it writes far outside of its buffers: inputs and references that the check keeps for other kernels have changed"
@@ -115,6 +123,23 @@ def bitwise_target(kernel: Kernel, contract: Contract, split: Kernel, others: Ma
     return target
 
 
+def _judged_contract(kernel: Kernel, params: Any, contract: Contract, split: Kernel, others: Mapping[str, Kernel]) -> Contract:
+    """The contract that errors are judged by: a bitwise kernel's is that of its target, so that two kernels cannot vouch for each other.
+
+    A kernel that equals the split chain needs no more.
+
+    Raises:
+        KernelDeclarationError: targets that lead back to the kernel.
+    """
+    seen = [str(kernel.id)]
+    while (target := bitwise_target(kernel, contract, split, others)) not in (None, split):
+        seen.append(str(target.id))
+        if seen.count(seen[-1]) > 1:
+            raise KernelDeclarationError(f"kernels promise to equal each other bit for bit: {', '.join(seen)}; one must promise Close()")
+        kernel, contract = target, target.contract_for(params)
+    return contract
+
+
 class _Check:
     """A check in progress: its number of draws, and their pooled judgement."""
 
@@ -129,30 +154,47 @@ class _Check:
         device: torch.device,
         draws: Draws,
         on_draw: OnDraw | None,
+        repetition: Repetition | None,
     ) -> None:
         self.contract = kernel.contract_for(params)
+        self.judged = _judged_contract(kernel, params, self.contract, split, others)
         self.interpreted = kernel.language is Language.TRITON and interpreting()
         self.names = op.outputs_of(params)
         self.draws_of_case, self.on_draw = draws, on_draw
         target = bitwise_target(kernel, self.contract, split, others)
-        self.drawing = Drawing(kernel, op, params, draws=draws, split=split, target=target, device=device)
+        self.refusal = ""
+        if target is not None and target is not split and (declined := target.reason_unsupported(params)):
+            self.refusal = f"it promises to equal {target.id} bit for bit, which declines this case: {declined}"
+        if self.interpreted:
+            repetition = None  # it has no races, and a call takes milliseconds
+        self.drawing = Drawing(kernel, op, params, draws=draws, split=split, target=target, device=device, repetition=repetition)
         self.pools: dict[float, Pool] = {}
         self.draws = self.planned = self.compared = self.equal_to_split = 0
         self.loose = True
 
     def run(self) -> str:
         """The reason of a failure, or an empty string."""
-        self.planned = len(MAGNITUDES)
-        for magnitude in MAGNITUDES:
-            pool = self.pools[magnitude] = Pool(self.names, self.contract)
+        if self.refusal:
+            return self.refusal
+        magnitudes = self.draws_of_case.magnitudes
+        self.planned = len(magnitudes)
+        for magnitude in magnitudes:
+            pool = self.pools[magnitude] = Pool(self.names, self.judged)
             reason = self._draw_unit(pool) if magnitude == 1.0 else self._draw(pool, magnitude)
             if not reason:
                 reason = self._extend(pool, magnitude, self._draws_for_bias(pool, magnitude))
             if not reason:
                 reason = self._judge_patiently(pool, magnitude)
             if reason:
-                return f"at input magnitude {magnitude:g}: {reason}"
-        return ""
+                return f"at input magnitude {magnitude:g}{self._variant_at(magnitude)}: {reason}"
+        return self.drawing.repeat()
+
+    def _variant_at(self, magnitude: float) -> str:
+        """The option in which draws of `magnitude` differ from the case, in words."""
+        if magnitude >= 1.0 or not self.drawing.of_variant:
+            return ""
+        eps = getattr(self.draws_of_case.variant, "eps", None)
+        return f" and eps {eps:g}" if isinstance(eps, float) else ""
 
     def _draw_unit(self, pool: Pool) -> str:
         """One plain draw and the draws with special values or, where inputs are large, special values in the only draw."""
@@ -202,7 +244,7 @@ class _Check:
         if reason and pool.may_be_luck():
             # More draws cannot lower an unlucky maximum, so a remaining failure must appear again on as many draws of its own, with special
             # values where the first ones had them: a fault may lie in these alone.
-            again = Pool(self.names, self.contract)
+            again = Pool(self.names, self.judged)
             hard = self._draw_unit(again) if magnitude == 1.0 else ""
             reason = hard or self._extend(again, magnitude, pool.draws) or (reason if again.judge() else "")
         return reason

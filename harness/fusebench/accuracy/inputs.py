@@ -6,7 +6,8 @@ clocks depend on the data, behaves differently on them.  Ops build their inputs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -52,3 +53,57 @@ def norm_weight(channels: int, *, dtype: torch.dtype, device: torch.device, gene
 
     values = torch.randn(channels, generator=generator, device=device, dtype=torch.float32)
     return values.mul_(0.25).add_(1.0).to(dtype)
+
+
+UNUSUAL_SHARE = 0.25
+"""Share of channels that `unusual_channels` changes.  The others keep their spread, so that errors relative to each channel, which
+`gate` compares with stored ones, stay those of usual values."""
+
+
+def unusual_channels(
+    values: torch.Tensor, *, generator: torch.Generator, least: float = 2.0**-4, most: float = 4.0, share: float = UNUSUAL_SHARE
+) -> torch.Tensor:
+    """`values` with random channels of the last dimension replaced: from `least` to `most`, uniform in their logarithm, of both signs.
+
+    A kernel that leaves out a weight, a bias, a gate, a scale or a shift, or clamps one, is wrong in these channels by far.
+    """
+    import torch
+
+    drawn: Any = {"generator": generator, "device": values.device, "dtype": torch.float32}
+    span = math.log2(most / least)
+    size = (torch.rand(values.shape, **drawn) * span + math.log2(least)).exp2()
+    size *= torch.where(torch.rand(values.shape, **drawn) < 0.5, -1.0, 1.0)
+    chosen = torch.rand(values.shape[-1], **drawn) < share
+    return torch.where(chosen, size.to(values.dtype), values)
+
+
+def shuffled_positions(usual: torch.Tensor, tokens: int, *, generator: torch.Generator) -> torch.Tensor:
+    """Positions `[N]` in `0 ... tokens - 1` in no order: half of the calls permute `usual`, the others repeat some and leave some out.
+
+    Never equal to `usual`, unless there is one position only.
+    """
+    import torch
+
+    if int(torch.randint(2, (), generator=generator, device=usual.device)):
+        order = torch.randperm(len(usual), generator=generator, device=usual.device)
+        drawn = usual[order]
+    else:
+        drawn = torch.randint(tokens, usual.shape, generator=generator, device=usual.device).to(usual.dtype)
+    return (drawn + 1) % tokens if torch.equal(drawn, usual) else drawn
+
+
+def rotary_table(rows: int, rotary: int, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """`[rows, rotary]` float64: cosines, then sines, of angles that nothing but the table tells.
+
+    The angles grow with the row as in any rotary embedding, but from a random base and random phases.  Every pair of channels has a random
+    amplitude from 0.5 to 1.5, as tables of scaled rotary embeddings have one (YaRN's attention factor; Peng et al., arXiv:2309.00071): a
+    kernel that computes the table, or the sine from the cosine, is wrong.
+    """
+    import torch
+
+    drawn: Any = {"generator": generator, "device": device, "dtype": torch.float64}
+    base = 10.0 ** (2.0 + 4.0 * torch.rand((), **drawn))
+    frequencies = base ** (-torch.arange(0, rotary, 2, device=device, dtype=torch.float64) / rotary)
+    phases, amplitudes = 2 * math.pi * torch.rand(rotary // 2, **drawn), 0.5 + torch.rand(rotary // 2, **drawn)
+    angles = torch.arange(rows, device=device, dtype=torch.float64)[:, None] * frequencies + phases
+    return torch.cat((angles.cos() * amplitudes, angles.sin() * amplitudes), dim=-1)

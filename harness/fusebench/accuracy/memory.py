@@ -8,11 +8,14 @@ one storage as possibly aliased and would then run other code than models do.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .write_protection import write_protected
 
 ALIGNMENT = 256
 """Alignment of a buffer's address in bytes: cudaMalloc's minimum (CUDA C++ Programming Guide, "Device Memory Accesses"), which models
@@ -68,6 +71,20 @@ class Placed:
         """Copy other values of the same shapes into the buffers, at the same addresses."""
         for name, buffer in self.buffers.items():
             buffer.copy_(values[name].detach())
+
+    @contextmanager
+    def read_only(self, mutable: Sequence[torch.Tensor] = ()) -> Iterator[list[str]]:
+        """Within the block, on a CPU, every write to a buffer that no tensor of `mutable` views is noticed, restored or not.
+
+        Yields a list that holds, after the block, one sentence per buffer that was written.
+        """
+        arenas = {arena.name: arena for arena in self._arenas if not any(arena.holds(tensor) for tensor in mutable)}
+        there = {name: arena.memory.data_ptr() + arena.start for name, arena in arenas.items() if arena.memory.device.type == "cpu"}
+        found: list[str] = []
+        with write_protected({name: (first, first + arenas[name].nbytes) for name, first in there.items()}) as written:
+            yield found
+        for name, address in written.items():
+            found.append(f"buffer {name!r}: written during the call, first at byte {address - there[name]}: inputs are no workspace")
 
     def snapshot(self) -> None:
         """Remember the present value of every byte."""

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from ..registry.kernel import Kernel
-from ..registry.op import Buffers, Op
+from ..registry.op import Op
 from .contracts import equal_elements, judge_bitwise, judge_close
-from .draws import MAGNITUDES, Special
+from .draws import Special
 from .execution import place_at_random, run_guarded, run_plain, shares_memory
 from .memory import Placed
 from .metrics import ErrorMetrics
+from .repetition import Repetition
 from .shared_draws import Draw, Draws
 
 LOOSE_TOLERANCE = 5e-2
@@ -49,15 +50,35 @@ class Drawing:
     """Runs a kernel on draws of one case."""
 
     def __init__(
-        self, kernel: Kernel, op: Op, params: Any, *, draws: Draws, split: Kernel, target: Kernel | None, device: torch.device
+        self,
+        kernel: Kernel,
+        op: Op,
+        params: Any,
+        *,
+        draws: Draws,
+        split: Kernel,
+        target: Kernel | None,
+        device: torch.device,
+        repetition: Repetition | None,
     ) -> None:
-        """`target`: the kernel that this one promises to equal bit for bit, or None."""
-        self._kernel, self._op, self._params = kernel, op, params
+        """
+        Args:
+            target: the kernel that this one promises to equal bit for bit, or None.
+            repetition: the calls that `repeat` makes; None for none.
+        """
+        self._kernel, self._op = kernel, op
         self._draws, self._split, self._target, self._device = draws, split, target, device
         self._names = op.outputs_of(params)
         self._rng = random.Random(draws.seed)
-        self._numbers = dict.fromkeys(MAGNITUDES, 0)
+        self._numbers = dict.fromkeys(draws.magnitudes, 0)
         self._placed: Placed | None = None
+        self._repetition = repetition if repetition is not None and repetition.due(kernel) else None
+        self._calls = 0
+        self._last: tuple[Draw, list[torch.Tensor]] | None = None
+        # torch.compile of the split chain holds eps as a constant: another one would compile every case anew.
+        known = draws.variant is None or kernel.generated or kernel.reason_unsupported(draws.variant) is not None
+        self.of_variant = not known
+        """Whether draws of magnitudes below 1 are of the case's variant."""
 
     def draw(self, magnitude: float, specials: tuple[Special, ...], *, twice: bool) -> Drawn:
         """Run the kernel `twice` or once on the next draw of `magnitude`, in which `specials` are planted.
@@ -66,7 +87,7 @@ class Drawing:
             KernelDeclarationError: an op's arguments copy their buffers.
             Exception: any error of the kernel.
         """
-        draw = self._draws.draw(magnitude, self._numbers[magnitude], specials)
+        draw = self._draws.draw(magnitude, self._numbers[magnitude], specials, variant=self.of_variant and magnitude < 1.0)
         self._numbers[magnitude] += 1
         buffers, split = draw.buffers, draw.split
         # The first call is the timed code as it is, on other values at the addresses of the draw before: it shows a result kept by address.
@@ -75,25 +96,35 @@ class Drawing:
         if self._placed is None:
             self._placed = place_at_random(buffers, self._device, self._rng)
         self._placed.refill(buffers)
-        first = run_guarded(self._kernel, self._op, self._params, self._placed, expected=split, intercept=False)
+        first = run_guarded(self._kernel, self._op, draw.params, self._placed, expected=split, intercept=False)
         if first.faults:
             return Drawn("; ".join(first.faults))
         reasons = []
         returned = [*first.outputs]
+        self._calls += 1 + twice
+        if self._repetition is not None:
+            self._last = draw, [output.clone() for output in first.outputs]
         if twice:
             elsewhere = place_at_random(buffers, self._device, self._rng)
-            second = run_guarded(self._kernel, self._op, self._params, elsewhere, expected=split, intercept=True)
+            second = run_guarded(self._kernel, self._op, draw.params, elsewhere, expected=split, intercept=True)
             if second.faults:
                 return Drawn("; ".join(second.faults))
             reasons = self._compare_runs(first.outputs, second.outputs)
             returned += second.outputs
         if self._target is not None:
-            reasons += self._compare_with_target(self._target, first.outputs, split, buffers)
+            reasons += self._compare_with_target(self._target, first.outputs, draw)
         errors = errors_of(self._names, first.outputs, draw, look_loosely=magnitude == 1.0)
         reasons += kinds_of_value(errors)
         if not self._op.in_place:
             _wipe(returned)
         return Drawn("; ".join(reasons), errors)
+
+    def repeat(self) -> str:
+        """Call the kernel on the last draw until its calls or its time are spent; the difference of a call, or an empty string."""
+        if self._repetition is None or self._last is None or self._placed is None:
+            return ""
+        draw, right = self._last
+        return self._repetition.run(self._kernel, self._op, draw, self._placed, right, before=self._calls)
 
     def _compare_runs(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[str]:
         reasons = []
@@ -108,10 +139,8 @@ class Drawing:
                 )
         return reasons
 
-    def _compare_with_target(
-        self, target: Kernel, outputs: Sequence[torch.Tensor], split: Sequence[torch.Tensor], buffers: Buffers
-    ) -> list[str]:
-        due = split if target is self._split else run_plain(target, self._op, self._params, buffers)
+    def _compare_with_target(self, target: Kernel, outputs: Sequence[torch.Tensor], draw: Draw) -> list[str]:
+        due = draw.split if target is self._split else run_plain(target, self._op, draw.params, draw.buffers)
         return differences_from(target, self._names, outputs, due)
 
 

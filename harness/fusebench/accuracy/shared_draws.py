@@ -17,7 +17,7 @@ import torch
 from ..registry.kernel import Kernel
 from ..registry.op import Buffers, Op
 from .comparison import Reference
-from .draws import Special, is_small, keep_in_range, plant, special_draws
+from .draws import Special, is_small, keep_in_range, plant, plant_in_parameters, special_draws
 from .execution import run_plain
 from .metrics import ErrorMetrics, as_bits
 
@@ -30,6 +30,8 @@ times the bytes of an output, and a draw six to twelve times; the rest stays fre
 class Draw:
     """One draw.  Kernels get copies of `buffers`, never a tensor of the draw itself."""
 
+    params: Any
+    """The case's, or those of its variant."""
     buffers: Buffers
     references: Mapping[str, Reference]
     split: tuple[torch.Tensor, ...]
@@ -64,7 +66,10 @@ class Draws:
         self.seed = seed
         self._op, self._params, self._split, self._device = op, params, split, device
         self._room = room
-        self._kept: dict[tuple[float, int, tuple[Special, ...]], tuple[Draw, list[int]]] = {}
+        self._kept: dict[tuple[float, int, tuple[Special, ...], bool], tuple[Draw, list[int]]] = {}
+        self.magnitudes = op.magnitudes(params)
+        self.variant = op.variant(params, random.Random(f"{seed} variant"))
+        """The case with another option than its own; None where the op has none."""
         self._unit: tuple[tuple[Special, ...], ...] | None = None
 
     def unit_specials(self) -> tuple[tuple[Special, ...], ...]:
@@ -75,15 +80,17 @@ class Draws:
             self._unit = ((), *planted) if len(planted) > 1 or is_small(buffers) else tuple(planted)
         return self._unit
 
-    def draw(self, magnitude: float, number: int, specials: tuple[Special, ...]) -> Draw:
-        """The `number`-th draw of `magnitude`, in which `specials` are planted."""
-        key = (magnitude, number, specials)
+    def draw(self, magnitude: float, number: int, specials: tuple[Special, ...], *, variant: bool = False) -> Draw:
+        """The `number`-th draw of `magnitude`, in which `specials` are planted; of the case's variant on request."""
+        key = (magnitude, number, specials, variant)
         if key in self._kept:
             return self._kept[key][0]
+        params = self.variant if variant else self._params
         rng = random.Random(f"{self.seed} {magnitude} {number}")
         buffers = self._inputs(magnitude, rng)
         plant(buffers, specials, rng)
-        draw = draw_of(self._op, self._params, buffers, self._split)
+        plant_in_parameters(self._op.arguments(params, buffers), specials, rng, reduced=self._op.reduced)
+        draw = draw_of(self._op, params, buffers, self._split)
         if draw.nbytes <= self._room:
             self._room -= draw.nbytes
             self._kept[key] = (draw, _checksums(draw))
@@ -105,6 +112,8 @@ class Draws:
     def _inputs(self, magnitude: float, rng: random.Random) -> Buffers:
         generator = torch.Generator(device=self._device).manual_seed(rng.getrandbits(63))
         buffers = self._op.buffers(self._params, device=self._device, generator=generator, magnitude=magnitude)
+        if magnitude >= 1.0:  # below, the values of timed calls
+            buffers = self._op.unusual(self._params, buffers, generator=generator)
         keep_in_range(buffers)
         return buffers
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..accuracy.contracts import bounds, floor_ulps, judge_bitwise
-from ..accuracy.draws import MAGNITUDES, Special
+from ..accuracy.draws import Special
 from ..accuracy.execution import place_at_random, run_guarded, run_plain
 from ..accuracy.memory import Placed
 from ..accuracy.metrics import ErrorMetrics, merge
@@ -65,7 +65,7 @@ class Comparison:
         return [self._next() for _ in range(count)]
 
     def _next(self) -> Call:
-        magnitude = self._rng.choice((MAGNITUDES[0], *MAGNITUDES))
+        magnitude = self._rng.choice((1.0, *self._draws.magnitudes))
         specials: tuple[Special, ...] = ()
         if self._rng.random() < _SPECIAL_SHARE:
             specials = (self._rng.choice(tuple(Special)),)

@@ -26,11 +26,12 @@ from ..schema import Case, KernelId, Role
 from .compiled import declared_as, default_compiled
 from .declared import CaseSupport
 from .installed import KERNELS_GROUP, SUITES_GROUP, installed_folders
-from .kernel import Kernel
+from .kernel import Kernel, refused_contract
 from .loading.watching import KernelFileError, Watch, watch_imports
 from .lookup import Lookup, Problem
 from .merging import Root, let_roots_meet
 from .op import Op, recording
+from .part import refused_part
 from .plain import load_plain
 
 _load_numbers = itertools.count()
@@ -348,6 +349,8 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, ope
     if kernel.id.op != op.name:
         return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
     kernel.op = op
+    if refused := refused_contract(kernel.id, kernel.contract, op) or refused_part(op, kernel):
+        return refused
     if not operators:
         collection.without_operators.append((kernel, namespace))
     elif reason := _operator_refused(kernel, namespace):

@@ -41,6 +41,7 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
         note=", ".join((f"torch.compile of {split.id.name}", *options)),
     )
     kernel.file = split.file
+    kernel.generated = True
     return kernel
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ class Kernel:
         """The part of the op that the kernel computes; None for the whole op."""
         self.install = install
         self.op: Op | None = None
+        self.generated = False
+        """Whether it is the op's default torch.compile kernel, which nobody wrote."""
         self.torch_op: Callable[..., Any] | None = None
         """The torch operator of a fused kernel, once registered."""
         self._supports: Supports = lambda params: True
@@ -90,8 +93,17 @@ class Kernel:
         return answer if isinstance(answer, str) else f"{self.id} declines this case without a reason"
 
     def contract_for(self, params: Any) -> Contract:
-        """The numerical contract of the kernel for `params`."""
-        return self._promises(params) if self._promises is not None else self.contract
+        """The numerical contract of the kernel for `params`.
+
+        Raises:
+            KernelDeclarationError: `promises` gives a contract that no kernel may promise.
+        """
+        if self._promises is None:
+            return self.contract
+        contract = self._promises(params)
+        if refused := refused_contract(self.id, contract, self.op):
+            raise KernelDeclarationError(refused)
+        return contract
 
     @property
     def covers(self) -> str:
@@ -168,6 +180,28 @@ class Kernel:
         return f"<Kernel {self.id} {self.role} {self.language}>"
 
 
+def refused_contract(kernel_id: KernelId, contract: Any, op: Op | None) -> str:
+    """Why no kernel called `kernel_id` may promise `contract`; empty if it may.
+
+    Args:
+        op: gives the largest factor of `Close`; None where it is not known yet.
+    """
+    if isinstance(contract, Bitwise):
+        if contract.to == str(kernel_id):
+            return f"kernel {kernel_id} promises to equal itself bit for bit, which says nothing; name another kernel, or promise Close()"
+        return ""
+    if not isinstance(contract, Close):
+        return f"kernel {kernel_id} promises {contract!r}, expected Close(factor) or Bitwise(kernel id)"
+    if not (math.isfinite(contract.factor) and contract.factor > 0):
+        return f"kernel {kernel_id} promises Close({contract.factor}); the factor must be positive and finite"
+    if op is not None and contract.factor > op.largest_factor:
+        return (
+            f"kernel {kernel_id} promises Close({contract.factor:g}), which is {contract.factor:g} x the split chain's error, but op "
+            f"{op.name} allows at most {op.largest_factor:g} x; make the kernel more accurate, or raise `largest_factor` in op.py"
+        )
+    return ""
+
+
 def _is_compiling() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
@@ -199,7 +233,7 @@ def kernel(
         version: 1 or more; a released version is never changed in place.
         role: split, fused, compiled or peer.
         language: torch, triton or cuda.
-        contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given.
+        contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given. The op caps the factor (`Op.largest_factor`).
         requires: importable modules the kernel needs; while one is absent the kernel is listed as not runnable.
         note: one line for `list kernels`.
         replay: repeat the launches of an earlier call of the same layouts without running the function again; `registry.replay` lists
@@ -226,6 +260,9 @@ def kernel(
         raise KernelDeclarationError(
             f"kernel {kernel_id} covers a part of its op ({covers.covers}) with {found}; only a peer with a `close` contract may"
         )
+
+    if refused := refused_contract(kernel_id, contract if contract is not None else Close(), None):
+        raise KernelDeclarationError(refused)
 
     def decorate(function: Callable[..., Any]) -> Kernel:
         declared = Kernel(

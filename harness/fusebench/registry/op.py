@@ -23,6 +23,8 @@ from .arguments import Arguments as _Arguments
 from .declared import CaseFacts, OpDeclaration
 
 if TYPE_CHECKING:
+    import random
+
     import torch
 
 Buffers = Mapping[str, "torch.Tensor"]
@@ -67,12 +69,50 @@ class Op(ABC):
     """Inductor's options of the default kernel `compiled@1`, which is torch.compile of the split reference. None for no such kernel; an op
     that declares `Arguments` has it unless it says None."""
 
+    largest_factor: ClassVar[float] = 2.0
+    """Largest factor of `Close` that a kernel may promise; a declaration above it is refused.  At 2 the error of truncation fits."""
+
+    parts: ClassVar[tuple[str, ...]] = ()
+    """The parts of the op that peers may cover, each as `module:NAME` relative to op.py: `._parts:NORM`.  A kernel's own file cannot
+    declare the reference that judges it."""
+
+    reduced: ClassVar[tuple[str, ...]] = ()
+    """Names of the small arguments that a row's statistics depend on, such as a gate in front of a norm: a NaN in one spoils whole rows,
+    so the check plants none there."""
+
     token_fields: ClassVar[tuple[str, ...]] = ("batch", "tokens")
     """Fields of `Params` whose product is the number of tokens, outermost first; `shrink` reduces them where `Params` has them."""
 
     @abstractmethod
     def buffers(self, params: Any, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0) -> Buffers:
         """Fresh random inputs on `device`: contiguous tensors of normal values with outlier channels, scaled by `magnitude`."""
+
+    def unusual(self, params: Any, buffers: Buffers, *, generator: torch.Generator) -> Buffers:
+        """`buffers` with values that models do not pass and every kernel must get right, for the accuracy gate; as they are by default.
+
+        Positions in any order, parameters far from one, masks of any pattern: timed calls keep the values of `buffers`, which decide their
+        access pattern.  Shapes, dtypes and strides must stay.  `generator` is of the buffers' device.
+        """
+        return buffers
+
+    def magnitudes(self, params: Any) -> tuple[float, ...]:
+        """Scales of the inputs of a check, 1 first; each is judged by itself, because absolute errors grow with them.
+
+        At 1e-3 the epsilon of a norm matters.  At 1e3 a sum of squares overflows in 16 bits; an op that stays finite beyond it says how
+        far, and clamps and overflows show up to there.
+        """
+        return (1.0, 1e-3, 1e3)
+
+    def variant(self, params: Any, rng: random.Random) -> Any | None:
+        """The case with another option than models pass, or None: by default another `eps`, where Params has one.
+
+        From 1e-5 to 1e-2, at least twice or at most half the case's own: on inputs of magnitude 1e-3 each decides the result.
+        """
+        own = getattr(params, "eps", None)
+        if not isinstance(own, float):
+            return None
+        drawn = [float(f"{10 ** rng.uniform(-5, -2):.2e}") for _ in range(8)]
+        return msgspec.structs.replace(params, eps=next((eps for eps in drawn if not 0.5 < eps / own < 2.0), 4 * own))
 
     def arguments(self, params: Any, buffers: Buffers) -> Mapping[str, Any]:
         """A kernel's arguments by name: tensors from `views`, options from the fields of `params` with the same name."""

@@ -124,13 +124,25 @@ def _modules(kernel: Kernel | DeclaredKernel, roots: Sequence[Path]) -> set[Path
     """The kernel's own file, its op's definition, and every relative import of these."""
     roots = [root.resolve() for root in roots]
     own = Path(kernel.file).resolve()
-    waiting, modules = [own, *_in_any(own.with_name("op.py"), roots)], set[Path]()
+    return _imports_of([own, *_in_any(own.with_name("op.py"), roots)], roots)
+
+
+def _imports_of(files: Sequence[Path], roots: Sequence[Path]) -> set[Path]:
+    """`files` and every relative import of them, within `roots`."""
+    waiting, modules = [*files], set[Path]()
     while waiting:
         file = waiting.pop()
         if file not in modules and file.is_file() and any(file.is_relative_to(root) for root in roots):
             modules.add(file)
             waiting += _imported(file, roots)
     return modules
+
+
+def definition_digests(op: str, roots: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of the files that define `op`, by path within their root: its op.py and every relative import of it."""
+    roots = [root.resolve() for root in roots]
+    files = _imports_of([root / op / "op.py" for root in roots], roots)
+    return {_named(file, roots): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
 def _named(file: Path, roots: Sequence[Path]) -> str:

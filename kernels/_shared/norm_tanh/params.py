@@ -14,6 +14,9 @@ from ..modulation import Form, form_of
 if TYPE_CHECKING:
     import torch
 
+LARGEST_GATE = 64.0
+"""Largest magnitude of an unusual gate: its tanh is 1, while exp(2 * 64) is beyond float32."""
+
 
 class NormTanhParams(ModulatedParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One case: x is `[batch, tokens, hidden]`; the norm and its eps are Z-Image's unless given.  `modulation` is the gate's form."""

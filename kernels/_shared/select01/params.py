@@ -15,6 +15,7 @@ from ..modulated_params import (
     draw_modulations,
     draw_parameters,
     draw_rows,
+    draw_unusual,
     label,
     norm_flops,
     view_modulations,
@@ -55,7 +56,7 @@ def draw_inputs(params: Select01Params, *, device: torch.device, generator: torc
         "x": draw_rows(params, device=device, generator=generator, magnitude=magnitude),
         **draw_parameters(params, device=device, generator=generator),
         **draw_modulations(params, _FORMS, device=device, generator=generator),
-        "index": _draw_index(params, device=device, generator=generator),
+        "index": _draw_index(params, params.index, device=device, generator=generator),
     }
 
 
@@ -71,6 +72,21 @@ def view_inputs(params: Select01Params, buffers: Mapping[str, torch.Tensor]) -> 
     }
 
 
+def draw_unusual_inputs(
+    params: Select01Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """The buffers of `draw_inputs` with unusual parameters and rows, and an index of any pattern: one set only, or samples that differ.
+
+    The index holds 0 and 1 only: other integers mean set 1, but models never pass them.
+    """
+    import torch
+
+    made = draw_unusual(params, buffers, generator=generator, modulations=ROWS)
+    patterns = ("zeros", "ones", "random", "random", "per_sample")
+    pattern = patterns[int(torch.randint(len(patterns), (), generator=generator, device=buffers["index"].device))]
+    return {**made, "index": _draw_index(params, pattern, device=buffers["index"].device, generator=generator)}
+
+
 def draw_residual_gate(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
     """Buffer of a gate per element: the width of an activation, the magnitude of a gate."""
     import torch
@@ -80,7 +96,7 @@ def draw_residual_gate(params: Select01Params, *, device: torch.device, generato
     return values.mul_(MODULATION_SPREAD).to(getattr(torch, params.dtype))
 
 
-def _draw_index(params: Select01Params, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+def _draw_index(params: Select01Params, pattern: str, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
     """`[batch, tokens]`. A strided case has `[batch, tokens, 2]` with the other set beside each index, so a dense read gives wrong rows."""
     import torch
 
@@ -92,7 +108,8 @@ def _draw_index(params: Select01Params, *, device: torch.device, generator: torc
         "ones": lambda: token >= 0,
         "alternating": lambda: token % 2 == 1,
         "random": lambda: torch.randint(2, shape, generator=generator, device=device) == 1,
-    }[params.index]()
+        "per_sample": lambda: (torch.randint(2, (params.batch, 1), generator=generator, device=device) == 1).expand(shape),
+    }[pattern]()
     if params.strided:
         values = torch.stack((values, ~values), dim=-1)
     return values.to(getattr(torch, params.index_dtype)).contiguous()

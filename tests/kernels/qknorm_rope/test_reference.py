@@ -54,11 +54,11 @@ def test_neox_pairs_turn_by_rotate_half(op: Any, parse: Any, rope_dim: int | Non
 def test_each_row_is_the_definition_computed_element_by_element(op: Any, parse: Any, layout: str) -> None:
     params = parse(layout=layout, tokens=2, batch=2, heads=2, kv_heads=1, head_dim=64, rope_dim=48, eps=1e-5, position_offset=3)
     arguments = inputs(op, params)
-    reference = op.reference(params, arguments)
+    reference, table = op.reference(params, arguments), arguments["cos_sin_cache"].double().tolist()
     for name, heads in (("q", 2), ("k", 1)):
         x, weight = arguments[name].double().tolist(), arguments[f"{name}_weight"].double().tolist()
         for row in range(4):
-            # Positions start again with each sample, and the cache's rows are angles position * theta^(-2i/R).
+            # Positions start again with each sample; a row of the cache holds 24 cosines, then 24 sines.
             position = row % 2 + 3
             for head in range(heads):
                 values = x[row][head]
@@ -66,10 +66,9 @@ def test_each_row_is_the_definition_computed_element_by_element(op: Any, parse: 
                 due = [value * scale * factor for value, factor in zip(values, weight, strict=True)]
                 for pair in range(24):
                     first, second = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair, pair + 24)
-                    angle = position * 1.0e4 ** (-2 * pair / 48)
+                    cos, sin = table[position][pair], table[position][pair + 24]
                     a, b = due[first], due[second]
-                    due[first], due[second] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
-                # The cache holds the cosines in float32.
+                    due[first], due[second] = a * cos - b * sin, b * cos + a * sin
                 assert reference[name][row, head].tolist() == pytest.approx(due, rel=1e-5, abs=1e-6 * max(map(abs, due)))
 
 

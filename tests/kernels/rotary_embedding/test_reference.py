@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -50,26 +49,26 @@ def test_neox_pairs_turn_by_rotate_half(op: Any, parse: Any, rope_dim: int | Non
 def test_each_row_is_the_definition_computed_element_by_element(op: Any, parse: Any, layout: str, positions: str) -> None:
     params = parse(layout=layout, tokens=2, batch=2, heads=1, head_dim=64, rope_dim=48, position_offset=3, rank=4, positions=positions)
     arguments = inputs(op, params)
-    reference = op.reference(params, arguments)["q"]
+    reference, table = op.reference(params, arguments)["q"], arguments["cos_cache"].double().tolist()
     for sample in range(2):
         for token in range(2):
-            # Positions start again with each sample, and the cache's rows are angles position * theta^(-2i/R).
+            # Positions start again with each sample; a row of the cache holds 24 cosines, then 24 sines.
             due = arguments["q"][sample, token, 0].double().tolist()
             for pair in range(24):
                 first, second = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair, pair + 24)
-                angle = (token + 3) * 1.0e4 ** (-2 * pair / 48)
+                cos, sin = table[token + 3][pair], table[token + 3][pair + 24]
                 a, b = due[first], due[second]
-                due[first], due[second] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
-            # The cache holds the cosines in float32.
+                due[first], due[second] = a * cos - b * sin, b * cos + a * sin
             assert reference[sample, token, 0].tolist() == pytest.approx(due, rel=1e-5, abs=1e-6 * max(map(abs, due)))
 
 
-def test_a_rotation_keeps_every_pairs_length(op: Any, parse: Any) -> None:
+def test_a_rotation_scales_every_pairs_length_by_the_tables_amplitude(op: Any, parse: Any) -> None:
     params = parse(rope_dim=64, position_offset=11)
     arguments = inputs(op, params)
     turned, before = op.reference(params, arguments)["k"], arguments["k"].double()
-    lengths = [x[..., :64].unflatten(-1, (32, 2)).norm(dim=-1) for x in (turned, before)]
-    torch.testing.assert_close(*lengths, rtol=1e-6, atol=0)
+    after, length = (x[..., :64].unflatten(-1, (32, 2)).norm(dim=-1) for x in (turned, before))
+    cos, sin = arguments["cos_cache"].double()[arguments["positions"] + 11].chunk(2, dim=-1)
+    torch.testing.assert_close(after, length * torch.hypot(cos, sin).unsqueeze(1), rtol=1e-6, atol=0)
     assert torch.equal(turned[..., 64:], before[..., 64:])
     assert not torch.equal(turned, before)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from ...config import Project
 from ...registry import Declarations
-from ...registry.sources import root_differences
+from ...registry.sources import changed_files, definition_digests, root_differences
 from ...schema import Case, KernelId, SamplingPlan
 from ...store.calibration_note import load_note
 from ...store.comparison_folder import write_comparison
@@ -28,7 +28,7 @@ from ..evidence.regressions import compiled_kernels, explained_comparison
 from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
 from ..workers.pool import WorkerPool
 from .case_comparison import CaseComparison
-from .revisions import Revisions
+from .revisions import Revisions, changed_definition
 from .strategy import ComparisonOptions, ComparisonStrategy, PairedCase
 
 
@@ -96,6 +96,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                 excluded={**collection.excluded, **base_kernels.excluded},
             ) as pool:
                 context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan)
+                for op in sorted(ops_of(request.cases)):
+                    if changed := changed_files(definition_digests(op, collection.roots), definition_digests(op, roots)):
+                        context.warn(changed_definition(op, changed))
                 strategy = ComparisonStrategy(context, revisions, base, request.options)
                 engine = Engine(strategy, request.budget_s)
                 interruption = attempt(engine, request.cases, warnings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -202,6 +202,14 @@ def with_checks(one: ComparedKernel, head: Result, base: Result | None) -> Compa
         reason = f"fails in the base revision ({base.status.value}): {base.reason}"
     one = msgspec.structs.replace(one, new_status=head.status, new_accuracy=head.accuracy, reason=reason)
     return one if base is None else msgspec.structs.replace(one, old_status=base.status, old_accuracy=base.accuracy)
+
+
+def changed_definition(op: str, files: Sequence[str]) -> str:
+    """The warning about an op whose definition differs between the revisions: a kernel may pass because its reference was changed."""
+    return (
+        f"the definition of op {op} differs from the base revision's ({', '.join(files)}): both revisions are judged by this checkout's "
+        "inputs and reference, parts of the op by the base revision's reference; read these files before you trust a verdict on accuracy"
+    )
 
 
 def op_difference(head: OpDeclaration, base: OpDeclaration) -> str:

@@ -20,6 +20,7 @@ import msgspec
 from ...errors import TimerError, UsageError, describe_exception
 from ...registry import Collection, Kernel, load_collection
 from ...registry.loading.watching import Watch
+from ...registry.part import judged_by
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
 from .cause import status_of
@@ -46,6 +47,7 @@ from .protocol import (
 from .tuning import forget_compiled_code, keep_tuning_in_memory
 
 if TYPE_CHECKING:
+    from ...accuracy.repetition import Repetition
     from ...accuracy.shared_draws import DrawStore
     from ...accuracy.timed_outputs import TimedOutputs
     from ...timing.arm import Arm
@@ -107,6 +109,8 @@ class _Worker:
         self.case_key = ""
         self.draws: DrawStore | None = None
         """Draws that the checks of a case's kernels share; None where there are none."""
+        self.repetition: Repetition | None = None
+        """Repeated calls of the kernels that are checked, once each; made with the first check."""
         if setup.timer and self.device.type == "cuda":
             self._start_timer()
 
@@ -194,11 +198,13 @@ class _Worker:
 
     def _judged(self, task: CheckTask) -> Accuracy:
         from ...accuracy.gate import check_kernel
+        from ...accuracy.repetition import Repetition
 
+        self.repetition = self.repetition or Repetition()
         kernel, revision = self._kernel(task.kernel)
         op, params = self._case(task.case)
         return check_kernel(
-            kernel,
+            kernel if self.base is None else judged_by(kernel, self.base.ops.get(op.name)),
             op,
             params,
             split=self.collection.kernel(f"{op.name}/{op.split_reference}"),
@@ -207,6 +213,7 @@ class _Worker:
             seed=task.seed,
             rows=task.rows,
             store=self.draws,
+            repetition=self.repetition,
             on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
         )
 

@@ -27,6 +27,7 @@ class Scale(Op):
     split_reference = "split@1"
     baselines = ("split@1",)
     dispatch_order = ("fast",)
+    parts = ("._parts:COPY",)
 
     def buffers(self, params, *, device, generator, magnitude=1.0):
         import torch
