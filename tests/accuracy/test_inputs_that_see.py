@@ -13,6 +13,7 @@ import torch
 from fusebench.accuracy import check_kernel
 from fusebench.accuracy.inputs import rotary_table, shuffled_positions, unusual_channels
 from fusebench.registry import Collection, Kernel, load_collection
+from fusebench.registry.op import argument_names
 from fusebench.schema import Accuracy, Close, KernelId, Language, Role
 from helpers.matrices import few
 
@@ -41,8 +42,8 @@ def check(collection: Collection, name: str, function: Function, seed: int = 1, 
     op = collection.op(name)
     split = collection.kernel(f"{name}/{op.split_reference}")
 
-    def candidate(**arguments: Any) -> Any:
-        return function(split, arguments)
+    def candidate(*values: Any, **options: Any) -> Any:
+        return function(split, dict(zip(argument_names(op.schema), values, strict=False)) | options)
 
     kernel = Kernel(
         candidate, KernelId(name, "candidate", 1), role=Role.PEER, language=Language.TORCH, contract=Close(), requires=(), note=""

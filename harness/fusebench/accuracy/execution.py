@@ -112,9 +112,9 @@ def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected
 def run_again(kernel: Kernel, op: Op, params: Any, buffers: Buffers, placed: Placed) -> tuple[torch.Tensor, ...]:
     """Outputs of one more call at the same addresses, by the same call form, of a kernel whose guarded calls found no fault."""
     placed.refill(buffers)
-    with _quiet_numpy():
-        outputs = op.apply(kernel, (), op.arguments(params, placed.buffers))
-    return outputs if isinstance(outputs, tuple) else _as_tuple(outputs)
+    values, keywords = call_form(op, op.arguments(params, placed.buffers))
+    with _quiet_numpy(), without_garbage_collection():
+        return as_tensors(op.apply(kernel, values, keywords))
 
 
 def shares_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

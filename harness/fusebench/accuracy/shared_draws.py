@@ -55,7 +55,7 @@ def draw_of(op: Op, params: Any, buffers: Buffers, split: Kernel) -> Draw:
     names = op.outputs_of(params)
     references = {name: Reference(values[name], due.dtype) for name, due in zip(names, outputs, strict=True)}
     errors = {name: references[name].errors(due) for name, due in zip(names, outputs, strict=True)}
-    return Draw(buffers, references, outputs, errors)
+    return Draw(params, buffers, references, outputs, errors)
 
 
 class Draws:
