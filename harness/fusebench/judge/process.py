@@ -63,7 +63,7 @@ class KernelProcess:
         to_judge, from_child = os.pipe()
         self._channel = Channel(to_judge, from_judge)
         descriptors = (to_child, from_child, self.region.fd)
-        environment = {"OMP_WAIT_POLICY": "passive", "TRITON_INTERPRET": "1" if interpret else "0"}
+        environment = {"OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1", "TRITON_INTERPRET": "1" if interpret else "0"}
         environment |= {name: value for name, value in assembler_environment().items() if value is not None}
         if not confined:
             environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
