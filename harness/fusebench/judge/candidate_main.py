@@ -110,7 +110,7 @@ class _Serving:
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""
-        from .protocol import REQUESTS, CaseOpened, OpenCase, Yardstick, YardstickDone
+        from .protocol import MOST_TEXT, REQUESTS, CaseOpened, OpenCase, Yardstick, YardstickDone
 
         request = self._channel.receive(REQUESTS)
         if isinstance(request, OpenCase):
@@ -120,7 +120,7 @@ class _Serving:
                 return
             contract = None if declined[0] else self._guarded(request.token, lambda: self._kernel.contract_for(self._params))
             if declined[0] or contract is not None:
-                self._channel.send(CaseOpened(token=request.token, declined=declined[0], contract=contract))
+                self._channel.send(CaseOpened(token=request.token, declined=declined[0] and declined[0][:MOST_TEXT], contract=contract))
         elif isinstance(request, Yardstick):
             from .yardstick import limit_us
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import time
@@ -23,8 +22,8 @@ from ..evidence.occupancy import Occupancy, occupancy
 from ..evidence.targets import NoTargetError, Target, target_of
 from ..schema import Case
 from ..schema.evaluation import Evaluation
-from .confined_process import start_confined
-from .protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
+from .confined_process import remove_folder, start_confined
+from .protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError, same_token
 
 if TYPE_CHECKING:
     from ..device.select import Device
@@ -131,7 +130,7 @@ class CompiledCode:
         if self._scratch is not None:
             self._process.kill()
             self._channel.close()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_folder(self._scratch)
 
     def added_to(self, evaluation: Evaluation, *, wait_s: float) -> Evaluation:
         """`evaluation` with the figures and remarks about them; a compilation that takes longer than `wait_s` more is left out."""
@@ -141,7 +140,7 @@ class CompiledCode:
             found = self._channel.receive(_COMPILED, deadline=time.monotonic() + wait_s)
         except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
             return evaluation
-        if not secrets.compare_digest(found.token, self._token):
+        if not same_token(found.token, self._token):
             return evaluation
         remarks = _remarks(found, self._target, on_cpu=self._on_cpu)
         evaluation = msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, *remarks))

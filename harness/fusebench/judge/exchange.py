@@ -6,6 +6,7 @@ comes back.  So the gate's own checks (guards, read-only inputs, outputs that ar
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from .process import KernelProcess
 from .protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, ProtocolError, TensorSpec
 from .region import ALIGNMENT, Region, dtype_of, spec_of, view_of
 
+_MOST_ELEMENTS = 2**48
+"""Of an output, however large it claims to be: torch refuses sizes whose bytes no 64-bit number holds."""
 _OUTPUT_SLACK = 2
 """Room for returned tensors as a multiple of the expected bytes: one of a wrong shape is named, not cut."""
 
@@ -80,7 +83,10 @@ class Returned:
                 found.append(new)
             else:
                 storage = storages[spec.arena]
-                found.append(view_of(spec, storage, shift=0, nbytes=storage.nbytes(), device=device))
+                try:
+                    found.append(view_of(spec, storage, shift=0, nbytes=storage.nbytes(), device=device))
+                except ProtocolError as error:
+                    raise CandidateError(EvaluationStatus.HACKED, f"an output that no call can return: {error}") from error
         return tuple(found)
 
 
@@ -151,7 +157,7 @@ class Exchange:
             if one.arena >= 0:
                 outputs.append(torch.empty(0, device=device))
                 continue
-            if len(one.size) > 8 or any(n < 0 for n in one.size):
+            if any(n < 0 for n in one.size) or math.prod(max(n, 1) for n in one.size) > _MOST_ELEMENTS:
                 raise ProtocolError(f"an output of size {one.size}")
             nbytes = _packed(one)
             if start + nbytes > spec.output_start + spec.output_bytes:

@@ -215,7 +215,10 @@ class _Evaluating:
             if error.status is EvaluationStatus.CRASHED and "exited with" in error.reason:
                 raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
             raise
-        KernelId.parse(self._loaded.kernel)
+        try:
+            KernelId.parse(self._loaded.kernel)
+        except ValueError as error:
+            raise CandidateError(EvaluationStatus.HACKED, f"its process loaded no kernel: {error}") from error
         if reason := self._not_runnable(self._loaded):
             raise CandidateError(EvaluationStatus.UNSUPPORTED, reason)
         if fallback := self._process.timer_fallback:

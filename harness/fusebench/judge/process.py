@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import tempfile
 import time
@@ -18,7 +17,20 @@ from ..device.triton_programs import assembler_environment
 from ..schema.evaluation import EvaluationStatus, IsolationMeasure
 from .confined_process import remove_folder, start_confined
 from .failures import CandidateError, of_ending
-from .protocol import ANSWERS, Channel, ChannelClosedError, ChannelTimeoutError, Mark, Prepare, Prepared, ProtocolError, Refused, new_token
+from .protocol import (
+    ANSWER_BYTES,
+    ANSWERS,
+    Channel,
+    ChannelClosedError,
+    ChannelTimeoutError,
+    Mark,
+    Prepare,
+    Prepared,
+    ProtocolError,
+    Refused,
+    new_token,
+    same_token,
+)
 from .region import Region
 
 STOP_S = 2.0
@@ -121,7 +133,10 @@ class KernelProcess:
         try:
             if self._channel.pending():
                 raise ProtocolError("it wrote into the judge's pipe without being asked")
-            self._channel.send(request)
+            self._channel.send(request, deadline=deadline)
+        except ChannelTimeoutError:
+            self.kill()
+            raise CandidateError(EvaluationStatus.HUNG, f"it did not read the request for {doing}") from None
         except ChannelClosedError:
             raise self._ended(doing) from None
         except ProtocolError as error:
@@ -157,11 +172,11 @@ class KernelProcess:
         began = time.monotonic()
         self.marks = []
         try:
-            answer = self._channel.receive(ANSWERS, deadline=deadline)
+            answer = self._channel.receive(ANSWERS, deadline=deadline, most=ANSWER_BYTES)
             while isinstance(answer, Mark) and answer.token == token and len(self.marks) < 2:
                 self.marks.append(time.perf_counter())
-                answer = self._channel.receive(ANSWERS, deadline=deadline)
-            if not secrets.compare_digest(answer.token, token):
+                answer = self._channel.receive(ANSWERS, deadline=deadline, most=ANSWER_BYTES)
+            if not same_token(answer.token, token):
                 raise ProtocolError("its answer does not repeat the request's token")
             if isinstance(answer, Refused):
                 raise CandidateError(answer.status, answer.reason)

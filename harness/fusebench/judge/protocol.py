@@ -11,19 +11,24 @@ import secrets
 import select
 import struct
 import time
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ..errors import FusebenchError
-from ..schema import Case, Contract
+from ..schema import Case, Contract, Language
 from ..schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
 
 MOST_BYTES = 16 * 2**20
 """Largest accepted frame: a batch of a hundred calls describes itself in some 100 kB."""
+ANSWER_BYTES = 2**20
+"""Largest frame that is accepted of a candidate; its msgpack decodes to at most twenty times as much memory."""
 MOST_TEXT = 2000
-"""Characters of a text of the candidate that are kept."""
+"""Characters of a text of the candidate that are kept; a longer one is no message."""
 _HEADER = struct.Struct("<I")
+_Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+_Dimensions = Annotated[tuple[int, ...], msgspec.Meta(max_length=8)]
+"""Of a tensor that crosses the border."""
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
@@ -45,8 +50,8 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     token: str
     isolation: tuple[IsolationMeasure, ...] = ()
-    timer: str = ""
-    timer_fallback: str = ""
+    timer: _Text = ""
+    timer_fallback: _Text = ""
     """Why the timer is not the device's default; empty if it is."""
 
 
@@ -69,8 +74,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
     token: str
-    kernel: str
-    language: str
+    kernel: _Text
+    language: Language
 
 
 class OpenCase(msgspec.Struct, frozen=True, kw_only=True, tag="open_case"):
@@ -82,7 +87,7 @@ class OpenCase(msgspec.Struct, frozen=True, kw_only=True, tag="open_case"):
 
 class CaseOpened(msgspec.Struct, frozen=True, kw_only=True, tag="case_opened"):
     token: str
-    declined: str | None
+    declined: _Text | None
     """Why the kernel does not take the case; None if it does."""
     contract: Contract | None = None
 
@@ -101,10 +106,10 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
 
     arena: int
     """Number of the arena; -1 for an output in memory of its own."""
-    dtype: str
+    dtype: _Text
     offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: _Dimensions
+    stride: _Dimensions
 
 
 class CallSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +141,7 @@ class CallDone(msgspec.Struct, frozen=True, kw_only=True):
     span_ns: int
     outputs: tuple[TensorSpec, ...] | None
     """A new output lies in the output area, packed, with its strides of origin here; one that is a view of an argument's arena says so."""
-    strange: str = ""
+    strange: _Text = ""
     """Why the return value cannot be handed over: a tensor subclass, another device, an unwritten storage."""
     shared: tuple[int, ...] = ()
     """Numbers of earlier calls of the batch whose returned memory this call returned again."""
@@ -150,9 +155,9 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     """CPU time of other threads after calls had returned, as a share of the calls' time or of a quiet time after the last one."""
     calls_cpu_ns: int = 0
     """CPU time that the calls took in the calling thread; 0 on a GPU.  Believed of the twin only."""
-    untimed: str = ""
+    untimed: _Text = ""
     """Why the calls have no times; empty if they have."""
-    tampering: str = ""
+    tampering: _Text = ""
     """What of the harness was replaced; empty if nothing was."""
 
 
@@ -161,7 +166,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
     token: str
     status: EvaluationStatus
-    reason: str
+    reason: _Text
 
 
 class EvaluateTask(msgspec.Struct, frozen=True, kw_only=True, tag="evaluate"):
@@ -246,47 +251,61 @@ def new_token() -> str:
     return secrets.token_hex(16)
 
 
+def same_token(one: str, other: str) -> bool:
+    """Whether two tokens are equal, in a time that does not depend on where they differ."""
+    return secrets.compare_digest(one.encode(), other.encode())
+
+
 class Channel:
     """Two pipe ends: frames of msgpack, each after its length."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd, self._write_fd = read_fd, write_fd
         self._waiting = b""
+        os.set_blocking(write_fd, False)
 
-    def send(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct, *, deadline: float | None = None) -> None:
         """Write one message.
-
-        Raises:
-            ChannelClosedError: nobody reads.
-        """
-        body = msgspec.msgpack.encode(message)
-        data = memoryview(_HEADER.pack(len(body)) + body)
-        try:
-            while data:
-                data = data[os.write(self._write_fd, data) :]
-        except (BrokenPipeError, OSError) as error:
-            raise ChannelClosedError(f"the pipe is closed: {error}") from error
-
-    def receive(self, kind: Decoder[T], *, deadline: float | None = None) -> T:
-        """The next message, of a kind that the decoder knows.
 
         Args:
             deadline: as `time.monotonic` has it; None waits for ever.
 
         Raises:
+            ChannelClosedError, ChannelTimeoutError: nobody reads any more, or the other process does not.
+        """
+        body = msgspec.msgpack.encode(message)
+        data = memoryview(_HEADER.pack(len(body)) + body)
+        while data:
+            try:
+                data = data[os.write(self._write_fd, data) :]
+            except BlockingIOError:
+                self._wait(self._write_fd, select.POLLOUT, deadline)
+            except OSError as error:
+                raise ChannelClosedError(f"the pipe is closed: {error}") from error
+
+    def receive(self, kind: Decoder[T], *, deadline: float | None = None, most: int = MOST_BYTES) -> T:
+        """The next message, of a kind that the decoder knows.
+
+        Args:
+            deadline: as `time.monotonic` has it; None waits for ever.
+            most: bytes of the largest message that is accepted.
+
+        Raises:
             ChannelClosedError, ChannelTimeoutError, ProtocolError: see there.
         """
         (size,) = _HEADER.unpack(self._take(_HEADER.size, deadline))
-        if size > MOST_BYTES:
-            raise ProtocolError(f"a message of {size} bytes; at most {MOST_BYTES} are accepted")
+        if size > most:
+            raise ProtocolError(f"a message of {size} bytes; at most {most} are accepted")
         try:
             return kind.decode(self._take(size, deadline))
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"no message of this protocol: {error}") from error
 
     def pending(self) -> bool:
         """Whether bytes wait that nobody asked for."""
-        return bool(self._waiting) or bool(select.select([self._read_fd], [], [], 0)[0] and self._peek())
+        waits = select.poll()
+        waits.register(self._read_fd, select.POLLIN)
+        return bool(self._waiting) or bool(waits.poll(0) and self._peek())
 
     def _peek(self) -> bool:
         data = os.read(self._read_fd, 1 << 16)
@@ -297,9 +316,7 @@ class Channel:
         parts, missing = [self._waiting[:size]], size - len(self._waiting[:size])
         self._waiting = self._waiting[size:]
         while missing:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and (left <= 0 or not select.select([self._read_fd], [], [], left)[0]):
-                raise ChannelTimeoutError("no answer in time")
+            self._wait(self._read_fd, select.POLLIN, deadline)
             try:
                 data = os.read(self._read_fd, min(missing, 1 << 20))
             except OSError as error:
@@ -309,6 +326,17 @@ class Channel:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    @staticmethod
+    def _wait(fd: int, event: int, deadline: float | None) -> None:
+        """Wait until a pipe can be read or written, or its other end is closed."""
+        waits = select.poll()
+        waits.register(fd, event)
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and (left <= 0 or not waits.poll(left * 1e3)):
+            raise ChannelTimeoutError("no answer in time")
+        if left is None:
+            waits.poll()
 
     def close(self) -> None:
         """Close both ends."""

@@ -83,10 +83,10 @@ def dtype_of(name: str) -> torch.dtype:
     """The dtype called `name`.
 
     Raises:
-        ProtocolError: there is none.
+        ProtocolError: there is none, or it is quantised or without arithmetic, as no op's output is.
     """
     found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    if not isinstance(found, torch.dtype) or name.startswith(("q", "bits")):
         raise ProtocolError(f"no dtype: {name[:40]!r}")
     return found
 
