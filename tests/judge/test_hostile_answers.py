@@ -232,6 +232,9 @@ class _Process:
         self.marks = [0.0, 1.0]
         self._draw = draw
 
+    def cpu_ns(self) -> int:
+        return 0
+
     def ask(self, request: Any, kind: type, *, doing: str, deadline: float) -> tuple[Any, float]:
         done = BatchDone(token=TOKEN, calls=(msgspec.structs.replace(DONE, shared=()),) * len(request.calls))
         plain = msgspec.msgpack.decode(msgspec.msgpack.encode(done))

@@ -97,11 +97,10 @@ class _Serving:
             found = loaded
         torch.set_num_threads(_THREADS)
         self._op, self._kernel = found
-        language = str(self._kernel.language)
         mark = self._mark
         self._caller = calling.Caller(self._kernel, self._op, self._device, tampering, cuda=clock, mark=mark)
         self._params: Any = None
-        self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=language))
+        self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=self._kernel.language))
 
     def _mark(self, token: str) -> None:
         from .protocol import Mark
