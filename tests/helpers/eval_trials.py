@@ -59,7 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answered(self) -> bool:
-        return self.status not in ("no answer", "over time")
+        """Whether the judge said anything of the kernel."""
+        return self.status not in ("no answer", "over time", "unfit", "undecided")
 
     @property
     def well(self) -> bool:
