@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
-from fusebench.judge.crosscheck import BatchPair, hidden_cpu
+from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us
 from fusebench.judge.process import KernelProcess
 
 PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, twin_us=120.0, twin_wall_us=600.0)] * 12
 
 
-def test_work_beside_the_clock_is_named() -> None:
-    assert "used 110 us of CPU time more" in hidden_cpu([110.0] * 12, PAIRS)
+def outside(*hidden_us: float, twin_us: tuple[float, ...] = (900.0,)) -> list[CpuPair]:
+    """Pairs with these differences from the twin's figures, which repeat."""
+    figures = itertools.cycle(twin_us)
+    return [CpuPair(twin + hidden, twin) for hidden, twin in zip(hidden_us, figures, strict=False)]
+
+
+def test_hidden_work_earns_nothing() -> None:
+    assert unclaimed_us(outside(*[110.0] * 12)) == 110.0
+
+
+def test_much_hidden_work_is_suspicious() -> None:
+    assert "used 400 us of CPU time more" in hidden_cpu(outside(*[400.0] * 12), PAIRS)
 
 
 def test_batches_that_waited_for_the_processor_hide_nothing_of_the_others() -> None:
-    assert hidden_cpu([110.0] * 9 + [-3000.0] * 3, PAIRS)
+    assert hidden_cpu(outside(*[400.0] * 7, -3000.0, *[400.0] * 4), PAIRS)
 
 
-def test_an_honest_process_differs_by_little() -> None:
-    assert hidden_cpu([20.0, -45.0, 19.0, -1.0, 10.0, -87.0, 35.0, 60.0, -20.0, 15.0, 2.0, 900.0], PAIRS) == ""
+def test_a_process_that_grows_its_heap_is_honest() -> None:
+    assert unclaimed_us(outside(*[210.0] * 6, -3.0, 12.0, -20.0, 5.0, -40.0, 8.0)) == 0.0
+
+
+def test_a_busy_machine_accuses_nobody() -> None:
+    assert hidden_cpu(outside(*[400.0] * 12, twin_us=(700.0, 1500.0, 900.0)), PAIRS) == ""
 
 
 def test_the_account_is_that_of_the_other_process() -> None:

@@ -22,7 +22,7 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work
+from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
@@ -334,14 +334,17 @@ class _Evaluating:
         if len(found.pairs) < 2:
             reason = next((text for text in found.untimed if text), "its calls could not be timed")
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
-        own, other = ([[pair[place]] for pair in found.pairs] for place in (0, 2))
-        time_us = time_estimate(own, 0.0)
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
-        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.hidden_cpu_us, found.pairs)
+        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.outside, found.pairs)
         if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        added = unclaimed_us(found.outside)
+        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[pair.twin_us] for pair in found.pairs]
+        time_us = time_estimate(own, 0.0)
+        if added > 0.1 * time_us.value:
+            self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
         known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
         return known | {
             "time_us": time_us,

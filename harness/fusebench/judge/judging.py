@@ -18,7 +18,7 @@ from ..registry import Collection, Kernel, Op
 from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
 from .comparing import Call, Comparison, named
-from .crosscheck import COPY_BYTES_PER_US, BatchPair
+from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair
 from .exchange import BatchTimes, Exchange
 from .failures import CandidateError
 from .process import KernelProcess
@@ -66,8 +66,8 @@ class CaseJudgement:
 
     accuracy: Accuracy | None = None
     pairs: list[BatchPair] = field(default_factory=list)
-    hidden_cpu_us: list[float] = field(default_factory=list)
-    """CPU time per call that the candidate's clock does not account for, beyond the twin's, by batch; empty on a GPU."""
+    outside: list[CpuPair] = field(default_factory=list)
+    """Empty on a GPU."""
     late_shares: list[float] = field(default_factory=list)
     untimed: list[str] = field(default_factory=list)
     calls: int = 0
@@ -169,7 +169,7 @@ class CaseJudge:
         self._pair(twin, candidate_first=True)
         self.found.pairs.clear()  # both had their first timed batch
         self.found.untimed.clear()
-        self.found.hidden_cpu_us.clear()
+        self.found.outside.clear()
         for number in range(pairs):
             if number >= 3 and time.monotonic() > until:
                 break
@@ -197,9 +197,8 @@ class CaseJudge:
             extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US
             self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
             if self._device.type == "cpu":
-                self.found.hidden_cpu_us.append(
-                    (own.cpu_s * 1e6 - extra_us - _claimed_us(own) - (other.cpu_s - other.calls_cpu_s) * 1e6) / count
-                )
+                outside = CpuPair((own.cpu_s * 1e6 - extra_us - _claimed_us(own)) / count, (other.cpu_s - other.calls_cpu_s) * 1e6 / count)
+                self.found.outside.append(outside)
 
     def _run(self, calls: list[Call]) -> BatchTimes:
         returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")
