@@ -98,8 +98,8 @@ def measure_in_fresh(
             return reply
         if refused := label_refused(reply, task.plan.trim):
             return Failure(status=Status.NOT_MEASURED, reason=f"its times are labelled cold, but {refused}")
-        if doubts := {**reply.suspicious, **reply.wrong}:
-            arm, why = next(iter(doubts.items()))
+        if disbelieved := {**reply.suspicious, **reply.wrong}:
+            arm, why = next(iter(disbelieved.items()))
             return Failure(status=Status.WRONG if reply.wrong else Status.NOT_MEASURED, reason=f"{arm}: {why}", kernel=arm)
         keep(reply.numbered(number + 1).samples)
         for pair in task.pairs:

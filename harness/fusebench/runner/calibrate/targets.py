@@ -210,8 +210,8 @@ def measure_pairs(
     if refused := label_refused(reply, context.plan.trim):
         context.warn(f"{target.name} is left out where its times are labelled cold and are not: {refused}")
         return None
-    if doubts := {**reply.suspicious, **reply.wrong}:
-        arm, why = next(iter(doubts.items()))
+    if disbelieved := {**reply.suspicious, **reply.wrong}:
+        arm, why = next(iter(disbelieved.items()))
         context.warn(f"{target.name} is left out where the times of {arm} are not believed: {why}")
         return None
     context.note_timer(reply)

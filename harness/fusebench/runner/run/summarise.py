@@ -61,8 +61,8 @@ class CaseFigures:
     def measured(self, result: Result) -> Result:
         """The result of a checked kernel, with its measurement and its machine code."""
         code = self._measured[0].code.get(result.kernel)
-        found, doubt = self.measurement(result.kernel), self.suspicious(result.kernel)
-        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=found, code=code, suspicious=doubt)
+        found, suspicious = self.measurement(result.kernel), self.suspicious(result.kernel)
+        return msgspec.structs.replace(result, status=Status.MEASURED, measurement=found, code=code, suspicious=suspicious)
 
     def suspicious(self, kernel: str) -> str:
         """Why the kernel's time is not believed; empty if it is."""
