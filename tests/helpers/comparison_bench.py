@@ -35,6 +35,13 @@ A, B, SPLIT = "scale/a@1", "scale/b@1", "scale/split@1"
 class FakeWorker:
     """Answers measurements with scattered times: every arm takes 20 us times `factors[arm]`, in fresh processes `fresh_factors[arm]`."""
 
+    silence_s = 60.0
+
+    def called_before(self, kernel: str) -> tuple[str, ...]:
+        return ()
+
+    def renew(self) -> None: ...
+
     def __init__(self) -> None:
         self.rng = random.Random(7)
         self.factors: dict[str, float] = {}

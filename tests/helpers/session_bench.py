@@ -60,6 +60,13 @@ def measured(task: TimeTask, **changes: Any) -> Measured:
 class FakeWorker:
     """Passes every kernel but `wrong` and those in `failures`; answers the n-th measurement with `replies[n]`, then with times."""
 
+    silence_s = 60.0
+
+    def called_before(self, kernel: str) -> tuple[str, ...]:
+        return ()
+
+    def renew(self) -> None: ...
+
     def __init__(self) -> None:
         self.tasks: list[CheckTask | TimeTask] = []
         self.failures: dict[str, Failure] = {}

@@ -97,6 +97,7 @@ def check(
             seed=seed,
             on_progress=show,
             on_case=show_results,
+            on_remark=reporter.note,
         )
     finally:
         reporter.end()

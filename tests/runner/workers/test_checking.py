@@ -37,6 +37,11 @@ class Answering:
         self.stopped = 0
         self.dismissed = False
 
+    def called_before(self, kernel: str) -> tuple[str, ...]:
+        return ()
+
+    silence_s = 60.0
+
     def ask(self, task: CheckTask, on_progress: Any) -> Checked | Failure:
         self.tasks.append(task)
         return self.answer

@@ -23,6 +23,7 @@ from ...verdict.conclusion import PROCESSES
 from ...verdict.revisions import identical, judged_by_times
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
+from ..workers.checking import unless_spoiling
 from ..workers.interference import Worker
 from ..workers.protocol import BASE, CompareTask, ConfirmTask, Failure, Measured, Progress
 from ..workers.remarks import common_failure, label_refused, own_failure, remark_on_timer, remarks_on_timing
@@ -84,8 +85,16 @@ class CaseComparison:
         with self._context.phases.timed(CHECK):
             seed = secrets.randbits(32)  # one, so that a worker computes the draws of the case once
             checked = {
-                pair.kernel: check_both(self._context.pool, self._unit, pair, seed=seed, on_progress=self._show_check) for pair in chosen
+                pair.kernel: check_both(
+                    self._context.pool, self._unit, pair, seed=seed, on_progress=self._show_check, on_remark=self._context.warn
+                )
+                for pair in chosen
             }
+        failures = self._context.pool.failures
+        checked = {
+            name: (unless_spoiling(head, failures), None if base is None else unless_spoiling(base, failures, BASE))
+            for name, (head, base) in checked.items()
+        }
         for name, (head, base) in checked.items():
             self.found.kernels[name] = with_checks(self.found.kernels[name], head, base)
         left = None if seconds is None else seconds - (time.monotonic() - began)

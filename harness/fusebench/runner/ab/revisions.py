@@ -171,7 +171,13 @@ def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> Compa
 
 
 def check_both(
-    pool: WorkerPool, unit: CaseKernels, pair: KernelPair, *, seed: int, on_progress: Callable[[Progress], None]
+    pool: WorkerPool,
+    unit: CaseKernels,
+    pair: KernelPair,
+    *,
+    seed: int,
+    on_progress: Callable[[Progress], None],
+    on_remark: Callable[[str], None],
 ) -> tuple[Result, Result | None]:
     """Head and base through the gate on the draws of `seed`; identical sources once, base not at all where head fails.
 
@@ -180,12 +186,12 @@ def check_both(
     """
     assert pair.head is not None
     assert pair.base is not None
-    head = check(pool, unit, pair.head, seed=seed, on_progress=on_progress)
+    head = check(pool, unit, pair.head, seed=seed, on_progress=on_progress, on_remark=on_remark)
     if head.status is not Status.CHECKED:
         return head, None
     if pair.same_source:
         return head, head
-    return head, check(pool, unit, pair.base, seed=seed, prefix=BASE, on_progress=on_progress)
+    return head, check(pool, unit, pair.base, seed=seed, prefix=BASE, on_progress=on_progress, on_remark=on_remark)
 
 
 def both_right(checked: tuple[Result, Result | None]) -> bool:

@@ -97,6 +97,7 @@ class CaseMeasurement(_CaseWork):
                 self._unit,
                 on_progress=self._show_check,
                 on_checked=lambda kernel, seconds: context.phases.add({}, {kernel: seconds}),
+                on_remark=context.warn,
             )
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])

@@ -15,12 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import msgspec
+
 from ...device import Device
 from ...errors import DeviceUnfitError
 from ...schema import Accuracy, Result, Status
 from ..case_kernels import AnyKernel, CaseKernels, interpreted, result_for, timeable
+from .blame import ask_fairly
+from .failures import FailureLog
 from .pool import DEFAULT_SILENCE_S, WorkerPool
-from .protocol import Checked, CheckTask, Failure, Progress
+from .protocol import Checked, CheckTask, Failure, Progress, Reply
 
 INTERPRETER_ROWS = 2
 """Tokens that a case is shrunk to in Triton's interpreter, which takes about five milliseconds per program: enough for a wrong token
@@ -35,10 +39,12 @@ def check(
     seed: int | None = None,
     prefix: str = "",
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_remark: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Put one kernel through the accuracy gate on one case: status `checked`, `wrong`, or how it failed.
 
-    `prefix` precedes its id in the task: `protocol.BASE` for a kernel of the base revision.
+    `prefix` precedes its id in the task: `protocol.BASE` for a kernel of the base revision.  `on_remark` hears of a failure that was
+    another kernel's doing.
 
     Raises:
         DeviceUnfitError: no worker can work on the device at all.
@@ -47,7 +53,12 @@ def check(
     in_interpreter = interpreted(kernel, kind)
     worker = workers.interpreter if in_interpreter else workers.native
     task = CheckTask(case=case_kernels.case, kernel=f"{prefix}{kernel.id}", seed=seed, rows=INTERPRETER_ROWS if in_interpreter else None)
-    reply = worker.ask(task, on_progress)
+    reply: Reply | None = workers.failures.of_file(kernel.file)
+    if reply is None:
+        fair = ask_fairly(worker, task, workers.failures, on_progress)
+        reply = workers.failures.of_file(kernel.file) or fair.reply
+        if fair.remark:
+            on_remark(f"case {case_kernels.case.key}: {fair.remark}")
 
     def result(status: Status, reason: str, **known: object) -> Result:
         return result_for(case_kernels.case, case_kernels.shape, kernel, status, reason, **known)
@@ -78,11 +89,12 @@ def check_all(
     seed: int | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_checked: Callable[[str, float], None] = lambda kernel, seconds: None,
+    on_remark: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
     """Put every runnable kernel of the case through the gate, in their order; the two workers work at the same time.
 
     All are checked on the same draws, which a worker computes once.  `on_progress`, and `on_checked` with a kernel and the seconds that its
-    check took (compilation included), are called from two threads.
+    check took (compilation included), are called from two threads.  `on_remark`: as in `check`.
 
     Raises:
         DeviceUnfitError: as `check`.
@@ -92,7 +104,7 @@ def check_all(
 
     def timed(kernel: AnyKernel) -> Result:
         began = time.monotonic()
-        result = check(workers, case_kernels, kernel, seed=seed, on_progress=on_progress)
+        result = check(workers, case_kernels, kernel, seed=seed, on_progress=on_progress, on_remark=on_remark)
         on_checked(str(kernel.id), time.monotonic() - began)
         return result
 
@@ -106,7 +118,15 @@ def check_all(
         except BaseException:
             workers.interrupt()  # nobody waits for what the other worker is doing: not on Ctrl-C, nor on a device that is unfit
             raise
-    return [found[str(kernel.id)] for kernel in case_kernels.runnable]
+    return [unless_spoiling(found[str(kernel.id)], workers.failures) for kernel in case_kernels.runnable]
+
+
+def unless_spoiling(result: Result, failures: FailureLog, prefix: str = "") -> Result:
+    """The result, unless the kernel spoiled its process for another one, which was found later; `prefix` as in `check`."""
+    failure = failures.spoiling(f"{prefix}{result.kernel}", result.case_key)
+    if failure is None or result.status is Status.CRASHED:
+        return result
+    return msgspec.structs.replace(result, status=failure.status, reason=failure.reason)
 
 
 OnCase = Callable[[int, list[Result]], None]
@@ -135,6 +155,7 @@ def check_cases(
     seed: int | None = None,
     on_progress: Callable[[CaseKernels, Progress], None] = lambda case, progress: None,
     on_case: OnCase = lambda place, results: None,
+    on_remark: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Put every runnable kernel of every case through the gate, `jobs` at a time, each in processes of its own.
 
@@ -166,15 +187,21 @@ def check_cases(
         if count == 0:
             on_case(place, [])
 
+    def remark(text: str) -> None:
+        with speaking:
+            on_remark(text)
+
     seeds = [_drawn(seed) for _ in cases]
+    failures = FailureLog()
 
     def work(place: int, share: Sequence[AnyKernel]) -> None:
         case = cases[place]
         with _borrowed(pool) as workers:
             results = [
-                check(workers, case, kernel, seed=seeds[place], on_progress=lambda progress: show(case, progress)) for kernel in share
+                check(workers, case, kernel, seed=seeds[place], on_progress=lambda progress: show(case, progress), on_remark=remark)
+                for kernel in share
             ]
-        arrived(place, results)
+        arrived(place, [unless_spoiling(result, failures) for result in results])
 
     jobs = max(1, min(jobs, len(pieces)))
     with ExitStack() as stack:
@@ -182,7 +209,8 @@ def check_cases(
         threads = 1 if jobs > 1 else None
         ops = {case.op.name for case in cases}
         everyone = [
-            stack.enter_context(WorkerPool(device, roots, silence_s, threads=threads, ops=ops, excluded=excluded)) for _ in range(jobs)
+            stack.enter_context(WorkerPool(device, roots, silence_s, threads=threads, ops=ops, excluded=excluded, failures=failures))
+            for _ in range(jobs)
         ]
         pool: queue.SimpleQueue[WorkerPool] = queue.SimpleQueue()
         for workers in everyone:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ...device import Device
+from .failures import FailureLog
 from .process import WorkerProcess
 from .protocol import WorkerSetup
 
@@ -33,6 +34,7 @@ class WorkerPool:
         ops: Collection[str] | None = None,
         timer: str = "",
         excluded: Mapping[str, str] | None = None,
+        failures: FailureLog | None = None,
     ) -> None:
         """
         Args:
@@ -41,10 +43,13 @@ class WorkerPool:
             ops: ops whose kernels are loaded; None for all.
             timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty if nothing is timed.
             excluded: files that no worker may import, each with the reason.
+            failures: failures of the run so far, where several pools share them.
         """
         self.device = device
         self.roots = tuple(roots)
         self.timer = timer
+        self.failures = failures if failures is not None else FailureLog()
+        """The kernels and files that failed so far."""
 
         def worker(*, interpret: bool = False, timer: str = "") -> WorkerProcess:
             setup = WorkerSetup(
@@ -58,7 +63,7 @@ class WorkerPool:
                 timer=timer,
                 excluded=dict(excluded or {}),
             )
-            return WorkerProcess(setup, silence_s=silence_s)
+            return WorkerProcess(setup, silence_s=silence_s, failures=self.failures)
 
         self._worker = worker
         self.native = worker()

@@ -47,6 +47,8 @@ class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     rows: int | None = None
     """Tokens that the case is shrunk to; None for all."""
+    silence_s: float | None = None
+    """Seconds without a sign of life after which the kernel counts as hung; the worker's usual limit where None."""
 
 
 class CompileTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class CompileTask(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     kernels: tuple[str, ...]
+    silence_s: float | None = None
 
 
 class ExtraArm(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +79,10 @@ class MeasureTask(msgspec.Struct, frozen=True, kw_only=True):
     """Of the input values, the placements and the orders."""
     seconds: float | None = None
     """Time left for this case; None for no limit."""
+    silence_s: float | None = None
+    """As in `CheckTask`."""
+    examine_each_call: bool = False
+    """Whether the shared state of the process is examined after every call, and not only after an arm's first one."""
 
 
 class TimeTask(MeasureTask, frozen=True, kw_only=True):
@@ -126,7 +133,7 @@ class CalibrationTask(PairsTask, frozen=True, kw_only=True):
     """Second stage: replicates of each pair by its name.  With neither, a pilot: the plan's replicates."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A sign of life and the current step; `kernel` is the kernel or arm that it concerns."""
 
     text: str
@@ -135,15 +142,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = ""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     accuracy: Accuracy
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Every kernel of a `CompileTask` was called."""
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Timings of one case, by arm name (kernel ids, and the yardsticks and control of `timing.placement`)."""
 
     samples: list[Sample]
@@ -213,7 +220,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, samples=[msgspec.structs.replace(sample, process=process) for sample in self.samples])
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Why a task gave no result.  `kernel` is empty if no kernel is to blame."""
 
     status: Status
@@ -221,6 +228,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = ""
     unfit: bool = False
     """Whether the device or its timer, not a kernel, is at fault (exit code 3)."""
+    tampered: bool = False
+    """Whether the state that kernels share in a process was left changed; `kernel` changed it, or nobody knows who where that is empty."""
+    file: str = ""
+    """The kernel file that left it changed when it was imported."""
+    broken: bool = False
+    """Whether the worker's process can do no further work, such as after an illegal access on a GPU."""
+    lost: bool = False
+    """Whether the worker's process died or was ended; only the runner says so."""
 
 
 Task = CheckTask | CompileTask | MeasureTask

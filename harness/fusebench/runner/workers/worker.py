@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import os
 import random
-import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ...errors import TimerError, UsageError, describe_exception
+from ...errors import TimerError, UnknownNameError, UsageError
 from ...registry import Collection, Kernel, load_collection
 from ...registry.loading.watching import Watch
 from ...registry.part import judged_by
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
-from .cause import status_of
+from .cause import describe_cause, is_device_fault, status_of
+from .channel import WorkerEnd
 from .digests import digested, digests, same_codes
+from .imports import ImportWatch, TamperingImportError
 from .protocol import (
     BASE,
     CalibrationTask,
@@ -44,6 +46,8 @@ from .protocol import (
     TimeTask,
     WorkerSetup,
 )
+from .shared_state import SharedState, in_words
+from .surroundings import settle_in
 from .tuning import forget_compiled_code, keep_tuning_in_memory
 
 if TYPE_CHECKING:
@@ -53,30 +57,48 @@ if TYPE_CHECKING:
     from ...timing.arm import Arm
     from ...timing.placement import ArmSpec
 
+KEPT_BYTES = 2**28
+"""Memory of the GPU that may stay in use after a failure before the process is replaced: workspaces of libraries are smaller."""
 READY = Progress(text="ready")
 """A worker's first words: it has loaded everything and waits for tasks."""
 AROUND = "set-up and clean-up of measurements"
 """The phase in which a worker makes ready what it measures, and returns memory afterwards."""
-NAME_BYTES = 256
+NAME_BYTES = 1024
 """Room for the name of the kernel that is being called, in memory that outlives the worker."""
+FILE = "file:"
+"""Precedes, in that memory, the path of the kernel file that is being imported."""
 
 
-def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+class Streams(NamedTuple):
+    """Ends of pipes that a worker's process gets: see `surroundings.settle_in`."""
+
+    output: Connection
+    lifeline: Connection
+
+
+class TamperingError(BaseException):
+    """A kernel left shared state changed.  No `Exception`, so that nothing on its way takes it for the failure of a call."""
+
+    def __init__(self, kernel: str, reason: str) -> None:
+        super().__init__(kernel, reason)
+        self.kernel, self.reason = kernel, reason
+
+
+def worker_main(connection: WorkerEnd, setup: WorkerSetup, calling: Any, streams: Streams | None = None) -> None:
     """Entry point of the process: answers every task with one reply, until told None or the runner goes away.
 
     `calling` is an array of `NAME_BYTES` characters shared with the runner.  It always holds the name of the kernel or arm that is
-    being called: it is to blame when the process dies or falls silent.
+    being called, or of the file that is being imported: it is to blame when the process dies or falls silent.
     """
-    # Whatever a kernel prints must not end up in the runner's JSON document.
-    os.dup2(2, 1)
-    # Ctrl-C reaches every process of the terminal; what becomes of a worker is the runner's decision.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the runner holds it back until here
+    settle_in(streams.output if streams is not None else None, streams.lifeline if streams is not None else None)
     try:
         try:
             worker = _Worker(connection, setup, calling)
+        except TamperingImportError as error:
+            connection.send(Failure(status=Status.CRASHED, reason=error.reason, file=error.file, tampered=True))
+            return
         except Exception as error:  # noqa: BLE001  no task was begun, so no kernel is to blame
-            reason = f"no worker could be started on {setup.device}: {describe_exception(error, setup.roots)}"
+            reason = f"no worker could be started on {setup.device}: {describe_cause(error, setup.roots)}"
             connection.send(Failure(status=Status.CRASHED, reason=reason, unfit=True))
             return
         connection.send(READY)
@@ -86,7 +108,7 @@ def worker_main(connection: Connection, setup: WorkerSetup, calling: Any) -> Non
 
 
 class _Worker:
-    def __init__(self, connection: Connection, setup: WorkerSetup, calling: Any) -> None:
+    def __init__(self, connection: WorkerEnd, setup: WorkerSetup, calling: Any) -> None:
         import torch
 
         self.connection = connection
@@ -102,10 +124,15 @@ class _Worker:
             torch.set_num_threads(setup.threads)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.started = False
-        self.collection = self._load(setup.roots)
-        self.base = self._load(setup.base_roots) if setup.base_roots else None
-        self.started = True
+        _import_trusted(self.device.type, timed=bool(setup.timer))
+        self.state = SharedState()
+        self.examined: set[str] = set()
+        """Kernels and arms after whose call the shared state was compared."""
+        self.examine_each_call = False
+        watch = ImportWatch(self.state, setup.excluded, lambda file: self._note(f"{FILE}{file}" if file else ""))
+        self.collection = self._load(setup.roots, watch)
+        self.base = self._load(setup.base_roots, watch) if setup.base_roots else None
+        watch.close()
         self.case_key = ""
         self.draws: DrawStore | None = None
         """Draws that the checks of a case's kernels share; None where there are none."""
@@ -113,6 +140,7 @@ class _Worker:
         """Repeated calls of the kernels that are checked, once each; made with the first check."""
         if setup.timer and self.device.type == "cuda":
             self._start_timer()
+            self.state = SharedState()
 
     def _start_timer(self) -> None:
         """Start the profiler where it will be needed: here workers do so together, in their first measurements in turn."""
@@ -123,47 +151,110 @@ class _Worker:
             if isinstance(select_timer("cuda", self.setup.timer)[0], CuptiTimer):
                 start_profiler(self.device)
 
-    def _load(self, roots: Sequence[Path]) -> Collection:
+    def _load(self, roots: Sequence[Path], watch: Watch) -> Collection:
         # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
-        watch = Watch(self.setup.excluded, self._import)
         return load_collection(roots, entry_points=False, only=self.setup.ops, operators=False, watch=watch)
-
-    def _import(self, text: str) -> None:
-        """Note which file is about to be imported while the worker starts."""
-        if not self.started:
-            what, _, file = text.partition(" ")
-            self._call(f"{what} {'/'.join(Path(file).parts[-2:])}" if file else "")
 
     def serve(self) -> None:
         while (task := self.connection.recv()) is not None:
             self.connection.send(self._answer(task))
 
     def _answer(self, task: Task) -> Reply:
-        began = time.monotonic()
+        """The reply to a task.  Whatever a kernel raises is that kernel's result, also what would end a process."""
         if self.case_key not in ("", task.case.key):  # before its first case a worker has compiled nothing
             forget_compiled_code()
         self.case_key = task.case.key
-        self._call(task.kernel if isinstance(task, CheckTask) else "")
+        self._note(task.kernel if isinstance(task, CheckTask) else "")
+        self.examined.clear()
+        self.examine_each_call = isinstance(task, MeasureTask) and task.examine_each_call
+        allocated = self._allocated()
         try:
-            if isinstance(task, CheckTask):
-                return self._check(task)
-            self.draws = None
-            if isinstance(task, CompileTask):
-                return self._compile(task)
-            measured = self._measure(task)
-            self._return_memory()
-            around = time.monotonic() - began - measured.seconds
-            return msgspec.structs.replace(measured, phases_s={**measured.phases_s, AROUND: around})
+            reply = self._reply(task)
         except (TimerError, InvalidSamplesError) as error:
-            return Failure(status=Status.CRASHED, reason=str(error), unfit=True)
-        except Exception as error:  # noqa: BLE001  whatever a kernel raises is that kernel's result
+            reply = Failure(status=Status.CRASHED, reason=str(error), unfit=True)
+        except TamperingError as error:
+            reply = Failure(status=Status.CRASHED, reason=error.reason, kernel=error.kernel, tampered=True)
+        except BaseException as error:  # noqa: BLE001
             self.draws = None  # it may have written anywhere before it failed
-            reason = describe_exception(error, (*self.setup.roots, *self.setup.base_roots))
-            return Failure(status=status_of(error), reason=reason, kernel=read_name(self.calling))
+            reason = describe_cause(error, (*self.setup.roots, *self.setup.base_roots))
+            reply = Failure(status=status_of(error), reason=reason, kernel=read_name(self.calling), unfit=is_device_fault(error))
+        if isinstance(reply, Failure) and not reply.tampered:
+            reply = msgspec.structs.replace(reply, broken=self._is_broken(allocated))
+        return self._untampered(task, reply)
+
+    def _reply(self, task: Task) -> Reply:
+        began = time.monotonic()
+        if isinstance(task, CheckTask):
+            return self._check(task)
+        self.draws = None
+        if isinstance(task, CompileTask):
+            return self._compile(task)
+        measured = self._measure(task)
+        self._return_memory()
+        around = time.monotonic() - began - measured.seconds
+        return msgspec.structs.replace(measured, phases_s={**measured.phases_s, AROUND: around})
+
+    def _untampered(self, task: Task, reply: Reply) -> Reply:
+        """The reply, unless shared state was left changed since the task began: then nothing it says can be relied on."""
+        changes = self.state.changes()
+        if not changes:
+            self.state.extend()
+            return reply
+        if isinstance(reply, Failure) and reply.tampered:
+            return reply
+        reason = in_words(changes)
+        if isinstance(reply, Failure):
+            reason += f"; then: {reply.reason}"
+        return Failure(status=Status.CRASHED, reason=reason, kernel=self._changed_by(task), tampered=True)
+
+    def _changed_by(self, task: Task) -> str:
+        """The kernel of the task that left shared state changed, as far as that is known."""
+        if isinstance(task, CheckTask):
+            return task.kernel
+        kernels = kernels_of(task)
+        file = self.state.changed_by()
+        written = [name for name in kernels if file and self._kernel(name)[0].file == file]
+        if len(written) == 1:
+            return written[0]
+        return kernels[0] if len(kernels) == 1 else ""
 
     def _call(self, name: str) -> None:
         """Note that the kernel or arm `name` is about to be called.  Precedes every timed call, so it must stay cheap."""
+        before = read_name(self.calling)
+        if before and (before not in self.examined or self.examine_each_call):
+            self.examined.add(before)
+            if changes := self.state.changes():
+                raise TamperingError(before, in_words(changes))
+        self._note(name)
+
+    def _note(self, name: str) -> None:
         self.calling.value = name.encode()[: NAME_BYTES - 1]
+
+    def _allocated(self) -> int:
+        """Bytes that torch has handed out on the GPU."""
+        if self.device.type != "cuda":
+            return 0
+        import torch
+
+        return torch.cuda.memory_allocated(self.device)
+
+    def _is_broken(self, allocated: int) -> bool:
+        """Whether the GPU answers no more in this process, or a kernel that failed keeps memory.
+
+        Args:
+            allocated: bytes that were in use before the task.
+        """
+        if self.device.type != "cuda":
+            return False
+        import torch
+
+        try:
+            torch.cuda.synchronize(self.device)
+            self._return_memory()
+            answers = int(torch.arange(64, device=self.device).add_(1).sum()) == 64 * 65 // 2
+        except Exception:  # noqa: BLE001  an error that stays, such as an illegal access
+            return True
+        return not answers or self._allocated() > allocated + KEPT_BYTES
 
     def _return_memory(self) -> None:
         """Return memory that another worker may need: five fresh processes measure the same case in turn on one device."""
@@ -325,11 +416,39 @@ class _Worker:
             if self.base is None:
                 raise UsageError(f"kernel {name}: this worker was given no folder of the base revision")
             revision = self.base
-        return revision.prepared(name.removeprefix(BASE)), revision
+        try:
+            return revision.prepared(name.removeprefix(BASE)), revision
+        except UnknownNameError as error:
+            problems = [str(one) for one in revision.problems if one.op == name.removeprefix(BASE).partition("/")[0]]
+            if not problems:
+                raise
+            raise UsageError(f"{error} Not loaded: {'; '.join(problems)}") from error
 
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
         return op, op.parse_params(case.params)
+
+
+def _import_trusted(device: str, *, timed: bool) -> None:
+    """Import everything but the kernels, so that the shared state is known before the first of them is imported."""
+
+    from ...accuracy import gate  # noqa: F401
+
+    if timed or device == "cuda":
+        from ...timing import measure, select  # noqa: F401
+    if device == "cuda" or "triton" in sys.modules:
+        with suppress(ImportError):
+            import triton.language
+            import triton.testing  # noqa: F401
+
+
+def kernels_of(task: Task) -> tuple[str, ...]:
+    """Names of the kernels that a task calls."""
+    if isinstance(task, CheckTask):
+        return (task.kernel,)
+    if isinstance(task, CompileTask | TimeTask):
+        return task.kernels
+    return tuple(dict.fromkeys((*getattr(task, "kernels", ()), *(arm.kernel for arm in task.arms)))) if isinstance(task, PairsTask) else ()
 
 
 def read_name(calling: Any) -> str:
