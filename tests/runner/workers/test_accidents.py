@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from fusebench.device import Device
 from fusebench.registry import Collection, load_collection
-from fusebench.runner.case_kernels import CaseKernels
+from fusebench.runner.case_kernels import CaseKernels, case_kernels
 from fusebench.runner.workers import child as child_module
 from fusebench.runner.workers import process as process_module
 from fusebench.runner.workers.blame import search
@@ -54,7 +55,7 @@ CALLS = {
     "moves": 'os.chdir("/")',
     "handles": "signal.signal(signal.SIGTERM, lambda *_: None)",
     "sets_dtype": "torch.set_default_dtype(torch.float64)",
-    "stops_collector": "gc.disable()",
+    "tunes_collector": "gc.set_threshold(7)",
     "sets_variable": "os.environ['TRITON_INTERPRET'] = '2'",
     "patches_gate": "sys.modules['fusebench.accuracy.gate'].check_kernel = None",
     "enters_mode": "torch.utils._python_dispatch.TorchDispatchMode().__enter__()",
@@ -78,7 +79,7 @@ CULPRITS = {
     "moves": "changed the working directory from",
     "handles": "changed the handler of SIGTERM from",
     "sets_dtype": "changed torch's default dtype from torch.float32 to torch.float64",
-    "stops_collector": "changed the garbage collector from True to False",
+    "tunes_collector": "changed the garbage collector's thresholds from",
     "sets_variable": "changed the environment variable TRITON_INTERPRET from",
     "patches_gate": "replaced fusebench.accuracy.gate.check_kernel",
     "enters_mode": "changed torch's active dispatch modes from 0 to 1",
@@ -227,9 +228,8 @@ def test_files_that_take_the_process_down_when_they_are_imported_are_their_kerne
 
 def unit_of(loaded: Collection, case: Case, *names: str) -> CaseKernels:
     """The case with these kernels, in this order."""
-    op = loaded.ops["scale"]
     kernels = tuple(loaded.kernels[f"scale/{name}@1"] for name in names)
-    return CaseKernels(case, op, op.parse_params(case.params), None, kernels, ())
+    return msgspec.structs.replace(case_kernels(loaded, case, "cpu"), runnable=kernels)
 
 
 def by_name(results: list[Result]) -> dict[str, Result]:
@@ -314,13 +314,16 @@ def test_a_hung_kernel_gets_less_time_in_the_next_case(folder: Path, cpu: Device
 def test_a_worker_ends_with_its_runner_whatever_its_kernel_is_doing() -> None:
     """Otherwise its kernel goes on to use a GPU whose lock is free."""
     reading, writing = multiprocessing.Pipe(duplex=False)
+    heard, ready = multiprocessing.Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
         writing.close()
         settle_in(None, reading)
+        ready.send_bytes(b"ready")
         while True:
             pass
     try:
+        assert heard.recv_bytes() == b"ready"
         assert psutil.Process(pid).is_running()
         writing.close()
         ends = time.monotonic() + 10

@@ -13,8 +13,9 @@ from fusebench.device import Device
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection, Kernel
 from fusebench.runner.case_kernels import case_kernels
-from fusebench.runner.workers import process as process_module
+from fusebench.runner.workers import child as child_module
 from fusebench.runner.workers.checking import INTERPRETER_ROWS, check, check_all
+from fusebench.runner.workers.child import Child
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, WorkerSetup
@@ -223,17 +224,17 @@ def test_dismissed_workers_leave_while_nobody_waits_for_them(root: Path, cpu: De
         fresh = pool.fresh(2)
         for worker in fresh:
             worker.dismiss()
-        for process in (worker._process for worker in fresh):
-            assert process is not None
-            process.join(30.0)
-            assert process.exitcode == 0, "it was neither killed nor did it stay"
+        for child in (worker._child for worker in fresh):
+            assert child is not None
+            child._process.join(30.0)
+            assert child._process.exitcode == 0, "it was neither killed nor did it stay"
 
 
 class Stubborn:
     """A process that leaves only when it is killed; waiting for it moves the clock."""
 
     def __init__(self, clock: SimpleNamespace) -> None:
-        self.clock, self.alive = clock, True
+        self.clock, self.alive, self.pid = clock, True, None
 
     def join(self, timeout: float) -> None:
         self.clock.now += timeout if self.alive else 0.0
@@ -252,15 +253,18 @@ def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tm
 
     def start(worker: WorkerProcess) -> None:
         made.append(Stubborn(clock))
-        worker._process, worker._connection = made[-1], SimpleNamespace(send=lambda task: None, close=lambda: None)  # type: ignore[assignment]
+        worker._child = child = Child.__new__(Child)
+        child._process, child._asked_to_leave = made[-1], 0.0  # type: ignore[assignment]
+        child.channel = SimpleNamespace(send=lambda task: None, close=lambda: None)  # type: ignore[assignment]
+        child.output, child._lifeline = SimpleNamespace(end=lambda: None), SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
 
-    monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(child_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(WorkerProcess, "start", start)
     with WorkerPool(cpu, [tmp_path]) as pool:
         pool.begin(4)
         assert [process.is_alive() for process in made] == [True] * 4
     assert [process.is_alive() for process in made] == [False] * 4
-    assert clock.now == 100.0 + process_module.STOP_S, "the time of one"
+    assert clock.now == 100.0 + child_module.STOP_S, "the time of one"
 
 
 def test_fresh_workers_that_were_started_end_when_the_next_one_is_not(root: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ class FakePool:
 
     made: list[FakePool]
 
-    def __init__(self, device: Device, roots: Any, silence_s: float, *, threads: int | None, ops: set[str]) -> None:
+    def __init__(self, device: Device, roots: Any, silence_s: float, *, threads: int | None, ops: set[str], **_: Any) -> None:
         self.threads, self.ops = threads, ops
         self.interrupted = threading.Event()
         self.left = False
@@ -67,7 +67,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[tuple[st
     def plant(visit: Any = lambda workers, case, kernel: None) -> list[tuple[str, str]]:
         begun: list[tuple[str, str]] = []
 
-        def check(workers: Any, entry: CaseKernels, kernel: Any, *, seed: Any, on_progress: Any) -> Any:
+        def check(workers: Any, entry: CaseKernels, kernel: Any, *, seed: Any, on_progress: Any, on_remark: Any) -> Any:
             begun.append((entry.case.name, kernel.id.name))
             on_progress(Progress(text="check", kernel=kernel.id.name))
             visit(workers, entry.case.name, kernel.id.name)

@@ -129,8 +129,8 @@ class Child:
         if self.pid is not None:
             with suppress(OSError):  # it does not lead its session yet, or nothing is left of it
                 os.killpg(self.pid, signal.SIGKILL)
-            if self._process.is_alive():
-                self._process.kill()
+        if self._process.is_alive():
+            self._process.kill()
 
 
 class Output:

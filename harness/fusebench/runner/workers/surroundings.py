@@ -37,6 +37,8 @@ def settle_in(output: Connection | None, lifeline: Connection | None) -> None:
         Path("/proc/self/oom_score_adj").write_text(LIKELIEST_VICTIM)
     with suppress(OSError, AttributeError):
         _die_with(lifeline.fileno())
+    if lifeline.poll(0):  # the runner ended before that
+        os._exit(1)
 
 
 def _die_with(descriptor: int) -> None:
