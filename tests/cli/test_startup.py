@@ -88,6 +88,10 @@ USAGE_ERRORS = (
     "ncu --suite scale --against nope",
     "calibrate --op nope",
     "bench nope.py",
+    "eval nope.py --op scale",
+    "eval pyproject.toml --op nope",
+    "eval pyproject.toml --op scale --suite nope",
+    "eval --serve --mcp",
     "gate nope",
     "report nope",
     "list ops --op nope",
@@ -110,3 +114,18 @@ print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
     modules = imported(probe, *USAGE_ERRORS, cwd=toy_project)
     assert not modules & {"torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy"}
     assert not imported(PROBE, "list", "suites", cwd=toy_project) & set(HEAVY)
+
+
+def test_eval_imports_neither_torch_nor_a_kernel_file(toy_project: Path) -> None:
+    """Planted: kernel files and a candidate whose import would end the process; the evaluator is a stand-in."""
+    for file in ("kernels/scale/fast.py", "kernels/scale/split.py", "mine.py"):
+        (toy_project / file).write_text("import os, triton\nos._exit(0)\n")
+    planted = """
+from fusebench.judge import evaluation
+from fusebench.schema.evaluation import Evaluation, EvaluationStatus
+evaluation.Evaluator.evaluate = lambda self, request, reporter: Evaluation(
+    status=EvaluationStatus.CRASHED, op=request.op, stage=request.stage, file=str(request.file))
+"""
+    probe = planted + PROBE.replace("assert not exit.code", "assert exit.code == 5")
+    modules = imported(probe, "eval", "mine.py", "--op", "scale", "--device", "cpu", cwd=toy_project)
+    assert not modules & {"torch", "triton", "numpy", "pandas", "starlette", "mcp"}

@@ -1,0 +1,85 @@
+"""Registers, spills and remarks of a candidate: what follows from the compiler's figures, and one real compilation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.evidence.targets import TARGETS
+from fusebench.judge import compiled_code
+from fusebench.judge.compiled_code import Compiled, CompiledCode, CompiledLaunch
+from fusebench.judge.evaluation import EvaluationRequest
+from fusebench.judge.landlock import landlock_abi
+from fusebench.schema import Case
+from fusebench.schema.evaluation import Evaluation, EvaluationStatus, Stage
+
+CPU: Any = SimpleNamespace(kind="cpu", name="Toy CPU", compute_capability=None)
+STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
+
+
+def launch(**changes: int) -> CompiledLaunch:
+    return CompiledLaunch(**{"registers": 32, "spills": 0, "shared": 0, "threads": 128, "barriers": 1} | changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (launch(), []),
+        (launch(registers=255, spills=96, threads=64), ["96 bytes are spilled a thread at 255 registers", "occupancy is at most 12 %"]),
+        (launch(shared=200_000), ["limited by shared"]),
+    ],
+)
+def test_spills_and_low_occupancy_are_remarked_on(found: CompiledLaunch, said: list[str]) -> None:
+    remarks = compiled_code._remarks(Compiled(token="", launches=(found,)), TARGETS["sm_90"], on_cpu=False)
+    assert len(remarks) == len(said)
+    assert all(text in remark for text, remark in zip(said, remarks, strict=True))
+
+
+@pytest.mark.parametrize("planted", [{"registers": 256}, {"registers": -1}, {"threads": 0}, {"spills": 2**40}])
+def test_figures_that_no_compiler_reports_are_refused(planted: dict[str, int]) -> None:
+    """They come from a process that the candidate shares."""
+    forged = msgspec.msgpack.encode(Compiled(token="", launches=(launch(**planted),)))
+    with pytest.raises(msgspec.ValidationError):
+        compiled_code._COMPILED.decode(forged)
+
+
+def request(file: Path, **params: Any) -> EvaluationRequest:
+    case = Case(suite="s", name="c", op="unit_sum", params=params)
+    return EvaluationRequest(roots=(STATIC_PROJECT / "kernels",), file=file, op="unit_sum", cases=(case,), stage=Stage.CHECK, seconds=60.0)
+
+
+def test_a_candidate_is_compiled_in_a_confined_process(tmp_path: Path) -> None:
+    """Planted: too few registers for its values, and an attempt to write outside of its scratch folder."""
+    outside = tmp_path / "outside"
+    launching = (STATIC_PROJECT / "kernels" / "unit_sum" / "in_triton.py").read_text().partition("@kernel")[0]
+    file = tmp_path / "mine.py"
+    file.write_text(f"""{launching}
+try:
+    open({str(outside)!r}, "w")
+except OSError:
+    pass
+
+@kernel("unit_sum", "mine", version=1, role="fused", language="triton")
+def mine(x):
+    launch(x, num_warps=1, maxnreg=24)
+""")
+    evaluation = Evaluation(status=EvaluationStatus.PASSED, op="unit_sum", stage=Stage.CHECK)
+    with CompiledCode(request(file, rows=64, columns=4096), CPU) as compiled:
+        found = compiled.added_to(evaluation, wait_s=120.0)
+    assert 0 < (found.registers or 0) <= 24, found
+    assert (found.spills or 0) > 0
+    assert found.remarks[0].startswith("registers, spills and shared memory are those of code for sm_90")
+    assert "bytes are spilled a thread" in found.remarks[1]
+    assert not outside.exists() or not landlock_abi()
+
+
+def test_a_torch_kernel_starts_no_process(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\n")
+    evaluation = Evaluation(status=EvaluationStatus.PASSED, op="unit_sum", stage=Stage.CHECK)
+    with CompiledCode(request(file), CPU) as compiled:
+        assert compiled.added_to(evaluation, wait_s=0.0) is evaluation
