@@ -106,7 +106,10 @@ def _pool_of(draws: list[torch.Tensor], rng: random.Random) -> _Pool:
     width = shape[-1] if shape else 1
     unit = width if elements // width >= FEW_ROWS else 1
     more = min(WINDOWS * unit, (len(draws) - 1) * elements)
-    flat = torch.cat([draw.reshape(-1) for draw in draws[: 2 + (more - 1) // elements]])[: elements + more]
+    pieces = [draws[0].reshape(-1)]
+    for draw in draws[1:]:
+        pieces.append(draw.reshape(-1)[: more - sum(piece.numel() for piece in pieces[1:])])
+    flat = torch.cat(pieces)
     if flat.dtype == torch.float16:
         flat.clamp_(-torch.finfo(flat.dtype).max, torch.finfo(flat.dtype).max)  # as a check's draws (`accuracy.draws.keep_in_range`)
     return _Pool(flat, shape, unit, 1 + more // unit, rng)

@@ -17,7 +17,7 @@ from ..workers.remarks import label_refused, said_by_arm
 
 LIMIT_NOISE = 1.05
 """Share of the limit from which a time is suspicious, its interval and the yardstick's granted: a kernel moves its minimum bytes no faster
-than a stream does.  The fastest honest kernel took 0.1 % longer than its streaming yardstick (`timing.yardstick`)."""
+than a stream does.  Of 878 times of a nightly on H200 boards the largest share was 1.037, of 225 us."""
 
 
 class CaseFigures:
