@@ -57,7 +57,7 @@ REACHES = """
 import ctypes
 found = []
 for one in gc.get_objects():
-    if type(one).__module__.startswith(("fusebench.accuracy", "fusebench.judge.judg")):
+    if str(type(one).__module__).startswith(("fusebench.accuracy.comparison", "fusebench.accuracy.shared_draws", "fusebench.judge.judg")):
         found.append(type(one).__name__)
 try:
     found.append(open(f"/proc/{os.getppid()}/environ").read()[:20])

@@ -12,7 +12,7 @@ import torch
 
 from fusebench.judge.crosscheck import late_work
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judging import MOST_FACTOR, capped
+from fusebench.judge.judging import capped
 from fusebench.judge.stages import COMPARED_CALLS
 from fusebench.schema import Bitwise, Close
 from fusebench.schema.evaluation import EvaluationStatus
@@ -172,8 +172,8 @@ def test_a_declared_contract_is_capped() -> None:
     collection = toy()
     op = collection.op("scale")
     params = op.parse_params({"size": 8})
-    assert capped(Close(1e9), collection, op, params) == (Close(MOST_FACTOR), None)
-    assert capped(Close(float("nan")), collection, op, params) == (Close(MOST_FACTOR), None)
+    assert capped(Close(1e9), collection, op, params) == (Close(op.largest_factor), None)
+    assert capped(Close(float("nan")), collection, op, params) == (Close(op.largest_factor), None)
     assert capped(Close(1.0), collection, op, params) == (Close(1.0), None)
     assert capped(Bitwise("scale/split@1"), collection, op, params)[1] is collection.kernel("scale/split@1")
     for contract, words in ((Bitwise("scale/mine@1"), "no kernel of the project"), (Bitwise("scale/fast@2"), "declines the case")):

@@ -50,11 +50,12 @@ class Comparison:
         self, kernel: Kernel, op: Op, params: Any, *, split: Kernel, target: Kernel | None, contract: Contract, device: torch.device
     ) -> None:
         """`target`: of a bitwise contract; the op's own split chain may be it."""
-        self._kernel, self._op, self._params = kernel, op, params
+        self._kernel, self._op = kernel, op
         self._split, self._target, self._contract, self._device = split, target, contract, device
         self._rng = random.Random(secrets.randbits(128))
         self._draws = Draws(op, params, split=split, device=device, seed=secrets.randbits(63))
         self._numbers = 0
+        self._variant: bool | None = None
         self._names = op.outputs_of(params)
         self._found: dict[tuple[float, str], list[tuple[ErrorMetrics, ErrorMetrics]]] = {}
         self._dtypes: dict[str, torch.dtype] = {}
@@ -70,9 +71,16 @@ class Comparison:
         if self._rng.random() < _SPECIAL_SHARE:
             specials = (self._rng.choice(tuple(Special)),)
         self._numbers += 1
-        draw = self._draws.draw(magnitude, self._numbers, specials)
+        draw = self._draws.draw(magnitude, self._numbers, specials, variant=magnitude < 1.0 and self._takes_variant())
         placed = place_at_random(draw.buffers, self._device, self._rng)
-        return Call(magnitude, draw, placed, self._op.arguments(self._params, placed.buffers))
+        return Call(magnitude, draw, placed, self._op.arguments(draw.params, placed.buffers))
+
+    def _takes_variant(self) -> bool:
+        """Whether small inputs come with another option than the case's, as they do in the gate."""
+        if self._variant is None:
+            variant = self._draws.variant
+            self._variant = variant is not None and self._kernel.reason_unsupported(variant) is None
+        return self._variant
 
     def expected(self) -> Sequence[torch.Tensor]:
         """Outputs of the split chain, for shapes and dtypes."""
@@ -85,7 +93,7 @@ class Comparison:
             CandidateError: they are wrong, beyond what luck explains.
         """
         kernel = _delivering(self._kernel, self._op, returned)
-        execution = run_guarded(kernel, self._op, self._params, call.placed, expected=call.draw.split, intercept=False)
+        execution = run_guarded(kernel, self._op, call.draw.params, call.placed, expected=call.draw.split, intercept=False)
         self.compared += 1
         if execution.faults:
             self._wrong("; ".join(execution.faults))
@@ -115,7 +123,7 @@ class Comparison:
 
     def _require_bits(self, call: Call, outputs: Sequence[torch.Tensor]) -> None:
         assert self._target is not None
-        due = call.draw.split if self._target is self._split else run_plain(self._target, self._op, self._params, call.draw.buffers)
+        due = call.draw.split if self._target is self._split else run_plain(self._target, self._op, call.draw.params, call.draw.buffers)
         for name, output, other in zip(self._names, outputs, due, strict=True):
             agreement = judge_bitwise(output, other)
             if agreement.first_difference:

@@ -65,8 +65,7 @@ class Returned:
         """
         storages = _storages(keywords)
         for storage, memory in zip(storages, self.arenas, strict=True):
-            flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(storage, 0, (storage.nbytes(),), (1,))
-            flat.copy_(memory)
+            _take_over(storage, memory)
         if self.done.strange:
             raise CandidateError(EvaluationStatus.WRONG, self.done.strange)
         if self.done.shared:
@@ -191,6 +190,20 @@ def _call_spec(
     }
     options = {name: value for name, value in keywords.items() if not isinstance(value, torch.Tensor)}
     return CallSpec(arenas=tuple(arenas), tensors=tensors, options=options, output_start=output_start, output_bytes=output_bytes)
+
+
+def _take_over(storage: torch.UntypedStorage, memory: torch.Tensor) -> None:
+    """Change those words of `storage` that differ from `memory`, and write to no other: the gate may have protected them."""
+    flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(storage, 0, (storage.nbytes(),), (1,))
+    now, new = flat.view(torch.int64), memory.view(torch.int64)
+    changed = (now != new).nonzero().flatten()
+    if not changed.numel():
+        return
+    first, last = int(changed[0]), int(changed[-1]) + 1
+    if changed.numel() == last - first:
+        now[first:last].copy_(new[first:last])
+    else:
+        now[changed] = new[changed]
 
 
 def _storages(keywords: Mapping[str, Any]) -> list[torch.UntypedStorage]:

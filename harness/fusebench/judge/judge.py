@@ -316,6 +316,7 @@ class _Evaluating:
             target=target,
             device=self._device,
             limits=self._limits,
+            takes=lambda other: self._asked(other).declined or True,
         )
 
     def _calls_due(self) -> int:

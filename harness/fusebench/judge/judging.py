@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,6 @@ from .failures import CandidateError
 from .process import KernelProcess
 from .stages import MOST_CALLS
 
-MOST_FACTOR = Close().factor
-"""Largest multiple of the split chain's error that a candidate may declare."""
 _MOST_BESIDE = 3
 """Calls beside the gate's one in a batch, drawn from 0 to this."""
 _PATIENCE, _LEAST_ANSWER_S = 30.0, 15.0
@@ -81,8 +79,7 @@ def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> t
         CandidateError: it promises to equal a kernel that the project does not have, or that declines the case.
     """
     if isinstance(contract, Close):
-        factor = contract.factor if 0 < contract.factor <= MOST_FACTOR else MOST_FACTOR
-        return Close(factor), None
+        return Close(contract.factor if 0 < contract.factor <= op.largest_factor else op.largest_factor), None
     if contract.to not in collection.kernels:
         raise CandidateError(
             EvaluationStatus.INVALID, f"it promises to equal {contract.to[:100]!r} bit for bit, which is no kernel of the project"
@@ -109,13 +106,16 @@ class CaseJudge:
         target: Kernel | None,
         device: torch.device,
         limits: Limits,
+        takes: Callable[[Any], bool | str] = lambda params: True,
     ) -> None:
+        """`takes`: asks the candidate whether it supports other parameters of the case (`Op.variant`)."""
         self._op, self._params, self._split, self._device, self._limits = op, params, split, device, limits
         self._target = target
         self.proxy = Kernel(
             self._proxied, KernelId.parse(kernel), role=Role.FUSED, language=Language(language), contract=contract, requires=(), note=""
         )
         self.proxy.op = op
+        self.proxy.supports(takes)
         self._comparison = Comparison(self.proxy, op, params, split=split, target=target, contract=contract, device=device)
         self.expected = self._comparison.expected()
         """Outputs of the split chain, for shapes and dtypes."""
