@@ -13,7 +13,17 @@ import psutil
 import pytest
 
 from fusebench.judge import confined_process
-from fusebench.judge.confined_process import OUTPUT_BYTES, Cause, ConfinedProcess, Ending, remove_folder, signal_name, start_confined
+from fusebench.judge.confined_process import (
+    ORIGIN_VARIABLE,
+    OUTPUT_BYTES,
+    Cause,
+    ConfinedProcess,
+    Ending,
+    kill_starter,
+    remove_folder,
+    signal_name,
+    start_confined,
+)
 
 CONFINE = """
 import os, signal, subprocess, sys, time
@@ -152,6 +162,19 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         confined = read_pid(tmp_path / "inner")
         parent.send_signal(signal.SIGKILL)
     until(lambda: not psutil.pid_exists(confined) or psutil.Process(confined).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_what_a_killed_judge_leaves_behind_is_found(tmp_path: Path) -> None:
+    inner = CONFINE + "if os.fork() == 0:" + DAEMON.replace("\n", "\n    ") + "\ntime.sleep(60)"
+    outer = (
+        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.isolation import start_confined\n"
+        f"start_confined([sys.executable, '-c', {inner!r}], scratch=Path({str(tmp_path)!r}))\ntime.sleep(60)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(confined_process.__file__).parents[2]), ORIGIN_VARIABLE: "this-test"}
+    with subprocess.Popen([sys.executable, "-c", outer], env=environment) as parent:
+        daemon = read_pid(tmp_path / "daemon")
+        assert kill_starter(parent, "this-test") == -signal.SIGKILL
+    until(lambda: not psutil.pid_exists(daemon) or psutil.Process(daemon).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_secrets_and_descriptors_of_the_parent_stay_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

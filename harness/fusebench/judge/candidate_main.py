@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_MOST_SECONDS = 3600
+"""CPU time of one process per core; the judge ends a candidate long before, and this ends what outlives the judge."""
 _THREADS = 1
 """Threads of torch on a CPU, for the candidate and the twin alike: CPU time of other threads is then the candidate's own doing."""
 
@@ -19,12 +21,13 @@ _THREADS = 1
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
     """Answer requests until the judge closes its pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from .isolation import protect
     from .protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
 
     channel = Channel(read_fd, write_fd)
     try:
         prepare = channel.receive(PREPARES)
-        isolation = _confine(prepare, (read_fd, write_fd, memory_fd)) if prepare.scratch else ()
+        isolation = _confine(prepare, (read_fd, write_fd, memory_fd)) if prepare.scratch else (protect(),)
         import torch
 
         torch.set_num_threads(_THREADS)
@@ -59,7 +62,7 @@ def _confine(prepare: Any, descriptors: tuple[int, ...]) -> tuple[Any, ...]:
             readable=[Path(root) for root in prepare.roots],
             writable=[],
             memory_bytes=prepare.memory_bytes,
-            seconds=None,
+            seconds=_MOST_SECONDS,
             gpu=prepare.device != "cpu",
             descriptors=descriptors,
         )

@@ -25,6 +25,8 @@ PARENT_VARIABLE = "FUSEBENCH_PARENT_PID"
 """Set for the process: whose end ends it."""
 MARK_VARIABLE = "FUSEBENCH_CONFINED"
 """Set for the process, at random, and inherited by what it starts, which is found by it after it lost its parents."""
+ORIGIN_VARIABLE = "FUSEBENCH_EVALUATOR"
+"""The same, set once for a process that starts confined ones: by it they are found after that process was killed."""
 POLL_S = 0.1
 """Seconds between two looks at the first process; a memory bomb fills 1 to 2 GiB meanwhile."""
 TREE_EVERY = 5
@@ -44,7 +46,7 @@ _PASSED = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    ORIGIN_VARIABLE, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 )  # fmt: skip
 """Variables that the process inherits. Everything else, tokens among them, stays here."""
 
@@ -307,6 +309,22 @@ def kill_tree(
         if time.monotonic() > end:
             return tuple(sorted({*(member.pid for member in living), *(() if _has_ended(process.pid) else (process.pid,))}))
         time.sleep(0.01)
+
+
+def kill_starter(process: subprocess.Popen[bytes], origin: str, patience_s: float = 5.0) -> int:
+    """Kill a trusted process that starts confined ones, and what these started; returns its exit status.
+
+    Confined processes end with it, but not what they started: that is found by its `ORIGIN_VARIABLE`, unless it erased its environment.
+    """
+    process.kill()
+    status = process.wait()
+    marking, end = f"{ORIGIN_VARIABLE}={origin}".encode(), time.monotonic() + patience_s
+    while (left := [pid for pid in psutil.pids() if _has_variable(pid, marking)]) and time.monotonic() < end:
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return status
 
 
 def _has_ended(child: int) -> bool:

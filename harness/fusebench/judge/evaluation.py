@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,6 +19,7 @@ import msgspec
 from ..errors import UsageError
 from ..schema import Case
 from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
+from .confined_process import ORIGIN_VARIABLE, kill_starter, remove_folder
 from .protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 
 if TYPE_CHECKING:
@@ -59,6 +63,8 @@ class Evaluator:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._stopped = False
+        self._folder: Path | None = None
+        self._origin = secrets.token_hex(8)
 
     def __enter__(self) -> Evaluator:
         return self
@@ -100,8 +106,7 @@ class Evaluator:
                     _tell(reporter, message, request)
         except ChannelClosedError:
             stopped = self._stopped
-            code = self._process.wait() if self._process is not None else None
-            self.close()
+            code = self._end()
             status = EvaluationStatus.UNDECIDED if stopped else EvaluationStatus.UNFIT
             reason = "the evaluation was stopped" if stopped else f"the judge's process ended (exit status {code}) while the candidate ran"
         except ChannelTimeoutError:
@@ -123,20 +128,28 @@ class Evaluator:
         """End the evaluation in progress."""
         self._stopped = True
         if self._process is not None:
-            self._process.kill()  # its children die with it
+            self._process.terminate()  # it ends the candidate, and `evaluate` finds its pipe closed
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, and remove what they wrote."""
+        self._end()
+
+    def _end(self) -> int | None:
+        """The same; returns the judge's exit status, None if it did not run."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        code = None
         if self._process is not None:
-            try:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            code = kill_starter(self._process, self._origin)
             self._process = None
+        if self._folder is not None:
+            remove_folder(self._folder)
+            self._folder = None
+        return code
 
     def _started(self) -> Channel:
         """The pipe to the judge's process, which is started where it does not run."""
@@ -146,7 +159,10 @@ class Evaluator:
             to_judge, from_here = os.pipe()
             to_here, from_judge = os.pipe()
             harness = str(Path(__file__).parents[2])
-            environment = os.environ | {"PYTHONPATH": harness, "PYTHONSAFEPATH": "1"}
+            # Scratch folders lie in one that outlives the judge, so that none is left if it is killed.
+            self._folder = Path(tempfile.mkdtemp(prefix="fusebench-judge-"))
+            environment = os.environ | {"PYTHONPATH": harness, "PYTHONSAFEPATH": "1", "TMPDIR": str(self._folder)}
+            environment[ORIGIN_VARIABLE] = self._origin
             if self.device.kind == "cpu":
                 environment["TRITON_INTERPRET"] = "1"  # a bitwise target may be a Triton kernel
             self._process = subprocess.Popen(

@@ -152,7 +152,7 @@ def _restrict(threads: int, readable: Sequence[Path], writable: Sequence[Path], 
 
 def _runtime_paths() -> Iterator[Path]:
     """What Python, its packages, compilers and libraries need; never a folder above the user's own files."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  raises nothing for a user without a home
     for name in _SYSTEM:
         yield Path(name)
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path]

@@ -19,7 +19,7 @@ from ..registry import Collection, Kernel, Op, load_collection
 from ..registry.kernel import reason_not_runnable
 from ..runner.workers.checking import INTERPRETER_ROWS
 from ..schema import Bitwise, Case, Estimate, KernelId
-from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
+from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
 from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work, unclaimed_us
@@ -38,7 +38,9 @@ LOAD_S = 120.0
 class Judge:
     """Judges candidates on one device."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, protection: IsolationMeasure) -> None:
+        """`protection`: what keeps candidates from the memory of this process."""
+        self.protection = protection
         self._device = torch.device(device)
         self._interpret = self._device.type == "cpu"
         self._collections: dict[Any, Collection] = {}
@@ -197,7 +199,7 @@ class _Evaluating:
             first_failure=failed.key if failed is not None else None,
             speedup=_weighted(cases, weights) if status is EvaluationStatus.PASSED else None,
             remarks=tuple(dict.fromkeys(self._remarks)),
-            isolation=self._process.isolation,
+            isolation=(*self._process.isolation, self._judge.protection),
             output_tail=self._process.output_tail(),
         )
 

@@ -18,9 +18,10 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
     from .judge import Judge
     from .protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
 
-    protect()
+    protection = protect()
     channel = Channel(read_fd, write_fd)
-    judge = Judge(device)
+    judge = Judge(device, protection)
+    signal.signal(signal.SIGTERM, _end)
     try:
         while True:
             task = channel.receive(TASKS)
@@ -33,7 +34,14 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
     except ChannelClosedError:
         return
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         judge.close()
+
+
+def _end(number: int, frame: object) -> None:
+    """Let the candidate end and its folder be removed, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
