@@ -145,7 +145,7 @@ def test_an_installed_collection_is_found_by_its_entry_point(make_root: MakeRoot
 def test_broken_entry_points_are_problems_and_the_rest_works(make_root: MakeRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_root()
     (tmp_path / "site" / "raises_on_import").mkdir(parents=True)
-    (tmp_path / "site" / "raises_on_import" / "__init__.py").write_text("raise SystemExit('no licence')")
+    (tmp_path / "site" / "raises_on_import" / "__init__.py").write_text("import os\nos._exit(0)")
     (tmp_path / "site" / "plain_module.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path / "site")
     fake_entry_points(
@@ -155,8 +155,18 @@ def test_broken_entry_points_are_problems_and_the_rest_works(make_root: MakeRoot
     assert list(collection.kernels) == ["scale/split@1"]
     messages = {str(problem.file): problem.message for problem in collection.problems}
     assert set(messages) == {"not_installed_anywhere", "not_installed.kernels", "raises_on_import.sub", "plain_module"}
-    assert "SystemExit: no licence" in messages["raises_on_import.sub"]
+    assert "No module named 'raises_on_import.sub'" in messages["raises_on_import.sub"], "the package was not executed"
     assert "entry point 'module'" in messages["plain_module"]
+
+
+def test_the_package_around_an_installed_collection_is_not_executed(
+    make_root: MakeRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_root("site/vendor/kernels")
+    (tmp_path / "site" / "vendor" / "__init__.py").write_text("import os\nos._exit(0)")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    fake_entry_points(monkeypatch, vendor="vendor.kernels")
+    assert load_collection([]).roots == (tmp_path / "site" / "vendor" / "kernels",)
 
 
 def test_a_project_that_is_also_installed_is_one_root(make_root: MakeRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

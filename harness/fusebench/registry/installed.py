@@ -39,9 +39,8 @@ def installed_folders(group: str) -> tuple[list[InstalledFolder], list[BrokenEnt
         cause = f"it is not a package; name a package whose {content}"
         locations: list[str] = []
         try:
-            spec = find_spec(entry_point.value)  # runs the parent package's __init__
-            locations = list(spec.submodule_search_locations or []) if spec is not None else []
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a distribution raises concerns that distribution alone
+            locations = _folders_of(entry_point.value)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a distribution concerns that distribution alone
             cause = f"{type(error).__name__}: {error}"
         found = entry_point.dist
         distribution = f"{found.name} {found.version}" if found is not None else entry_point.name
@@ -50,3 +49,23 @@ def installed_folders(group: str) -> tuple[list[InstalledFolder], list[BrokenEnt
             message = f"entry point {entry_point.name!r} of group {group!r} cannot be loaded: {cause}"
             broken.append(BrokenEntryPoint(entry_point.value, message))
     return folders, broken
+
+
+def _folders_of(package: str) -> list[str]:
+    """The folders of a package; none for a module. No code of the package or of its parents is executed.
+
+    Raises:
+        ModuleNotFoundError: there is no such module.
+    """
+    first, *rest = package.split(".")
+    spec = find_spec(first)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {first!r}")
+    folders = [Path(one) for one in spec.submodule_search_locations or ()]
+    for depth, name in enumerate(rest, start=2):
+        # Python's own search would ask the parent package, which is not there.
+        found = [folder / name for folder in folders if (folder / name).is_dir()]
+        if not found and not any((folder / f"{name}.py").is_file() for folder in folders):
+            raise ModuleNotFoundError(f"No module named {'.'.join(package.split('.')[:depth])!r}")
+        folders = next(([folder] for folder in found if (folder / "__init__.py").is_file()), found)
+    return [str(folder) for folder in folders]
