@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import Result as Outcome
 
+from fusebench.device import device_lock, resolve_device
 from fusebench.judge import evaluation as module
 from fusebench.schema import Accuracy, Estimate
 from fusebench.schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
@@ -163,3 +164,13 @@ def test_a_huge_candidate_is_refused(toy_project: Path, fusebench: Fusebench) ->
     (toy_project / "huge.py").write_bytes(b"#" * (2**20 + 1))
     outcome = fusebench("eval", "huge.py", "--op", "scale")
     assert (outcome.exit_code, "found over 1048576 bytes" in outcome.stderr) == (2, True)
+
+
+def test_a_device_in_use_is_unfit(planted: Any, fusebench: Fusebench) -> None:
+    """Another run holds this CPU; a timed evaluation waits for its budget of one second."""
+    stand_in = planted(document())
+    with device_lock(resolve_device("cpu")):
+        outcome = fusebench("eval", "mine.py", "--op", "scale", "--device", "cpu", "--budget", "1")
+        assert (outcome.exit_code, stand_in.asked) == (3, [])
+        assert "is in use by another fusebench run" in outcome.stdout
+        assert fusebench("eval", "mine.py", "--op", "scale", "--device", "cpu", "--stage", "check").exit_code == 0

@@ -120,7 +120,11 @@ def eval_command(
     from .shared.progress import make_reporter
 
     with Evaluator(target) as evaluator:
-        evaluation = run_evaluation(evaluator, request, options, make_reporter())
+        try:
+            evaluation = run_evaluation(evaluator, request, options, make_reporter())
+        except KeyboardInterrupt:
+            evaluator.stop()
+            raise
     if json:
         print_json(evaluation)
     else:

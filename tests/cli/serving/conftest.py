@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fusebench.cli.serving.evaluation_queue import EvaluationQueue
 from fusebench.cli.shared.evaluation_work import Catalogue
+from fusebench.device import Device
 from fusebench.schema.evaluation import Evaluation, EvaluationStatus
 
 SOURCE = "raise SystemExit('a server must not import a candidate')\n"
@@ -65,8 +65,7 @@ def evaluations(toy_project: Path) -> Iterator[Callable[..., tuple[EvaluationQue
             prepare(judges[-1])
             return judges[-1]
 
-        facts: dict[str, Any] = {"kind": "cpu", "compute_capability": None}
-        devices: Any = [SimpleNamespace(torch_name=name, name=f"Toy {name}", **facts) for name in names or ("cpu",)]
+        devices = [_device(name) for name in names or ("cpu",)]
         made = EvaluationQueue(devices, Catalogue(), judge)
         entered.append(made.__enter__())
         return made, judges
@@ -74,3 +73,10 @@ def evaluations(toy_project: Path) -> Iterator[Callable[..., tuple[EvaluationQue
     yield make
     for one in entered:
         one.close()
+
+
+def _device(name: str) -> Device:
+    """`cpu` or `cuda:N`."""
+    if name == "cpu":
+        return Device(kind="cpu", name="Toy CPU")
+    return Device(kind="cuda", name="Toy GPU", index=int(name.partition(":")[2]), uuid=f"GPU-{name}")

@@ -10,7 +10,7 @@ import pytest
 
 from fusebench.cli.serving import evaluation_queue as module
 from fusebench.cli.serving.evaluation_queue import Order, QueueFullError, State
-from fusebench.errors import DeviceUnfitError, UsageError
+from fusebench.errors import UsageError
 from fusebench.schema.evaluation import EvaluationStatus
 
 from .conftest import SOURCE
@@ -64,7 +64,7 @@ def test_the_queue_and_the_finished_tasks_are_bounded(evaluations: Any, monkeypa
 
 
 def test_a_fault_ends_its_task_alone_and_the_next_has_a_new_evaluator(evaluations: Any) -> None:
-    faults: list[Exception | None] = [DeviceUnfitError("planted"), None]
+    faults: list[Exception | None] = [UsageError("planted"), None]
     asked, judges = evaluations(prepare=lambda judge: setattr(judge, "fault", faults.pop(0)))
     task = asked.submit(order())
     assert task.finished.wait(5)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ...errors import UsageError
+from ...errors import DeviceUnfitError, UsageError
 from ...schema import Case
 from ...schema.evaluation import Evaluation, EvaluationStatus, Stage
 
@@ -131,24 +131,44 @@ def run_evaluation(
         shown: path of the candidate for the document, where `request.file` is a copy of it; empty if it has none.
     """
     from ...judge.advice import next_command
-    from ...judge.compiled_code import CompiledCode
     from ...report.evaluation import bounded
 
-    began = time.monotonic()
-    # Only `check` compiles meanwhile: on a machine of few cores that would disturb a clock.
-    if request.stage is Stage.CHECK:
-        with CompiledCode(request, judge.device) as compiled:
-            evaluation = judge.evaluate(request, reporter)
-            if evaluation.status in _COMPILED:
-                evaluation = compiled.added_to(evaluation, wait_s=_left(request, began))
-    else:
-        evaluation = judge.evaluate(request, reporter)
-        if evaluation.status in _COMPILED:
-            with CompiledCode(request, judge.device) as compiled:
-                evaluation = compiled.added_to(evaluation, wait_s=_left(request, began))
+    evaluation = _with_compiled_code(judge, request, reporter)
     evaluation = msgspec.structs.replace(evaluation, file=str(request.file) if shown is None else shown)
     command = next_command(evaluation, roots=request.roots, options=options.kept())
     return bounded(msgspec.structs.replace(evaluation, next_command=command))
+
+
+def _with_compiled_code(judge: Judge, request: EvaluationRequest, reporter: Reporter | None) -> Evaluation:
+    """The judgement, with registers and spills where the candidate came far enough."""
+    from ...judge.compiled_code import CompiledCode
+
+    began = time.monotonic()
+    if request.stage is not Stage.CHECK:  # nothing is compiled beside a clock
+        evaluation = _locked(judge, request, reporter)
+        if evaluation.status not in _COMPILED:
+            return evaluation
+        with CompiledCode(request, judge.device) as compiled:
+            return compiled.added_to(evaluation, wait_s=_left(request, began))
+    with CompiledCode(request, judge.device) as compiled:
+        evaluation = _locked(judge, request, reporter)
+        return compiled.added_to(evaluation, wait_s=_left(request, began)) if evaluation.status in _COMPILED else evaluation
+
+
+def _locked(judge: Judge, request: EvaluationRequest, reporter: Reporter | None) -> Evaluation:
+    """The judgement while nothing else of fusebench uses the device; `unfit` if it stays in use for as long as the budget.
+
+    On a CPU, comparisons disturb nobody, so only timed stages wait for one another.
+    """
+    from ...device import device_lock
+
+    if judge.device.kind == "cpu" and request.stage is Stage.CHECK:
+        return judge.evaluate(request, reporter)
+    try:
+        with device_lock(judge.device, wait_s=request.seconds, on_wait=reporter.note if reporter is not None else lambda _: None):
+            return judge.evaluate(request, reporter)
+    except DeviceUnfitError as error:
+        return Evaluation(status=EvaluationStatus.UNFIT, reason=str(error), op=request.op, stage=request.stage, device=judge.device.name)
 
 
 def _left(request: EvaluationRequest, began: float) -> float:
