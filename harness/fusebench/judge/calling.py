@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..accuracy.poison import poisoned
+from ..accuracy.write_protection import write_protected
 from ..registry.op import positional_names
+from ..schema import Language
 from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
-from .region import ALIGNMENT, Arena, Region, dtype_of, spec_of
+from .region import ALIGNMENT, PAGE, Arena, Region, dtype_of, spec_of
 from .tampering import Tampering
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ _QUIET_S = 0.001
 class _Placed:
     """One call, ready to be made."""
 
-    def __init__(self, spec: CallSpec, region: Region, device: torch.device, positional: Sequence[str]) -> None:
+    def __init__(self, spec: CallSpec, region: Region, device: torch.device, positional: Sequence[str], mutable: Collection[str]) -> None:
         self.spec = spec
         self.arenas = [Arena(one, region, device) for one in spec.arenas]
         tensors = {name: self.arenas[one.arena].view(one) for name, one in spec.tensors.items()}
@@ -46,6 +48,14 @@ class _Placed:
         self.kwargs = {name: value for name, value in values.items() if name not in positional}
         self.output_area = region.bytes_at(spec.output_start, spec.output_bytes)
         self.returned: Any = None
+        self.written = ""
+        free = {one.arena for name, one in spec.tensors.items() if name in mutable}
+        names = {one.arena: name for name, one in spec.tensors.items() if one.arena not in free}
+        # Without the outer page of each guard, so that the pages around hold nothing else.
+        self.read_only = {
+            name: (arena.address + arena.shift + PAGE, arena.address + arena.shift + arena.spec.nbytes - PAGE)
+            for arena, name in ((self.arenas[number], name) for number, name in names.items())
+        }
 
 
 class Caller:
@@ -62,6 +72,9 @@ class Caller:
         self._kernel, self._op, self._device, self._tampering = kernel, op, device, tampering
         self._positional = positional_names(op.schema)
         self._cuda, self._mark = cuda, mark
+        self._mutable = op.outputs if op.in_place else ()
+        # Triton's interpreter writes every argument back after a launch, changed or not.
+        self._protected = cuda is None and kernel.language is not Language.TRITON
         self._calls_cpu_ns = 0
 
     def run(self, batch: Batch, region: Region) -> BatchDone:
@@ -69,7 +82,7 @@ class Caller:
         region.follow(batch.region_bytes)
         like = [torch.empty(one.size, dtype=dtype_of(one.dtype), device="meta") for one in batch.expected]
         like = [torch.empty_like(one, device=self._device) for one in like] if self._device.type == "cuda" else like
-        placed = [_Placed(one, region, self._device, self._positional) for one in batch.calls]
+        placed = [_Placed(one, region, self._device, self._positional, self._mutable) for one in batch.calls]
         done: list[CallDone] = []
         self._calls_cpu_ns = 0
         gc.collect(0)
@@ -110,7 +123,8 @@ class Caller:
         kernel, clock, timed, late, busy = self._kernel, _clock, list[tuple[int, int]](), 0, 0
         for one in placed:
             args, kwargs = one.args, one.kwargs
-            with poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False):
+            fill = poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False)
+            with fill, write_protected(one.read_only if self._protected else {}) as written:
                 used = _own_cpu()
                 before = clock()
                 returned = kernel(*args, **kwargs)
@@ -118,6 +132,7 @@ class Caller:
                 self._calls_cpu_ns += _own_cpu() - used
             others = _all_cpu() - _own_cpu()
             one.returned = returned
+            one.written = ", ".join(sorted(written))
             self._hand_back(one)
             late += _all_cpu() - _own_cpu() - others
             busy += span
@@ -145,7 +160,7 @@ class Caller:
 
     def _done(self, one: _Placed, number: int, placed: Sequence[_Placed], span_ns: int, launches: int) -> CallDone:
         if one.returned is None:
-            return CallDone(span_ns=span_ns, outputs=None, launches=launches)
+            return CallDone(span_ns=span_ns, outputs=None, launches=launches, written=one.written)
         outputs = _plain(one.returned)
         strange = "" if outputs is not None else f"returned {_type(one.returned).__name__}, expected one tensor per output"
         specs: list[TensorSpec] = []
@@ -157,7 +172,7 @@ class Caller:
             shift = one.arenas[arena].shift if arena >= 0 else 0
             specs.append(spec_of(output, arena, shift=shift))
         shared = () if strange else _tuple(earlier for earlier in range(number) if self._share(placed[earlier], one))
-        return CallDone(span_ns=span_ns, outputs=_tuple(specs), strange=strange, shared=shared, launches=launches)
+        return CallDone(span_ns=span_ns, outputs=_tuple(specs), strange=strange, shared=shared, launches=launches, written=one.written)
 
     def _strange(self, output: Any) -> str:
         kind = _type(output)

@@ -68,6 +68,8 @@ class Returned:
             _take_over(storage, memory)
         if self.done.strange:
             raise CandidateError(EvaluationStatus.WRONG, self.done.strange)
+        if self.done.written:
+            raise CandidateError(EvaluationStatus.WRONG, f"written during the call: {self.done.written}; inputs are no workspace")
         if self.done.shared:
             raise CandidateError(
                 EvaluationStatus.WRONG,

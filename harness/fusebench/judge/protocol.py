@@ -145,6 +145,8 @@ class CallDone(msgspec.Struct, frozen=True, kw_only=True):
     """Why the return value cannot be handed over: a tensor subclass, another device, an unwritten storage."""
     shared: tuple[int, ...] = ()
     """Numbers of earlier calls of the batch whose returned memory this call returned again."""
+    written: _Text = ""
+    """Names of inputs that the call wrote to, restored or not; known on a CPU only."""
     launches: int = 0
 
 
