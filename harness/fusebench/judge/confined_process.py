@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import threading
@@ -399,10 +398,23 @@ def _outgrown(folder: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a scratch folder, whatever was made in it: also closed folders, and nesting deeper than Python recurses or a path may be."""
-    try:
-        shutil.rmtree(folder)
-    except (OSError, RecursionError):
-        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-            with suppress(OSError):
-                subprocess.run([*command, "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    """Remove a scratch folder, whatever was made in it: also closed folders, and nesting deeper than Python recurses or a path may be.
+
+    Inner folders move to the top one before they are emptied, so that no path is long.
+    """
+    name, number, left = secrets.token_hex(8), 0, [folder]
+    while left:
+        place = left.pop()
+        with suppress(OSError):
+            place.chmod(0o700)
+            for inner in list(place.iterdir()):
+                if inner.is_symlink() or not inner.is_dir():
+                    inner.unlink()
+                    continue
+                inner.chmod(0o700)
+                left.append(inner.rename(folder / f"{name}-{number}"))
+                number += 1
+            if place != folder:
+                place.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
