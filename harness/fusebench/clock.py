@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from time import perf_counter_ns as now_ns
+from time import thread_time_ns as worked_ns
 
-__all__ = ["now_ns"]
+__all__ = ["now_ns", "worked_ns"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..clock import now_ns
+from ..clock import now_ns, worked_ns
 from ..registry.calling import without_garbage_collection
 from ..schema import Sample
 from .arm import Arm
@@ -33,6 +33,8 @@ BURST_US = 2000.0
 """A burst of longer calls than a `BURST_CALLS`-th of this has fewer of them, at least two."""
 BURSTS = 3
 """The fastest of several bursts counts: other processes only make one slower."""
+MOST_ATTEMPTS = 5
+"""As many times bursts are repeated where they contradict a claim, before the claim is not believed."""
 BURST_SHARE = 0.5
 """A call that claims less than this share of its time in a burst is not believed.  A burst finds its data in the cache and a timed call
 does not, so that an honest call claims more than all of it."""
@@ -66,8 +68,16 @@ class Verification:
         claimed = _claimed_us(taken)
         for arm in arms:
             if arm.name in watches and arm.name not in self._bursts_us and arm.name in claimed:
-                calls = int(max(2, min(BURST_CALLS, BURST_US / max(claimed[arm.name], 1e-3))))
-                self._bursts_us[arm.name] = burst_us(arm, self._device, calls, host_us.get(arm.name, 0.0))
+                self._bursts_us[arm.name] = self._burst_us(arm, claimed[arm.name], host_us.get(arm.name, 0.0))
+
+    def _burst_us(self, arm: Arm, claimed_us: float, host_us: float) -> float:
+        calls = int(max(2, min(BURST_CALLS, BURST_US / max(claimed_us, 1e-3))))
+        fastest = burst_us(arm, self._device, calls, host_us)
+        for _ in range(MOST_ATTEMPTS):
+            if not contradicts(claimed_us, fastest):
+                break
+            fastest = min(fastest, burst_us(arm, self._device, calls, host_us))
+        return fastest
 
     def finish(self, timings: CaseTimings) -> None:
         """Judge the copies, and hold each arm's times against its burst."""
@@ -90,7 +100,8 @@ class Verification:
         for arm, burst in self._bursts_us.items():
             if contradicts(claimed[arm], burst):
                 timings.suspicious.setdefault(
-                    arm, f"a timed call takes {claimed[arm]:.1f} us by its timer, and {burst:.1f} us of wall time per call of a burst"
+                    arm,
+                    f"a timed call takes {claimed[arm]:.1f} us by its timer, and {burst:.1f} us in a burst by the host's clock",
                 )
 
 
@@ -108,9 +119,11 @@ def contradicts(claimed_us: float, burst_us: float) -> bool:
 
 
 def burst_us(arm: Arm, device: torch.device, calls: int, host_us: float) -> float:
-    """Wall time per call of the fastest burst, in microseconds, until the whole device has done all work; 0 where it would be the host's.
+    """Time per call of the fastest burst, in microseconds, by the clocks bound before the kernels; 0 where it would be the host's.
 
-    On a GPU the calls are queued behind a spin, whose wall time is subtracted.
+    On a GPU it is wall time until the whole device has done all work: the calls are queued behind a spin, whose wall time is subtracted.
+    On a CPU it is the processor time of the calling thread, because wall time counts what other programs do there: on two cores that ten
+    processes shared, wall time contradicted 9 of some 1400 honest claims.
     """
     with without_garbage_collection():
         if device.type != "cuda":
@@ -120,10 +133,10 @@ def burst_us(arm: Arm, device: torch.device, calls: int, host_us: float) -> floa
 
 def _host_burst_us(arm: Arm, calls: int) -> float:
     arm.restore()
-    start = now_ns()
+    start = worked_ns()
     for _ in range(calls):
         arm.call()
-    return (now_ns() - start) / 1e3 / calls
+    return (worked_ns() - start) / 1e3 / calls
 
 
 def _device_burst_us(arm: Arm, device: torch.device, calls: int, host_us: float) -> float:
