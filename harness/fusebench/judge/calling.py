@@ -18,8 +18,9 @@ from ..accuracy.write_protection import write_protected
 from ..registry.op import positional_names
 from ..schema import Language
 from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
-from .region import ALIGNMENT, PAGE, Arena, Region, dtype_of, spec_of
+from .region import ALIGNMENT, PAGE, Region
 from .tampering import Tampering
+from .views import Arena, dtype_of, spec_of
 
 if TYPE_CHECKING:
     from ..registry import Kernel, Op

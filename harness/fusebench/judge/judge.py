@@ -29,6 +29,7 @@ from .judging import CaseJudge, Limits, capped
 from .loading import trusted_collection
 from .process import KernelProcess
 from .protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step, Yardstick, YardstickDone
+from .starting import Starter
 
 _TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)
 LOAD_S = 120.0
@@ -38,14 +39,18 @@ LOAD_S = 120.0
 class Judge:
     """Judges candidates on one device."""
 
-    def __init__(self, device: str, protection: IsolationMeasure) -> None:
-        """`protection`: what keeps candidates from the memory of this process."""
+    def __init__(self, device: str, protection: IsolationMeasure, starter: Starter | None = None) -> None:
+        """
+        Args:
+            protection: what keeps candidates from the memory of this process.
+            starter: holds processes that were started before torch was imported here.
+        """
         self.protection = protection
+        self._starter = starter or Starter()
         self._device = torch.device(device)
         self._interpret = self._device.type == "cpu"
         self._collections: dict[Any, Collection] = {}
         self._twins: dict[Any, tuple[KernelProcess, Kernel]] = {}
-        self._spare: KernelProcess | None = None
         if self._interpret:
             from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
@@ -55,10 +60,9 @@ class Judge:
 
     def close(self) -> None:
         """End every process."""
-        for process in (self._spare, *(twin for twin, _ in self._twins.values())):
-            if process is not None:
-                process.close()
-        self._spare = None
+        self._starter.close()
+        for twin, _ in self._twins.values():
+            twin.close()
         self._twins.clear()
 
     def evaluate(self, task: EvaluateTask, report: Callable[[Step], None]) -> Evaluation:
@@ -69,32 +73,14 @@ class Judge:
         """
         began = time.monotonic()
         source = Path(task.file).read_bytes()
-        process = self._fresh(task)
+        process = self._starter.candidate(task)
         try:
             found = _Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
         finally:
             process.close()
         if task.keep:
-            self._spare = self._started(task)
+            self._starter.candidate_ahead(task)
         return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))
-
-    def prepare(self, task: EvaluateTask) -> None:
-        """Start a process for the next candidate, which takes seconds."""
-        if self._spare is None:
-            self._spare = self._started(task)
-
-    def _started(self, task: EvaluateTask) -> KernelProcess:
-        timed = task.stage is not Stage.CHECK
-        return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=timed, memory_bytes=task.memory_bytes)
-
-    def _fresh(self, task: EvaluateTask) -> KernelProcess:
-        """A process that no candidate has used."""
-        process, self._spare = self._spare, None
-        if process is not None and process.alive and process.settings == _settings(task):
-            return process
-        if process is not None:
-            process.close()
-        return self._started(task)
 
     def project(self, task: EvaluateTask, *, all_kernels: bool = False) -> Collection:
         """The project's op with its split chain, or with all its kernels."""
@@ -117,7 +103,7 @@ class Judge:
         if known is not None and known[0].alive:
             return known
         baseline = self._baseline(task)
-        process = KernelProcess(roots=task.roots, device=task.device, confined=False, timed=True)
+        process = self._starter.twin(task)
         load = Load(token="", op=task.op, kernel=str(baseline.id))
         try:
             process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
@@ -137,11 +123,6 @@ class Judge:
             if reason_not_runnable(kernel, self._device.type) is None:
                 return kernel
         raise UsageError(f"op {task.op}: none of its baselines ({', '.join(op.baselines)}) runs on {self._device}")
-
-
-def _settings(task: EvaluateTask) -> tuple[object, ...]:
-    """What a process must have been started with."""
-    return task.roots, task.device, task.stage is not Stage.CHECK, task.memory_bytes
 
 
 class _Evaluating:

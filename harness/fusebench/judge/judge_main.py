@@ -15,16 +15,22 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from ..errors import FusebenchError
     from .isolation import protect
-    from .judge import Judge
     from .protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
+    from .starting import Starter
 
     protection = protect()
     channel = Channel(read_fd, write_fd)
-    judge = Judge(device, protection)
+    starter, judge = Starter(), None
     signal.signal(signal.SIGTERM, _end)
     try:
         while True:
             task = channel.receive(TASKS)
+            starter.candidate_ahead(task)
+            if judge is None:
+                starter.twin_ahead(task)
+                from .judge import Judge  # imports torch, as the processes do meanwhile
+
+                judge = Judge(device, protection, starter)
             try:
                 channel.send(Finished(evaluation=judge.evaluate(task, channel.send)))
             except ChannelClosedError:
@@ -35,7 +41,9 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
         return
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        judge.close()
+        starter.close()
+        if judge is not None:
+            judge.close()
 
 
 def _end(number: int, frame: object) -> None:

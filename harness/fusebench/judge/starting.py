@@ -1,0 +1,62 @@
+"""Processes that are started before they are needed, since importing torch and a GPU's start take seconds; imports no torch itself."""
+
+from __future__ import annotations
+
+from ..schema.evaluation import Stage
+from .process import KernelProcess
+from .protocol import EvaluateTask
+
+
+class Starter:
+    """The processes of the next candidate and of the twin, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._candidate: KernelProcess | None = None
+        self._twin: KernelProcess | None = None
+
+    def candidate_ahead(self, task: EvaluateTask) -> None:
+        """Start a process for a candidate of this kind of task, unless one waits."""
+        if self._candidate is None:
+            self._candidate = _candidate(task)
+
+    def twin_ahead(self, task: EvaluateTask) -> None:
+        """Start the twin's process, if the stage times anything."""
+        if self._twin is None and _timed(task):
+            self._twin = _twin(task)
+
+    def candidate(self, task: EvaluateTask) -> KernelProcess:
+        """A process that no candidate has used."""
+        process, self._candidate = self._candidate, None
+        if process is not None and process.alive and process.settings == (task.roots, task.device, _timed(task), task.memory_bytes):
+            return process
+        if process is not None:
+            process.close()
+        return _candidate(task)
+
+    def twin(self, task: EvaluateTask) -> KernelProcess:
+        """A process for the project's own kernels."""
+        process, self._twin = self._twin, None
+        if process is not None and process.alive and process.settings == (task.roots, task.device, True, None):
+            return process
+        if process is not None:
+            process.close()
+        return _twin(task)
+
+    def close(self) -> None:
+        """End the processes that nobody took."""
+        for process in (self._candidate, self._twin):
+            if process is not None:
+                process.close()
+        self._candidate = self._twin = None
+
+
+def _timed(task: EvaluateTask) -> bool:
+    return task.stage is not Stage.CHECK
+
+
+def _candidate(task: EvaluateTask) -> KernelProcess:
+    return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=_timed(task), memory_bytes=task.memory_bytes)
+
+
+def _twin(task: EvaluateTask) -> KernelProcess:
+    return KernelProcess(roots=task.roots, device=task.device, confined=False, timed=True)
