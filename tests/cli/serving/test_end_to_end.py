@@ -27,6 +27,18 @@ def mine(x, *, factor=2.0):
 """
 
 
+SUITE = """
+[suite]
+name = "large"
+description = "one case whose draws hold enough values for the gate to need few of them"
+
+[[case]]
+name = "large"
+op = "scale"
+params = { size = 262144 }
+"""
+
+
 class Server:
     """`fusebench eval --serve` in a process of its own."""
 
@@ -46,7 +58,9 @@ class Server:
             return dict(json.load(answer))
 
     def judged(self, source: str, **order: Any) -> dict[str, Any]:
-        task = self.ask("/evaluate", {"op": "scale", "source": source, "stage": "check", "case": "even", "seconds": 300, **order})["task"]
+        task = self.ask("/evaluate", {"op": "scale", "source": source, "stage": "check", "suite": ["large"], "seconds": 300, **order})[
+            "task"
+        ]
         while (answer := self.ask(f"/tasks/{task}"))["state"] in ("queued", "running"):
             time.sleep(0.1)
         assert answer["state"] == "done", answer
@@ -54,6 +68,7 @@ class Server:
 
 
 def test_a_server_judges_and_ends(toy_project: Path) -> None:
+    (toy_project / "suites" / "large.toml").write_text(SUITE)
     server = Server(toy_project)
     try:
         passed = server.judged(HONEST.format(planted=""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import anyio
@@ -67,5 +68,6 @@ def make_server(evaluations: EvaluationQueue, ops: list[str]) -> MCPServer:
 
 
 def serve(evaluations: EvaluationQueue, ops: list[str]) -> None:
-    """Serve until stdin ends."""
-    make_server(evaluations, ops).run("stdio")
+    """Serve until stdin ends, or a client that has no time to wait for that sends a signal."""
+    with suppress(KeyboardInterrupt):
+        make_server(evaluations, ops).run("stdio")
