@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 QUIET_S = 0.005
 """Time after a chosen call in which no other Python thread may work: the system's count of a thread's time is renewed every 1 to 4 ms."""
+_Foreign = threading._DummyThread
 PATIENCE_S = 2.0
 """Time that an arm's calls in a replicate are given for threads to end."""
 BUSY_SHARE = 0.3
@@ -92,7 +93,8 @@ class Watch:
         chosen = choice is not None and self._key is not None
         if choice is not None and self._key is not None:
             self.kept[choice.slot] = self._copied(returned, self._key)
-        if started := [thread for thread in threading.enumerate() if thread not in self._threads]:
+        # A foreign thread that once called Python is listed for ever, whatever it does.
+        if started := [thread for thread in threading.enumerate() if thread not in self._threads and type(thread) is not _Foreign]:
             self.left_running = f"{len(started)} threads that a call started were alive when it returned"
             self._await(started)
         elif chosen:
@@ -147,7 +149,8 @@ def _refreshed(placed: Mapping[str, torch.Tensor], targets: Sequence[torch.Tenso
 
 def _working_threads() -> str:
     """Python threads that work although no call runs, in words; torch's own threads, which spin for a while, are none of them."""
-    others = [thread.native_id for thread in threading.enumerate() if thread is not threading.current_thread() and thread.native_id]
+    own = threading.current_thread()
+    others = [thread.native_id for thread in threading.enumerate() if thread is not own and thread.native_id]
     if not others:
         return ""
     before = [_cpu_ns(thread) for thread in others]
