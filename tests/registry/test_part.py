@@ -12,6 +12,9 @@ from fusebench import Part
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, dispatch, kernel, load_collection
 from fusebench.registry.kernel import missing_modules, reason_not_runnable
+from fusebench.registry.part import declared_parts, judged_by
+from fusebench.registry.sources import changed_files, definition_digests
+from fusebench.runner.ab.revisions import changed_definition
 from fusebench.schema import Bitwise
 
 PART_FILE = Path(__file__).parents[1] / "toy_project" / "part.py"
@@ -102,3 +105,51 @@ def test_a_librarys_triton_kernel_is_not_interpreted(collection: Collection) -> 
     library = collection.kernel("scale/library@1")
     assert "needs a GPU" in str(reason_not_runnable(library, "cpu", interpreter=True))
     assert reason_not_runnable(library, "cuda") is None
+
+
+OWN_REFERENCE = """
+from fusebench import Part, kernel
+
+MINE = Part(
+    covers={covers!r}, reference=lambda params, arguments: {{"x": arguments["x"].double() * 0}}, split=lambda x, *, factor: (x * 0,),
+    minimum_bytes=lambda params: 1,
+)
+
+@kernel("scale", "own", version=1, role="peer", language="torch", covers=MINE)
+def own(x, *, factor=2.0):
+    return (x * 0,)
+"""
+
+
+def test_a_kernel_file_cannot_bring_the_reference_that_judges_it(make_root: Callable[..., Path]) -> None:
+    root = make_root(files={"own.py": OWN_REFERENCE.format(covers="nothing at all")})
+    (problem,) = load_collection([root], entry_points=False).problems
+    assert "covers 'nothing at all', which op scale does not list; its parts: 'copy only: no factor'" in problem.message
+    root = make_root(files={"own.py": OWN_REFERENCE.format(covers="copy only: no factor")})
+    loaded = load_collection([root], entry_points=False)
+    part = loaded.kernel("scale/own@1").part
+    assert part is not None
+    assert part is declared_parts(loaded.op("scale"))["copy only: no factor"], "the op's, not the file's"
+    arguments = {"x": torch.ones(2)}
+    assert part.reference(None, arguments)["x"].tolist() == [1.0, 1.0]
+
+
+def test_a_part_is_judged_by_the_base_revisions_reference(collection: Collection, make_root: Callable[..., Path]) -> None:
+    base = load_collection([make_root()], entry_points=False).op("scale")
+    kernel = collection.kernel("scale/part@1")
+    judged = judged_by(kernel, base)
+    assert judged.part is declared_parts(base)[kernel.covers]
+    assert judged.part is not kernel.part
+    assert judged_by(kernel, None) is kernel
+    whole = collection.kernel("scale/split@1")
+    assert judged_by(whole, base) is whole
+
+
+def test_a_changed_definition_is_told_apart_and_said(make_root: Callable[..., Path]) -> None:
+    head, base = make_root("head"), make_root("base")
+    assert definition_digests("scale", [head]) == definition_digests("scale", [base])
+    file = head / "scale" / "op.py"
+    file.write_text(file.read_text().replace("double()", "double() * 1.0"))
+    changed = changed_files(definition_digests("scale", [head]), definition_digests("scale", [base]))
+    assert changed == ("scale/op.py",)
+    assert "the definition of op scale differs from the base revision's (scale/op.py)" in changed_definition("scale", changed)
