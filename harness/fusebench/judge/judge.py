@@ -139,6 +139,7 @@ class _Evaluating:
         self._op: Op = judge.project(task).op(task.op)
         self._split = judge.project(task).kernel(f"{task.op}/{self._op.split_reference}")
         self._loaded: Loaded | None = None
+        self._small_left = stages.CHECK_CASES
         self._remarks: list[str] = []
 
     @property
@@ -237,8 +238,10 @@ class _Evaluating:
                 return CaseEvaluation(
                     case=case.name, suite=case.suite, shape=shape, status=EvaluationStatus.UNSUPPORTED, reason=opened.declined
                 )
-            judge = self._judge_of(opened, compared)
             self._report(Step(text="compare"))
+            if compared == params and not self._interpreted:
+                self._compare_small(params)
+            judge = self._judge_of(opened, compared)
             judge.check()
             judge.compare(self._calls_due())
             if reason := late_work(judge.found.late_shares):
@@ -259,6 +262,24 @@ class _Evaluating:
             calls=found.calls if found is not None else 0,
             **timing,
         )
+
+    def _compare_small(self, params: Any) -> None:
+        """Compare a few calls of the case at a small shape with an odd number of tokens, then open the case again.
+
+        Raises:
+            CandidateError: the candidate is wrong there, or failed.
+        """
+        small = stages.small(self._op, params, self._rng)
+        if small == params or self._small_left == 0:
+            return
+        self._small_left -= 1
+        opened = self._asked(small)
+        if opened.declined is None:
+            try:
+                self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+            except CandidateError as error:
+                raise CandidateError(error.status, f"at {self._op.shape(small)}: {error.reason}") from error
+        self._asked(params)
 
     def _open(self, params: Any) -> tuple[CaseOpened, Any]:
         """Open the case in the candidate's process, at the shape that is compared."""

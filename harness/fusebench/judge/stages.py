@@ -15,8 +15,10 @@ COMPARED_CALLS = 228
 """Calls over the cases of a stage that find one wrong call in fifty with 99 %: log(0.01) / log(0.98)."""
 CHECK_CASES = 4
 """Cases of the stage `check`, drawn from those selected."""
-_CHECK_ROWS = (17, 67)
-"""Tokens of a case in `check`: from fewest to most."""
+_CHECK_TOKENS = (8, 33)
+"""Half of the tokens of a sample in a small shape, from fewest to most; one more makes them odd."""
+SMALL_CALLS = 8
+"""Calls that `quick` and `final` compare at a small shape of a case before its own."""
 _FINAL_ROWS = (0.3, 1.3)
 """Tokens of a shape that only `final` uses, as a share of the case's."""
 _EPSILONS = (3e-6, 1e-5, 4e-5, 1e-4)
@@ -36,8 +38,8 @@ def chosen(cases: tuple[Case, ...], stage: Stage, rng: random.Random) -> list[Ca
 
 
 def small(op: Op, params: Any, rng: random.Random) -> Any:
-    """The case at a random small number of tokens."""
-    return op.shrink(params, rng.randint(*_CHECK_ROWS))
+    """The case at a random small number of tokens per sample, an odd one where it has as many: suites' own are mostly multiples of 64."""
+    return op.shrink(params, getattr(params, "batch", 1) * (2 * rng.randint(*_CHECK_TOKENS) + 1))
 
 
 def unseen(op: Op, params: Any, rng: random.Random) -> Any:
