@@ -40,7 +40,7 @@ def hostile(synthetic: ModuleType) -> Run:
     )
     summaries = [msgspec.structs.replace(one, shape=f"{one.shape} {NAME}", not_cold=HOSTILE) for one in run.cases]
     results = [
-        msgspec.structs.replace(one, kernel=f"{one.kernel}{NAME}", reason=one.reason) if "fused_triton@2" in one.kernel else one
+        msgspec.structs.replace(one, kernel=f"{one.kernel}{NAME}", suspicious=HOSTILE) if "fused_triton@2" in one.kernel else one
         for one in run.results
     ]
     return msgspec.structs.replace(run, cases=summaries, results=results)

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from fusebench.report.html.page import html_report
+from fusebench.report.markdown import markdown_report
 from fusebench.report.table import print_run
 from fusebench.schema import Run, Status, Verdict, VerdictKind
 
@@ -73,6 +75,15 @@ def test_what_the_reader_must_know_of_the_run_is_said(synthetic: ModuleType) -> 
     assert "warning: clocks fell" in text
     assert "incomplete" in text
     assert "timer fallback: CUPTI is taken" in text
+
+
+def test_a_suspicious_time_is_told_with_its_evidence_in_every_report(synthetic: ModuleType) -> None:
+    run = synthetic.make_run(cases=("flux_1024",))
+    first = msgspec.structs.replace(run.results[1], suspicious="it left work behind")
+    run = msgspec.structs.replace(run, results=[run.results[0], first, *run.results[2:]])
+    for text in (printed(run), markdown_report(run), html_report(run)):
+        assert "it left work behind" in text
+    assert "it left work behind" not in printed(synthetic.make_run(cases=("flux_1024",)))
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.REGRESSION, VerdictKind.UNDECIDED])

@@ -128,3 +128,12 @@ def test_a_run_whose_cold_samples_were_warm_is_objected_to(tmp_path: Path, synth
     warm = msgspec.structs.replace(run, cases=[msgspec.structs.replace(run.cases[0], not_cold="9 TB/s"), *run.cases[1:]])
     assert objections(run, folder) == []
     assert objections(warm, folder) == ["1 cases are labelled cold and are not: qknorm_rope:flux_1024"]
+
+
+def test_a_run_with_a_suspicious_time_is_objected_to(tmp_path: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    folder = write_run(tmp_path, run, [])
+    first = msgspec.structs.replace(run.results[0], suspicious="it left work behind")
+    assert objections(msgspec.structs.replace(run, results=[first, *run.results[1:]]), folder) == [
+        f"1 times are suspicious: {first.kernel} on {first.case}"
+    ]
