@@ -133,12 +133,15 @@ class CompiledCode:
             remove_folder(self._scratch)
 
     def added_to(self, evaluation: Evaluation, *, wait_s: float) -> Evaluation:
-        """`evaluation` with the figures and remarks about them; a compilation that takes longer than `wait_s` more is left out."""
+        """`evaluation` with the figures and remarks about them; a remark says so if compiling takes longer than `wait_s` more."""
         if self._scratch is None or self._target is None:
             return evaluation
         try:
             found = self._channel.receive(_COMPILED, deadline=time.monotonic() + wait_s)
-        except (ChannelClosedError, ChannelTimeoutError, ProtocolError):
+        except ChannelTimeoutError:
+            late = "registers and spills were not ready in time; a later stage waits longer for them"
+            return msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, late))
+        except (ChannelClosedError, ProtocolError):
             return evaluation
         if not same_token(found.token, self._token):
             return evaluation

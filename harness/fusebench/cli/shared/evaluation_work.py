@@ -22,8 +22,9 @@ MOST_SOURCE_BYTES = 2**20
 """A candidate of more than 1 MiB is refused: the largest kernel file of this repository has 20 kB."""
 DEFAULT_SECONDS = {Stage.CHECK: 60.0, Stage.QUICK: 180.0, Stage.FINAL: 900.0}
 """Budget of an evaluation by stage; most end long before."""
-MOST_COMPILING_S = 30.0
-"""Wait for a candidate's registers and spills; most compile in a second."""
+MOST_COMPILING_S = {Stage.CHECK: 3.0, Stage.QUICK: 30.0, Stage.FINAL: 60.0}
+"""Wait for a candidate's registers and spills once it is judged: most compile in a second, after the import of torch.  `check` must answer
+soon, and compiles while the candidate is judged."""
 _COMPILED = (EvaluationStatus.PASSED, EvaluationStatus.WRONG, EvaluationStatus.SUSPICIOUS)
 """Statuses of candidates whose code is worth a look."""
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -173,7 +174,7 @@ def _locked(judge: Judge, request: EvaluationRequest, reporter: Reporter | None)
 
 def _left(request: EvaluationRequest, began: float) -> float:
     """Seconds that compiling may still take."""
-    return min(MOST_COMPILING_S, max(0.0, request.seconds - (time.monotonic() - began)))
+    return min(MOST_COMPILING_S[request.stage], max(0.0, request.seconds - (time.monotonic() - began)))
 
 
 def all_devices() -> list[Device]:
