@@ -118,6 +118,13 @@ def test_memory_of_the_whole_tree_is_watched(tmp_path: Path, who: str) -> None:
     assert ending.peak_bytes > 200 << 20
 
 
+def test_memory_that_forks_share_counts_once(tmp_path: Path) -> None:
+    code = "import os, time\nkept = b'x' * (64 << 20)\nfor _ in range(7):\n    if not os.fork(): break\ntime.sleep(1.2)"
+    ending = end(code, tmp_path, memory_bytes=250 << 20)
+    assert ending.cause is Cause.EXITED
+    assert ending.peak_bytes > 64 << 20
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "cause"),
     [
@@ -125,13 +132,14 @@ def test_memory_of_the_whole_tree_is_watched(tmp_path: Path, who: str) -> None:
         ("MOST_PROCESSES", 0, Cause.TOO_MANY_PROCESSES),
         ("SCRATCH_BYTES", 1000, Cause.DISK_FULL),
         ("SCRATCH_FILES", 0, Cause.DISK_FULL),
+        ("FLOOD_BYTES", 3, Cause.FLOODED),
     ],
 )
 def test_the_tree_ends_when_it_outgrows_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, cause: Cause
 ) -> None:
     monkeypatch.setattr(confined_process, limit, value)
-    ending = end("import time\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", tmp_path)
+    ending = end("import time\nprint('flood', flush=True)\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", tmp_path)
     assert ending.cause is cause
 
 

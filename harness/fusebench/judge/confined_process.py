@@ -32,9 +32,11 @@ TREE_EVERY = 5
 """Looks at the first process per look at its descendants and its scratch folder, which cost more."""
 OUTPUT_BYTES = 64 << 10
 """Bytes of output kept, half of them from its end."""
+FLOOD_BYTES = 2 << 30
+"""Bytes of output after which the process is killed: keeping up with more costs the time of others."""
 MOST_PROCESSES = 256
 """Processes of one tree; Inductor with its compilers starts fewer than 100."""
-SCRATCH_BYTES = 8 << 30
+SCRATCH_BYTES = 2 << 30
 """Most that the scratch folder may hold."""
 SCRATCH_FILES = 100_000
 """Most files and folders in it; looking through so many takes half a second."""
@@ -59,6 +61,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     TOO_MANY_PROCESSES = "too_many_processes"
     DISK_FULL = "disk_full"
+    FLOODED = "flooded"
     STOPPED = "stopped"
     """The trusted side killed it: the work was done, or someone asked."""
 
@@ -85,6 +88,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             Cause.OUT_OF_MEMORY: f"took too much memory ({self.peak_bytes / 2**30:.1f} GiB)",
             Cause.TOO_MANY_PROCESSES: "started too many processes",
             Cause.DISK_FULL: "wrote too much into its scratch folder",
+            Cause.FLOODED: "printed too much",
             Cause.STOPPED: "was stopped",
             Cause.SIGNAL: f"was killed by {self.signal}",
         }
@@ -108,6 +112,11 @@ class _Output:
             if excess > 0:
                 del self._end[:excess]
                 self._dropped += excess
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes seen so far, kept or not."""
+        return len(self._start) + len(self._end) + self._dropped
 
     def text(self) -> str:
         with self._lock:
@@ -218,6 +227,8 @@ class ConfinedProcess:
         """The limit that the tree has passed, if any."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             return Cause.HUNG
+        if self._output.nbytes > FLOOD_BYTES:
+            return Cause.FLOODED
         first = psutil.Process(self.pid) if psutil.pid_exists(self.pid) else None
         members = [] if first is None else [first]
         if first is not None and whole_tree:
@@ -233,7 +244,7 @@ class ConfinedProcess:
             memory = psutil.virtual_memory()
             if memory.available < SPARE_SHARE * memory.total:
                 return Cause.OUT_OF_MEMORY
-        self._peak = max(self._peak, sum(_resident_bytes(member) for member in members))
+        self._peak = max(self._peak, sum(_resident_bytes(member, shared=len(members) > 1) for member in members))
         return Cause.OUT_OF_MEMORY if self._memory_bytes is not None and self._peak > self._memory_bytes else None
 
 
@@ -375,7 +386,12 @@ def _out_of_memory_kills() -> int:
     return 0
 
 
-def _resident_bytes(process: psutil.Process) -> int:
+def _resident_bytes(process: psutil.Process, *, shared: bool) -> int:
+    """Memory in use; with `shared`, pages of several processes count in part for each, as forks share most."""
+    with suppress(OSError, StopIteration):
+        if shared:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii", errors="replace").splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
     with suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
