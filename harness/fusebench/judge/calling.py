@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from ..accuracy.poison import poisoned
 from ..accuracy.write_protection import write_protected
 from ..registry.op import positional_names
 from ..schema import Language
+from .calling_cuda import DeviceCall
 from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
 from .region import ALIGNMENT, PAGE, Region
 from .tampering import Tampering
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 # What a candidate replaces in the module `time` or in `torch.Tensor` later on changes nothing here.
 _clock = time.perf_counter_ns
 _own_cpu, _all_cpu, _sleep = time.thread_time_ns, time.process_time_ns, time.sleep
-_Tensor, _copy, _synchronize, _tuple, _list, _type = torch.Tensor, torch.Tensor.copy_, torch.cuda.synchronize, tuple, list, type
+_Tensor, _copy, _clone, _tuple, _list, _type = torch.Tensor, torch.Tensor.copy_, torch.Tensor.clone, tuple, list, type
 
 _READING_NS = 5000
 """By how much the two CPU clocks may disagree per call: each takes under a microsecond to read."""
@@ -49,6 +51,8 @@ class _Placed:
         self.kwargs = {name: value for name, value in values.items() if name not in positional}
         self.output_area = region.bytes_at(spec.output_start, spec.output_bytes)
         self.returned: Any = None
+        self.kept: dict[int, torch.Tensor] = {}
+        """On a GPU, copies of new outputs by place, made in the order of the stream that called."""
         self.written = ""
         free = {one.arena for name, one in spec.tensors.items() if name in mutable}
         names = {one.arena: name for name, one in spec.tensors.items() if one.arena not in free}
@@ -57,6 +61,11 @@ class _Placed:
             name: (arena.address + arena.shift + PAGE, arena.address + arena.shift + arena.spec.nbytes - PAGE)
             for arena, name in ((self.arenas[number], name) for number, name in names.items())
         }
+
+    def fill(self) -> None:
+        """Write the call's values into its arenas."""
+        for arena in self.arenas:
+            arena.fill()
 
 
 class Caller:
@@ -92,8 +101,8 @@ class Caller:
             if self._cuda is None:
                 timed, late_share = self._time_on_host(placed, like)
             else:
-                calls = [(self._call(one), like) for one in placed]
-                timed, late_share = self._cuda.time(calls, lambda: self._mark(batch.token)), 0.0
+                calls = [DeviceCall(self._call(one), one.fill, partial(self._keep, one)) for one in placed]
+                timed, late_share = self._cuda.time(calls, like, lambda: self._mark(batch.token)), 0.0
             for number, (one, (span_ns, launches)) in enumerate(zip(placed, timed, strict=True)):
                 if self._cuda is not None:
                     self._hand_back(one)
@@ -148,16 +157,28 @@ class Caller:
         for arena in one.arenas:
             arena.hand_back()
         start = 0
-        for output in _plain(one.returned) or ():
-            if _type(output) is not _Tensor or output.layout is not torch.strided or output.device.type != self._device.type:
+        for place, output in enumerate(_plain(one.returned) or ()):
+            if not self._is_new(output, one):
                 continue
             nbytes = output.numel() * output.element_size()
-            if start + nbytes > len(one.output_area) or not _materialised(output) or self._arena_of(output, one) >= 0:
+            if start + nbytes > len(one.output_area):
                 continue
             if nbytes:
                 area = one.output_area[start : start + nbytes]
-                _copy(area.view(output.dtype).view(output.shape), output.detach())
+                _copy(area.view(output.dtype).view(output.shape), one.kept.get(place, output).detach())
             start += -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+    def _keep(self, one: _Placed) -> None:
+        """Copy what the call left on the device, on the current stream."""
+        for arena in one.arenas:
+            arena.keep()
+        one.kept = {place: _clone(output) for place, output in enumerate(_plain(one.returned) or ()) if self._is_new(output, one)}
+
+    def _is_new(self, output: Any, one: _Placed) -> bool:
+        """Whether `output` is a plain tensor of this device in memory that is no argument's."""
+        if _type(output) is not _Tensor or output.layout is not torch.strided or output.device.type != self._device.type:
+            return False
+        return _materialised(output) and self._arena_of(output, one) < 0
 
     def _done(self, one: _Placed, number: int, placed: Sequence[_Placed], span_ns: int, launches: int) -> CallDone:
         if one.returned is None:

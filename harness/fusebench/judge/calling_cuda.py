@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,12 +15,23 @@ from ..timing.arm import Arm, CallTiming
 from ..timing.attribution import attribute
 from ..timing.cuda_events import CudaEventTimer
 from ..timing.cupti import CuptiTimer, start_profiler
-from ..timing.preparation import Preparation
+from ..timing.preparation import Preparation, spin
 
 UNTIMED = (0, 0)
 """The timing of a call whose records were lost."""
 _HOST_US = 100.0
 """Host time of a call that the head start is made for (`timing.preparation`): a chain of some fifteen launches takes no more."""
+_CALL, _FINISH = "call", "finish"
+
+
+class DeviceCall(NamedTuple):
+    """A call with what goes before it and after it."""
+
+    call: Callable[[], None]
+    fill: Callable[[], None]
+    """Writes its inputs."""
+    keep: Callable[[], None]
+    """Copies what it left."""
 
 
 class CudaClock:
@@ -31,6 +43,7 @@ class CudaClock:
         self._timer: CuptiTimer | CudaEventTimer | None = None
         self._prepare = Preparation(device, CacheState.COLD)
         self._synchronize = torch.cuda.synchronize
+        self._word = torch.zeros(1, device=device)
         self.fallback = ""
         """Why the timer is not CUPTI; empty if it is, or if nothing is timed."""
         self.problem = ""
@@ -42,40 +55,48 @@ class CudaClock:
             except Exception as error:  # noqa: BLE001  torch's own errors, of many kinds
                 self._timer = CudaEventTimer()
                 self.fallback = f"the profiler does not start in the confined process ({type(error).__name__}: {error})"
-            self._prepare.give_head_start({"call": _HOST_US})
+            self._prepare.give_head_start({_CALL: _HOST_US})
 
     @property
     def name(self) -> str:
         """Name of the timer; empty if nothing is timed."""
         return self._timer.name if self._timer is not None else ""
 
-    def time(self, calls: Sequence[tuple[Callable[[], None], Sequence[torch.Tensor]]], mark: Callable[[], None]) -> list[tuple[int, int]]:
+    def time(self, calls: Sequence[DeviceCall], like: Sequence[torch.Tensor], mark: Callable[[], None]) -> list[tuple[int, int]]:
         """Span in nanoseconds and launches of each call; every stream has finished when this returns.
 
+        Inputs are written on the current stream just before each call, while the device still spins, and results are copied on it just
+        after: a kernel whose own streams do not wait for it, or are not waited for, reads and leaves the wrong values.
+
         Args:
-            calls: each with tensors like those that it is expected to allocate.
+            like: tensors like those that a call is expected to allocate.
             mark: called before the first call, and once all of them are through.
 
         Raises:
             Exception: any error of the kernel.
         """
-        last = calls[-1][0]
 
-        def ending() -> None:
-            last()
+        def finish() -> None:
+            self._word.add_(1)
             self._synchronize(self._device)
             mark()
 
-        arms = [Arm("call", call, lambda: None) for call, _ in calls[:-1]] + [Arm("call", ending, lambda: None)]
-        likes = iter([like for _, like in calls])
-        waiting = [mark]
+        arms = [*(Arm(_CALL, one.call, lambda: None) for one in calls), Arm(_FINISH, finish, lambda: None)]
+        numbers = itertools.count()
 
         def prepare(arm: Arm) -> None:
-            with poisoned(next(likes), intercept=False):
+            number = next(numbers)
+            if number > 0:
+                calls[number - 1].keep()
+            if number == len(calls):
+                return
+            with poisoned(like, intercept=False):
                 pass
-            if waiting:
+            if number == 0:
                 self._synchronize(self._device)
-                waiting.pop()()
+                mark()
+            spin(_HOST_US)
+            calls[number].fill()
             self._prepare(arm)
 
         self.problem = ""
@@ -84,7 +105,7 @@ class CudaClock:
             for arm in arms:
                 prepare(arm)
                 arm.call()
-            return [UNTIMED] * len(arms)
+            return [UNTIMED] * len(calls)
         if isinstance(self._timer, CudaEventTimer):
             timed = self._timer.time_calls(arms, prepare)
         else:
@@ -93,6 +114,5 @@ class CudaClock:
                 timed = attribute(events, [arm.name for arm in arms])
             except TimerError as error:
                 self.problem = str(error)
-                return [UNTIMED] * len(arms)
-        self._synchronize(self._device)
-        return [(timing.span_ns, timing.kernels) for timing in timed]
+                return [UNTIMED] * len(calls)
+        return [(timing.span_ns, timing.kernels) for timing in timed[:-1]]

@@ -108,30 +108,42 @@ class Exchange:
         Raises:
             CandidateError: the process failed, or tampered with the harness.
         """
+        specs, answer, times = self._asked(sets, deadline, doing)
+        device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
+        try:
+            pairs = enumerate(zip(specs, answer.calls, strict=True))
+            return [self._unpack(spec, done, device, number) for number, (spec, done) in pairs], times
+        except ProtocolError as error:
+            raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
+
+    def time(self, sets: Sequence[Mapping[str, Any]], *, deadline: float, doing: str) -> BatchTimes:
+        """As `run`, for a process whose results nobody compares.
+
+        Raises:
+            CandidateError: the process failed.
+        """
+        return self._asked(sets, deadline, doing)[2]
+
+    def _asked(self, sets: Sequence[Mapping[str, Any]], deadline: float, doing: str) -> tuple[list[CallSpec], BatchDone, BatchTimes]:
         specs, nbytes = self._pack(sets)
         batch = Batch(token="", region_bytes=nbytes, calls=tuple(specs), expected=self._expected)
         used = self._process.cpu_ns()
         answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
         cpu_s = (self._process.cpu_ns() - used) / 1e9
         self.calls += len(sets)
-        device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
         try:
             if len(answer.calls) != len(sets):
                 raise ProtocolError(f"{len(answer.calls)} results of {len(sets)} calls")
-            returned = [
-                self._unpack(spec, done, device, number) for number, (spec, done) in enumerate(zip(specs, answer.calls, strict=True))
-            ]
+            new_bytes = sum(_packed(one) for done in answer.calls for one in done.outputs or () if one.arena < 0)
         except ProtocolError as error:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
         if answer.tampering:
             raise CandidateError(EvaluationStatus.HACKED, f"{answer.tampering} in the candidate's process")
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
-        new_bytes = sum(output.numel() * output.element_size() for one in returned for output in one.outputs)
         spans = tuple(done.span_ns for done in answer.calls)
-        calls_cpu_s = answer.calls_cpu_ns / 1e9
-        times = BatchTimes(spans, wall_s, inner_s, cpu_s, calls_cpu_s, new_bytes, answer.late_share, answer.untimed)
-        return returned, times
+        times = BatchTimes(spans, wall_s, inner_s, cpu_s, answer.calls_cpu_ns / 1e9, new_bytes, answer.late_share, answer.untimed)
+        return specs, answer, times
 
     def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:
         """Write every set's arenas into the shared memory; their descriptions, and the bytes that all take."""

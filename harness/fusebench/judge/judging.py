@@ -29,8 +29,12 @@ _MOST_BESIDE = 3
 _PATIENCE, _LEAST_ANSWER_S = 30.0, 15.0
 _BATCH_CALLS = 12
 """Calls of a batch that only compares."""
-_BATCH_BYTES = 2**30
-"""Bytes that the calls of one batch may take together."""
+_BATCH_BYTES = 2**29
+"""Bytes that the calls of one batch may move together."""
+_CASE_BYTES = 2**31
+"""Bytes that the calls of one case which only compare may move together; small cases have all the calls that find a flaky kernel."""
+_GUARDS_BYTES = 2**20
+"""Of one call, roughly."""
 
 
 @dataclass
@@ -121,9 +125,8 @@ class CaseJudge:
         """Outputs of the split chain, for shapes and dtypes."""
         self._exchange = Exchange(process, self.expected)
         self._rng = random.Random(secrets.randbits(128))
-        buffers = op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0)) if device.type == "cpu" else {}
-        nbytes = sum(one.numel() * one.element_size() + 2**18 for one in buffers.values()) or 2**22
-        self._most = max(1, _BATCH_BYTES // (2 * nbytes))
+        self._call_bytes = op.minimum_bytes(params) + _GUARDS_BYTES
+        self._most = max(1, _BATCH_BYTES // self._call_bytes)
         self.found = CaseJudgement()
 
     def check(self) -> None:
@@ -155,6 +158,7 @@ class CaseJudge:
         Raises:
             CandidateError: a call was wrong, or the candidate failed.
         """
+        least = min(least, _CASE_BYTES // self._call_bytes)
         while self.found.compared < least:
             self._limits.require_time()
             count = min(self._rng.randint(1, _BATCH_CALLS), self._most, least - self.found.compared)
@@ -183,7 +187,7 @@ class CaseJudge:
 
         def by_twin() -> BatchTimes:
             try:
-                return twin.run(keywords, deadline=self._limits.until(), doing="the split chain's calls")[1]
+                return twin.time(keywords, deadline=self._limits.until(), doing="the split chain's calls")
             except CandidateError as error:
                 raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
 
@@ -194,7 +198,7 @@ class CaseJudge:
         untimed = own.untimed or other.untimed
         self.found.untimed.append(untimed)
         if not untimed:
-            extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US
+            extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US[self._device.type]
             self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
             if self._device.type == "cpu":
                 outside = CpuPair((own.cpu_s * 1e6 - extra_us - _claimed_us(own)) / count, (other.cpu_s - other.calls_cpu_s) * 1e6 / count)
@@ -237,5 +241,5 @@ def _claimed_us(times: BatchTimes) -> float:
 def _per_call(times: BatchTimes, extra_us: float) -> tuple[float, float]:
     """The process's own clock and the judge's, in microseconds per call; `extra_us` of the batch are granted for copies."""
     count = len(times.spans_ns)
-    wall_us = times.inner_s * 1e6 if times.inner_s is not None else times.wall_s * 1e6 - extra_us
+    wall_us = 1e6 * (times.inner_s if times.inner_s is not None else times.wall_s) - extra_us
     return max(1, sum(times.spans_ns)) / 1e3 / count, wall_us / count

@@ -53,16 +53,28 @@ class Arena:
     def __init__(self, spec: ArenaSpec, region: Region, device: torch.device) -> None:
         self.spec = spec
         self._shared = region.bytes_at(spec.start, spec.nbytes)
-        self.memory = torch.empty(spec.nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
+        # Zeros, so that whoever reads before `fill` reads valid positions.
+        self.memory = torch.zeros(spec.nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
         self.shift = (spec.misalignment - self.memory.data_ptr()) % ALIGNMENT
         self._bytes = self.memory[self.shift : self.shift + spec.nbytes]
         self.address = self.memory.untyped_storage().data_ptr()
-        self._bytes.copy_(self._shared)
+        self._staged = self._shared.to(device) if device.type == "cuda" else self._shared
+        self._result = self._bytes
+        if device.type != "cuda":
+            self.fill()
 
     def view(self, spec: TensorSpec) -> torch.Tensor:
         """A tensor in the copy."""
         return view_of(spec, self.memory.untyped_storage(), shift=self.shift, nbytes=self.spec.nbytes, device=self.memory.device)
 
+    def fill(self) -> None:
+        """Write the call's values, on the current stream."""
+        self._bytes.copy_(self._staged)
+
+    def keep(self) -> None:
+        """Remember what the call left, in the order of the current stream: work of another stream that was not joined may miss it."""
+        self._result = self._bytes.clone()
+
     def hand_back(self) -> None:
         """Write every byte of the copy, guards included, into the shared memory."""
-        self._shared.copy_(self._bytes)
+        self._shared.copy_(self._result)

@@ -10,6 +10,8 @@ import torch
 from ..registry import Op
 from ..schema import CacheState
 from ..timing.arm import Arm
+from ..timing.coldness import observe_coldness
+from ..timing.floor import floor_of, launch_costs
 from ..timing.preparation import Preparation
 from ..timing.replicate import time_rounds
 from ..timing.select import select_timer
@@ -19,17 +21,25 @@ CALLS = {"cuda": 30, "cpu": 15}
 
 
 def limit_us(op: Op, params: Any, device: torch.device) -> float:
-    """Fastest plausible time of one call in microseconds: of the stream's calls the fastest tenth.
+    """The time of one call that nothing beats, in microseconds.
+
+    On a GPU it is the stream's median time or, for short calls, the floor (`timing.floor`), as in the records of a run; on a CPU the
+    fastest tenth of the stream's times.
 
     Raises:
         TimerError: the timer failed repeatedly.
     """
+    mix = mix_of(op, params)
     generator = torch.Generator(device=device).manual_seed(0)
-    stream = stream_of(mix_of(op, params), lambda words: torch.empty(words, dtype=torch.int32, device=device), device, generator)
+    stream = stream_of(mix, lambda words: torch.empty(words, dtype=torch.int32, device=device), device, generator)
     stream()
-    prepare = Preparation(device, CacheState.COLD if device.type == "cuda" else CacheState.WARM)
+    on_gpu = device.type == "cuda"
+    prepare = Preparation(device, CacheState.COLD if on_gpu else CacheState.WARM)
     prepare.give_head_start({"stream": 100.0})
     timer, _ = select_timer(device.type, "auto")
     arms = [Arm("stream", stream, lambda: None)] * CALLS[device.type]
     spans = [timing.span_ns for _, timing in time_rounds([arms], timer, prepare).calls()]
-    return statistics.quantiles(spans, n=10)[0] / 1e3
+    if not on_gpu:
+        return statistics.quantiles(spans, n=10)[0] / 1e3
+    floor = floor_of(launch_costs(timer, prepare.evict, device), observe_coldness(timer, prepare.evict, device, mix), mix)
+    return floor.limit_us(statistics.median(spans) / 1e3)
