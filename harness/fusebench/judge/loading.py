@@ -87,11 +87,16 @@ def load_candidate(op: Op, file: Path, source: bytes) -> LoadedKernel:
 def _only_kernel(declared: list[object], module: str, op: Op, file: Path) -> Kernel:
     kernels = [one for one in declared if type(one) is Kernel and one.__module__ == module]
     if len(kernels) != 1:
-        names = ", ".join(str(one.id) for one in kernels) or "none"
-        raise RefusedError(EvaluationStatus.INVALID, f"{file.name} declares {len(kernels)} kernels ({names}); expected exactly one @kernel")
+        names = ", ".join(str(one.id) for one in kernels)
+        found = f"{len(kernels)} kernels ({names})" if kernels else "no kernel"
+        remedy = "leave one of them in the file" if kernels else f'decorate one function with @kernel("{op.name}", ...)'
+        raise RefusedError(EvaluationStatus.INVALID, f"{file.name} declares {found}, expected exactly one; {remedy}")
     kernel = kernels[0]
     if kernel.id.op != op.name:
-        raise RefusedError(EvaluationStatus.INVALID, f"{file.name} declares {kernel.id}; expected a kernel of {op.name!r}")
+        raise RefusedError(
+            EvaluationStatus.INVALID,
+            f"{file.name} declares {kernel.id}, expected a kernel of {op.name!r}; pass --op {kernel.id.op}, or correct the declaration",
+        )
     if kernel.part is not None:
         raise RefusedError(EvaluationStatus.INVALID, f"{kernel.id} covers a part of the op; a candidate must compute all of it")
     kernel.op = op
