@@ -28,12 +28,14 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run with a kernel that prints, one that is wrong and one that takes its process down, as a shell would start it."""
+    """A run with kernels that print, are wrong, take their process down, eat memory and patch the clock, as a shell starts it."""
     project = tmp_path_factory.mktemp("end_to_end") / "project"
     shutil.copytree(TOY_PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
     add_kernel(project, "prints", "print('a word'); os.write(1, b'another word\\n')")
     add_kernel(project, "wrong", "x.add_(0.25)")
     add_kernel(project, "exits", "os._exit(7)")
+    add_kernel(project, "eats", "x.new_empty(2**60)")
+    add_kernel(project, "patches", "time.perf_counter = lambda: 0.0")
     environment = os.environ | {"FUSEBENCH_LOCK_DIR": str(project.parent / "locks")}
     arguments = command(*QUICK, "--case", "even", "--json")
     return project, subprocess.run(arguments, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -60,12 +62,15 @@ def test_the_document_says_how_every_kernel_fared(finished: Finished) -> None:
     assert document["timer"] == "host"
     found = {result["kernel"]: result for result in document["results"]}
     assert {kernel: result["status"] for kernel, result in found.items()} == {
+        "scale/eats@1": "out_of_memory",
         "scale/exits@1": "crashed",
         "scale/fast@2": "not_runnable",
+        "scale/patches@1": "crashed",
         "scale/prints@1": "measured",
         "scale/split@1": "measured",
         "scale/wrong@1": "wrong",
     }
+    assert "it replaced time.perf_counter" in found["scale/patches@1"]["reason"]
     assert found["scale/wrong@1"]["time_us"] is None, "what is wrong is never timed"
     assert found["scale/wrong@1"]["verdict"] == "error"
     low, high = found["scale/prints@1"]["ci_us"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fusebench.errors import RunRecordError
+from fusebench.errors import RecordNotWrittenError, RunRecordError
 from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
-from fusebench.store.comparison_folder import read_comparison, write_comparison, write_report
+from fusebench.store import comparison_folder
+from fusebench.store.comparison_folder import keep_comparison, read_comparison, write_comparison, write_report
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from fusebench.store.finding import COMPARISON_FILE
 
@@ -42,6 +45,27 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     write_report(folder, "# report\n")
     assert folder.name == "20260727T072547Z_abcd1234_ab"
     assert sorted(file.name for file in folder.iterdir()) == ["ab.json", "report.md", "samples.parquet"]
+    assert read_comparison(folder) == record()
+
+
+def test_a_comparison_in_progress_is_a_readable_record_after_every_case(tmp_path: Path) -> None:
+    begun = msgspec.structs.replace(record(), complete=False, kernels=[])
+    folder = keep_comparison(tmp_path / "runs", begun, [])
+    assert read_comparison(folder) == begun
+    assert keep_comparison(tmp_path / "runs", record(), []) == folder
+    assert read_comparison(folder) == record()
+    assert [one.name for one in (tmp_path / "runs").iterdir()] == [folder.name], "no other folder is left"
+
+
+def test_a_full_disk_keeps_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = keep_comparison(tmp_path, record(), [])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(comparison_folder, "write_file", full)
+    with pytest.raises(RecordNotWrittenError, match=r"No space left on device; what was written there before stays"):
+        keep_comparison(tmp_path, record(), [])
     assert read_comparison(folder) == record()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fusebench.counters.records import Capture, CaptureStatus, CounterRun, Launch
 from fusebench.errors import RunRecordError
 from fusebench.schema import Case, Environment, Role
-from fusebench.store.counter_folder import COUNTERS_FILE, read_counters, write_counters
+from fusebench.store.counter_folder import COUNTERS_FILE, keep_counters, read_counters, write_counters
 
 
 def record() -> CounterRun:
@@ -44,6 +45,15 @@ def test_what_is_written_is_read_back(tmp_path: Path, reports: Path) -> None:
     assert (folder / "01.ncu-rep").read_bytes() == b"NVR\0"
     assert read_counters(folder) == record()
     assert read_counters(folder / COUNTERS_FILE) == record()
+
+
+def test_a_run_in_progress_is_a_readable_record_after_every_case(tmp_path: Path, reports: Path) -> None:
+    begun = msgspec.structs.replace(record(), captures=())
+    folder = keep_counters(tmp_path / "runs", begun, reports)
+    assert read_counters(folder) == begun
+    assert keep_counters(tmp_path / "runs", record(), reports) == folder
+    assert read_counters(folder) == record()
+    assert (folder / "01.ncu-rep").read_bytes() == b"NVR\0"
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path, reports: Path) -> None:

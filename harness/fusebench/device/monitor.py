@@ -30,6 +30,8 @@ RELEASE_GRACE_S = 2.0
 """Seconds until the driver's count drops the memory of one of our workers that ended."""
 
 SERIES = ("sm_mhz", "mem_mhz", "temperature_c", "power_w", "utilisation_percent", "memory_used_bytes")
+BLIND = "cannot tell whether the device was touched"
+"""Begins the intrusion of a device that could not be read."""
 UNEXPLAINED = "unexplained_memory_bytes"
 """Key in the summary of the memory that no listed process holds; foreign memory is judged by it."""
 
@@ -127,7 +129,7 @@ class EnvironmentMonitor:
             recent = [sample for sample in self._samples if sample.at >= monotonic_time]
         seen = dict.fromkeys(text for sample in recent for text in sample.intrusions)
         if recent and all(sample.blind for sample in recent):
-            seen[f"cannot tell whether the device was touched: {recent[-1].blind}"] = None
+            seen[f"{BLIND}: {recent[-1].blind}"] = None
         return list(seen)
 
     def summary(self) -> dict[str, Any]:

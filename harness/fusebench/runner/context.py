@@ -15,12 +15,13 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from ..device import Device, EnvironmentMonitor, environment_of
+from ..errors import DeviceUnfitError
 from ..registry import Problem
 from ..schema import Case, Environment, Result, SamplingPlan, Spending
 from .workers.interference import Worker, measure_with_retry
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
-from .workers.protocol import Failure, Measured, MeasureTask, Progress
+from .workers.protocol import Failure, Measured, MeasureTask, Progress, kernels_of
 
 CHECK = "accuracy checks"
 """The phase of the accuracy gate; the phases of timing are named in `timing.measure`."""
@@ -186,7 +187,29 @@ class MeasuringContext(Context):
             # While an arm is warmed up, its step says so; while rounds are timed, counts are enough.
             self.reporter.step(f"{doing}: {progress.text}" if progress.kernel else doing, progress.done, progress.total)
 
-        return measure_with_retry(task, worker, self.monitor, self.device, on_progress=show, warn=self.warn)
+        def measure(task: MeasureTask) -> Measured | Failure:
+            return measure_with_retry(task, worker, self.monitor, self.device, on_progress=show, warn=self.warn)
+
+        reply = measure(task)
+        if isinstance(reply, Failure) and reply.tampered and not reply.kernel:
+            self.warn(f"case {task.case.key}: measured again, with a look after every call, because some kernel spoiled it: {reply.reason}")
+            reply = measure(msgspec.structs.replace(task, examine_each_call=True))
+        if isinstance(reply, Failure):
+            self._note_failure(task, reply, worker)
+        return reply
+
+    def _note_failure(self, task: MeasureTask, failure: Failure, worker: Worker) -> None:
+        """Keep a kernel's failure for the cases that follow.
+
+        Raises:
+            DeviceUnfitError: it took the process down, and no other process can use the device: no kernel is to blame.
+        """
+        if (failure.broken or failure.lost) and isinstance(worker, WorkerProcess):
+            start = worker.until_ready()
+            if start is not None and start.unfit:
+                raise DeviceUnfitError(f"case {task.case.key}: {start.reason}; before that: {failure.reason}")
+        if failure.kernel in kernels_of(task):
+            self.pool.failures.note(failure.kernel, task.case.key, failure)
 
     def note_timer(self, reply: Measured) -> None:
         """Keep which timer measured."""

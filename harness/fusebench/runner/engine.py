@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..errors import DeviceUnfitError
@@ -141,8 +141,12 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
 class Engine(Generic[Item, U, W, Record]):
     """Runs a strategy over cases; `record` may be taken at any time, also after an interruption."""
 
-    def __init__(self, strategy: Strategy[Item, U, W, Record], budget_s: float | None = None) -> None:
+    def __init__(
+        self, strategy: Strategy[Item, U, W, Record], budget_s: float | None = None, *, on_unit: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_unit`: called after every unit, before the next one begins; writes the record so far to disk."""
         self.strategy = strategy
+        self._on_unit = on_unit
         self.budget = Budget(budget_s)
         self.complete = False
         self._measured: dict[Hashable, U] = {}
@@ -167,6 +171,7 @@ class Engine(Generic[Item, U, W, Record]):
                     reporter.case(number + 1, len(units), unit.case, unit.shape)
                     try:
                         self._take(unit, number, len(units))
+                        self._on_unit()
                     except (KeyboardInterrupt, DeviceUnfitError) as error:
                         if not strategy.settles_for(error, number, len(units)):
                             raise

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import RunRecordError
+from ..errors import RecordNotWrittenError, RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
 from .files import write_file
@@ -24,11 +24,41 @@ def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sam
     Raises:
         RunRecordError: the folder exists already, or cannot be moved into place.
     """
-    folder = parent / f"{stamped_name(comparison.id, comparison.created)}_ab"
+    folder = folder_of(parent, comparison)
     with new_folder(folder, "comparison") as making:
         write_file(making / COMPARISON_FILE, encode_record(comparison))
         write_samples(making / SAMPLES_FILE, comparison.id, samples)
     return folder
+
+
+def folder_of(parent: Path, comparison: Comparison) -> Path:
+    """The folder of the comparison under `parent`."""
+    return parent / f"{stamped_name(comparison.id, comparison.created)}_ab"
+
+
+def keep_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample]) -> Path:
+    """Write the comparison as it stands, or replace what was written of it before; a kill at any moment leaves a readable folder.
+
+    Raises:
+        RecordNotWrittenError: the disk is full, or the folder takes no file.
+        RunRecordError: as `write_comparison`.
+    """
+    folder = folder_of(parent, comparison)
+    try:
+        if not folder.exists():
+            return write_comparison(parent, comparison, samples)
+        write_samples(folder / SAMPLES_FILE, comparison.id, samples)  # first: the record may name fewer samples than there are
+        write_file(folder / COMPARISON_FILE, encode_record(comparison))
+    except OSError as error:
+        raise not_written(folder, error) from error
+    return folder
+
+
+def not_written(folder: Path, error: OSError) -> RecordNotWrittenError:
+    """The error of a record whose folder takes no file."""
+    return RecordNotWrittenError(
+        f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and run again"
+    )
 
 
 def write_report(folder: Path, report: str) -> None:

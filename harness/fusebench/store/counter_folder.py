@@ -9,6 +9,7 @@ import msgspec
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from ..errors import RunRecordError
+from .comparison_folder import not_written
 from .files import write_file
 from .record_files import decode_record, encode_record, new_folder
 from .run_folder import stamped_name
@@ -27,17 +28,45 @@ def write_counters(parent: Path, run: CounterRun, reports: Path, report: str | N
     Raises:
         RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
     """
-    folder = parent / f"{stamped_name(run.id, run.created)}_ncu"
+    folder = _folder_of(parent, run)
     with new_folder(folder, "run") as making:
         write_file(making / COUNTERS_FILE, encode_record(run))
-        for name in dict.fromkeys(capture.report for capture in run.captures if capture.report):
-            try:
-                shutil.copyfile(reports / name, making / name)
-            except OSError as error:
-                raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
+        _copy_reports(run, reports, making)
         if report is not None:
             write_file(making / REPORT_FILE, report.encode())
     return folder
+
+
+def keep_counters(parent: Path, run: CounterRun, reports: Path) -> Path:
+    """Write the run as it stands, or replace what was written of it before; a kill at any moment leaves a readable folder.
+
+    Raises:
+        RecordNotWrittenError: the disk is full, or the folder takes no file.
+        RunRecordError: as `write_counters`.
+    """
+    folder = _folder_of(parent, run)
+    try:
+        if not folder.exists():
+            return write_counters(parent, run, reports)
+        _copy_reports(run, reports, folder)
+        write_file(folder / COUNTERS_FILE, encode_record(run))
+    except OSError as error:
+        raise not_written(folder, error) from error
+    return folder
+
+
+def _folder_of(parent: Path, run: CounterRun) -> Path:
+    return parent / f"{stamped_name(run.id, run.created)}_ncu"
+
+
+def _copy_reports(run: CounterRun, reports: Path, folder: Path) -> None:
+    """Copy the reports that the captures name, unless they are there already."""
+    for name in dict.fromkeys(capture.report for capture in run.captures if capture.report):
+        try:
+            if not (folder / name).exists():
+                shutil.copyfile(reports / name, folder / name)
+        except OSError as error:
+            raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
 
 
 def read_counters(folder: Path) -> CounterRun:

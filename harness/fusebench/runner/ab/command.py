@@ -15,7 +15,7 @@ from ...registry import Declarations
 from ...registry.sources import changed_files, definition_digests, root_differences
 from ...schema import Case, KernelId, SamplingPlan
 from ...store.calibration_note import load_note
-from ...store.comparison_folder import write_comparison
+from ...store.comparison_folder import keep_comparison
 from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
 from ...store.finding import runs_folder
@@ -100,7 +100,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                     if changed := changed_files(definition_digests(op, collection.roots), definition_digests(op, roots)):
                         context.warn(changed_definition(op, changed))
                 strategy = ComparisonStrategy(context, revisions, base, request.options)
-                engine = Engine(strategy, request.budget_s)
+                engine = Engine(strategy, request.budget_s, on_unit=lambda: _keep(parent, strategy))
                 interruption = attempt(engine, request.cases, warnings)
         record, interruption = _recorded(engine, strategy, interruption)
         record = msgspec.structs.replace(record, calibration=note, waited_s=waited_s)
@@ -112,9 +112,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept before it is raised again
                 interruption = error
     if interruption is None:
-        return Outcome(record=record, folder=write_comparison(parent, record, engine.samples))
+        return Outcome(record=record, folder=keep_comparison(parent, record, engine.samples))
     record = ended_by(record, interruption)
-    folder = write_comparison(parent, record, engine.samples) if engine.begun else None
+    folder = keep_comparison(parent, record, engine.samples) if engine.begun else None
     kept = f"what was compared is kept, {'without what was to follow' if record.complete else 'marked incomplete'}"
     return Outcome(record=record, folder=folder, interruption=interruption, kept=kept)
 
@@ -135,6 +135,12 @@ def declared_base(roots: Sequence[Path], cases: Sequence[Case], kernel: KernelId
     finally:
         declared.close()
     return declared
+
+
+def _keep(parent: Path, strategy: ComparisonStrategy) -> None:
+    """Have the finished cases on disk before the next one begins; each verdict may change with the cases that follow."""
+    if strategy.begun:
+        keep_comparison(parent, strategy.record(complete=False), strategy.samples)
 
 
 def _recorded(

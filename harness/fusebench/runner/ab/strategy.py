@@ -74,6 +74,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         self._kernels: list[ComparedKernel] = []
         self._aa_pairs: list[AAPair] = []
         self._exit_code = ExitCode.PASS
+        self._id = secrets.token_hex(4)
 
     @property
     def begun(self) -> bool:
@@ -140,7 +141,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
                 same = [one for one in kernels if one.case_key == case.same_as]
                 kernels += [msgspec.structs.replace(one, case=case.case.name, suite=case.case.suite) for one in same]
         return Comparison(
-            id=secrets.token_hex(4),
+            id=self._id,
             created=context.created_text,
             command=self.options.command,
             timer=context.timer,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ...config import Project, find_project
 from ...errors import UsageError
 from ...store.calibration_note import calibration_file
-from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration, read_calibration
+from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration, read_calibration, write_calibration
 from ...store.files import require_writable
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
@@ -70,11 +73,24 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
         for warning in warnings:
             reporter.note(warning)
         context = MeasuringContext(device, project.root, reporter, pool=pool, plan=options.plan)
-        engine = Engine(CalibrationStrategy(context, options), request.budget_s)
+        strategy = CalibrationStrategy(context, options)
+        unfinished = (
+            calibration_file(project.results, device.name).parent / "unfinished" / f"{context.created:%Y%m%dT%H%M%SZ}_{os.getpid()}"
+        )
+
+        def keep() -> None:
+            """Have the finished visits on disk before the next one begins: a record of its own, which `--join` takes."""
+            if strategy.begun:
+                write_calibration(unfinished, record_of(strategy.record(complete=False), options, context.environment_at_start))
+
+        engine = Engine(strategy, request.budget_s, on_unit=keep)
         engine.run(request.targets)
         found = engine.record()
     new = record_of(found, options, context.environment_at_start)
     record, file = join_calibration(project.results, device.name, lambda stored: joined(stored if request.add else None, new))
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with suppress(OSError):  # that of another session is there
+        unfinished.parent.rmdir()
     return found, record, file
 
 

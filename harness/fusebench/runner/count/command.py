@@ -15,7 +15,7 @@ from ...counters.metric_sets import require_known
 from ...counters.records import CounterRun
 from ...faults import what_ended
 from ...schema import CacheState, Case, ExitCode, KernelId
-from ...store.counter_folder import write_counters
+from ...store.counter_folder import keep_counters
 from ...store.finding import runs_folder
 from ..ab.command import declared_base
 from ..case_kernels import Kernels
@@ -82,12 +82,12 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
         )
         context = Context(device, project.root, reporter)
         strategy = CountingStrategy(context, request.collection, options, reports=scratch, base=base)
-        engine = Engine(strategy)
+        engine = Engine(strategy, on_unit=lambda: _keep(parent, strategy, scratch))
         interruption = attempt(engine, request.cases, warnings)
         record = engine.record() if request.earlier is None else beside(engine.record(), request.earlier)
         if interruption is not None and (ended := what_ended(interruption)):
             record = msgspec.structs.replace(record, warnings=(*record.warnings, ended[1]))
-        folder = write_counters(parent, record, scratch) if interruption is None or engine.begun else None
+        folder = keep_counters(parent, record, scratch) if interruption is None or engine.begun else None
     return CountOutcome(
         record=record,
         folder=folder,
@@ -95,6 +95,12 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
         kept="what was captured is kept, marked incomplete",
         exit_code=strategy.exit_code,
     )
+
+
+def _keep(parent: Path, strategy: CountingStrategy, reports: Path) -> None:
+    """Have the captures of the finished cases on disk before the next one begins."""
+    if strategy.begun:
+        keep_counters(parent, strategy.record(complete=False), reports)
 
 
 def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Kernels | None, str]:

@@ -17,6 +17,7 @@ from ...schema import CaseSummary, Result, Status
 from ...timing.placement import CONTROL
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
+from ..workers.blame import search
 from ..workers.checking import check_all
 from ..workers.protocol import Failure, Measured, Progress, TimeTask
 from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing, said_by_arm
@@ -153,12 +154,36 @@ class CaseMeasurement(_CaseWork):
             self._add([msgspec.structs.replace(result, status=failure.status, reason=common_failure(failure)) for result in ready])
             self.summary = untimed_summary(self._unit)
             return
+        disturber = self._disturber(failure, kernel, ready, seconds)
+        if disturber is not None:
+            reason = f"it spoils its process for others: with it {kernel} fails, and not without it: {failure.reason}"
+            failure = Failure(status=Status.CRASHED, reason=reason, kernel=disturber.kernel, tampered=True)
+            context = self._context
+            context.pool.failures.note(disturber.kernel, self._unit.case.key, failure)
+            context.pool.failures.absolve(kernel, self._unit.case.key)
+            culprit, kernel = disturber, disturber.kernel
         self._add([_failed(culprit, failure)])
         others = [result for result in ready if result is not culprit]
         if kernel == self._unit.baseline_id:
             self._give_up(others)
         else:
             self._time(others, seconds)
+
+    def _disturber(self, failure: Failure, kernel: str, ready: Sequence[Result], seconds: float | None) -> Result | None:
+        """The kernel that makes `kernel` fail when both are timed in one process; None if it fails by itself, or hangs."""
+        others = {result.kernel: result for result in ready if result.kernel not in (kernel, self._unit.baseline_id)}
+        if not others or failure.tampered or failure.status is Status.HUNG:
+            return None
+        context = self._context
+        shortest = msgspec.structs.replace(context.plan, replicates=min(2, context.plan.replicates))
+
+        def fails_after(suspects: Sequence[str]) -> bool:
+            context.pool.native.renew()
+            together = [result for result in ready if result.kernel in (kernel, self._unit.baseline_id, *suspects)]
+            task = msgspec.structs.replace(self._task(together, context.pool.timer, seconds), plan=shortest)
+            return isinstance(context.ask(task, context.pool.native), Failure)
+
+        return None if fails_after(()) else others.get(search(list(others), fails_after))
 
     def _give_up(self, ready: Sequence[Result]) -> None:
         """Without a baseline there is nothing to pair with."""

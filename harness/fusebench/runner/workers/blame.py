@@ -36,21 +36,44 @@ def ask_fairly(worker: WorkerProcess, task: CheckTask, failures: FailureLog, on_
     reply = worker.ask(task, on_progress)
     if not _is_failure(reply):
         return Fair(reply)
-    if isinstance(reply, Failure) and (reply.tampered or reply.unfit):
-        failures.note(kernel, key, reply)
-        return Fair(reply)
+    if (gone := _device_gone(worker, reply)) is not None:
+        return Fair(gone)
     _note(failures, task, reply)
+    if isinstance(reply, Failure) and (reply.tampered or reply.unfit):
+        return Fair(reply)
     if not before or failures.is_own(kernel):
         failures.note_own(kernel)
         return Fair(reply)
-    hung = isinstance(reply, Failure) and reply.status is Status.HUNG
+    return _tried_alone(worker, task, failures, on_progress, first=reply, before=before)
+
+
+def _device_gone(worker: WorkerProcess, reply: Reply) -> Failure | None:
+    """The failure of a device that no process can use any more; then no kernel is to blame."""
+    if not isinstance(reply, Failure) or not (reply.broken or reply.lost):
+        return None
+    start = worker.until_ready()
+    return start if start is not None and start.unfit else None
+
+
+def _tried_alone(
+    worker: WorkerProcess,
+    task: CheckTask,
+    failures: FailureLog,
+    on_progress: Callable[[Progress], None],
+    *,
+    first: Reply,
+    before: Sequence[str],
+) -> Fair:
+    """The reply of a process that has called no other kernel; where it passes there, who of `before` spoiled the first process."""
+    kernel, key = task.kernel, task.case.key
+    hung = isinstance(first, Failure) and first.status is Status.HUNG
     alone = msgspec.structs.replace(task, silence_s=shorter(worker.silence_s) if hung else task.silence_s)
     worker.renew()
     second = worker.ask(alone, on_progress)
     if _is_failure(second):
         failures.note_own(kernel)
         _note(failures, task, second)
-        return Fair(reply if hung else second)
+        return Fair(first if hung else second)
     failures.absolve(kernel, key)
 
     def spoiled_by(suspects: Sequence[str]) -> bool:
@@ -59,11 +82,11 @@ def ask_fairly(worker: WorkerProcess, task: CheckTask, failures: FailureLog, on_
             worker.ask(msgspec.structs.replace(task, kernel=suspect), on_progress)
         return _is_failure(worker.ask(alone, on_progress))
 
-    remark = f"{kernel} failed in a process that had called {', '.join(before)} before, and not in a process of its own: {_words(reply)}"
+    remark = f"{kernel} failed in a process that had called {', '.join(before)} before, and not in a process of its own: {_words(first)}"
     disturber = search(before, spoiled_by)
     worker.renew()
     if disturber:
-        reason = f"it spoils its process for others: {kernel} fails after it, and not without it: {_words(reply)}"
+        reason = f"it spoils its process for others: {kernel} fails after it, and not without it: {_words(first)}"
         failures.note(disturber, key, Failure(status=Status.CRASHED, reason=reason, kernel=disturber, tampered=True))
     return Fair(second, disturber, remark)
 

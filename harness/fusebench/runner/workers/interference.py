@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...device import Device, EnvironmentMonitor
+from ...device.monitor import BLIND
 from ...device.readings import SLOWDOWN_REASONS
 from ...errors import DeviceUnfitError
 from .protocol import Failure, Measured, MeasureTask, Progress, Reply, Task
@@ -48,6 +49,8 @@ def measure_with_retry(
         if isinstance(reply, Failure) and reply.unfit:
             raise DeviceUnfitError(f"case {task.case.key}: {reply.reason}")
         touched = monitor.intrusions_since(began)
+        if isinstance(reply, Failure) and (silent := [text for text in touched if text.startswith(BLIND)]):
+            raise DeviceUnfitError(f"case {task.case.key}: {device} answers no more, so no kernel is to blame: {silent[0]}; {reply.reason}")
         if isinstance(reply, Failure) or not touched:
             return reply
         warn(f"case {task.case.key}: measured again, because the device was touched: {'; '.join(touched)}")

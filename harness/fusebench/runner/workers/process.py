@@ -12,8 +12,8 @@ from ...schema import Status
 from .channel import GarbledReplyError
 from .child import Child, start_child
 from .failures import FailureLog
-from .protocol import Failure, MeasureTask, Progress, Reply, Task, WorkerSetup
-from .worker import FILE, READY, kernels_of
+from .protocol import Failure, MeasureTask, Progress, Reply, Task, WorkerSetup, kernels_of
+from .worker import FILE, READY
 
 POLL_S = 0.2
 START_S = 300.0

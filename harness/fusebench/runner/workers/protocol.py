@@ -240,3 +240,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 Task = CheckTask | CompileTask | MeasureTask
 Reply = Checked | Compiled | Measured | Failure
+
+
+def kernels_of(task: Task) -> tuple[str, ...]:
+    """Names of the kernels that a task calls."""
+    if isinstance(task, CheckTask):
+        return (task.kernel,)
+    if isinstance(task, CompileTask | TimeTask):
+        return task.kernels
+    return tuple(dict.fromkeys((*getattr(task, "kernels", ()), *(arm.kernel for arm in task.arms)))) if isinstance(task, PairsTask) else ()

@@ -45,6 +45,7 @@ from .protocol import (
     Task,
     TimeTask,
     WorkerSetup,
+    kernels_of,
 )
 from .shared_state import SharedState, in_words
 from .surroundings import settle_in
@@ -440,15 +441,6 @@ def _import_trusted(device: str, *, timed: bool) -> None:
         with suppress(ImportError):
             import triton.language
             import triton.testing  # noqa: F401
-
-
-def kernels_of(task: Task) -> tuple[str, ...]:
-    """Names of the kernels that a task calls."""
-    if isinstance(task, CheckTask):
-        return (task.kernel,)
-    if isinstance(task, CompileTask | TimeTask):
-        return task.kernels
-    return tuple(dict.fromkeys((*getattr(task, "kernels", ()), *(arm.kernel for arm in task.arms)))) if isinstance(task, PairsTask) else ()
 
 
 def read_name(calling: Any) -> str:
