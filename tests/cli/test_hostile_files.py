@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ PLANTED = {
     "exits": "import atexit, os, sys\natexit.register(os._exit, 0)\nprint('at import')\nsys.exit(0)\n",
     "segfaults": "import ctypes\nctypes.string_at(0)\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def no_kernel_file_in_this_process() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    assert not [name for name in sys.modules if name.startswith("_fusebench_root") and name not in before]
 
 
 @pytest.fixture

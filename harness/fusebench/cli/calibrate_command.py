@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -164,7 +165,7 @@ def calibrate(
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
-    selected, project, roots = _selected(
+    selected, project, roots, excluded = _selected(
         suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, device_kind=target.kind, default=target.kind == "cuda" and not quick
     )
 
@@ -187,6 +188,7 @@ def calibrate(
     request = CalibrationRequest(
         project=project,
         roots=roots,
+        excluded=excluded,
         targets=targets,
         device=target,
         timer=timer,
@@ -259,8 +261,8 @@ def _selected(
     kernels: list[Path] | None,
     device_kind: str,
     default: bool,
-) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...]]:
-    """The targets that the SELECTION options add, the project, and its kernels folders where any is needed.
+) -> tuple[list[CalibrationTarget], Project, tuple[Path, ...], Mapping[str, str]]:
+    """The targets that the SELECTION options add, the project, its kernels folders where any is needed, and the files that are left out.
 
     Args:
         default: whether the suite `calibration` is taken where nothing is selected.
@@ -273,7 +275,7 @@ def _selected(
             raise UsageError("--kernel and --case choose among the cases of a suite; add --suite NAME or --op NAME")
         project = find_project()
         if not default or SUITE not in suite_names(project):
-            return [], project, ()
+            return [], project, (), {}
         suite = [SUITE]
     from .shared.selection import resolve_selection
 
@@ -282,4 +284,4 @@ def _selected(
     from ..runner.calibrate.targets import targets_of
 
     found = targets_of(selection.collection, selection.cases, device_kind, kernel)
-    return found, selection.project, selection.collection.roots
+    return found, selection.project, selection.collection.roots, selection.collection.excluded

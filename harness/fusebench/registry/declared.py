@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from ..errors import UsageError
 from ..schema import KernelId, KernelInfo, Language, Role
@@ -152,3 +153,30 @@ class DeclaredOp:
         """Why the op refuses the parameters `raw`; None if it takes them."""
         answer = self._ask(self.name, raw)
         return answer if isinstance(answer, Refusal) else None
+
+
+def shown_default(field: Any) -> Any:
+    """The default of a field of Params as plain data; `required` for none."""
+    if field.required:
+        return "required"
+    return None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default, enc_hook=repr)
+
+
+def takes_lists(declared: Any) -> bool:
+    """Whether the type takes a sequence of values."""
+    kind = msgspec.inspect.type_info(declared)
+    lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
+    return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
+
+
+def written_types(params: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
+    """Types and defaults of the fields, as they are written: two loads of one class never hold the same type."""
+    written = {name: kind for base in reversed(params.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()}
+    return {
+        field.name: (kind if isinstance(kind := written.get(field.name), str) else _type_name(kind), repr(field.default))
+        for field in msgspec.structs.fields(params)
+    }
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)

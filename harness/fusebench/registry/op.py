@@ -15,12 +15,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
-import msgspec.inspect
 
 from ..errors import FusebenchError, KernelDeclarationError
 from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
-from .declared import CaseFacts, OpDeclaration
+from .declared import CaseFacts, OpDeclaration, shown_default, takes_lists, written_types
 
 if TYPE_CHECKING:
     import random
@@ -220,15 +219,15 @@ class Op(ABC):
             in_place=self.in_place,
             split_reference=self.split_reference,
             baselines=tuple(self.baselines),
-            params={field.encode_name: _shown_default(field) for field in msgspec.structs.fields(self.Params)},
-            types=_written_types(self.Params),
+            params={field.encode_name: shown_default(field) for field in msgspec.structs.fields(self.Params)},
+            types=written_types(self.Params),
             lists=self.lists,
         )
 
     @property
     def lists(self) -> tuple[str, ...]:
         """Keys of a case that take a sequence of values."""
-        return tuple(field.encode_name for field in msgspec.structs.fields(self.Params) if _takes_lists(field.type))
+        return tuple(field.encode_name for field in msgspec.structs.fields(self.Params) if takes_lists(field.type))
 
     def facts(self, raw: Mapping[str, Any]) -> CaseFacts:
         """What the op says of the case with the parameters `raw`.
@@ -268,32 +267,6 @@ class Op(ABC):
         if self.Arguments is None:
             raise KernelDeclarationError(f"op {self.name!r} declares no `Arguments`, so its op.py must define `{method}`")
         return self.Arguments
-
-
-def _shown_default(field: Any) -> Any:
-    if field.required:
-        return "required"
-    return None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default, enc_hook=repr)
-
-
-def _takes_lists(declared: Any) -> bool:
-    """Whether the type takes a sequence of values."""
-    kind = msgspec.inspect.type_info(declared)
-    lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
-    return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
-
-
-def _written_types(params: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
-    """Types and defaults of the fields, as they are written: two loads of one class never hold the same type."""
-    written = {name: kind for base in reversed(params.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()}
-    return {
-        field.name: (kind if isinstance(kind := written.get(field.name), str) else _type_name(kind), repr(field.default))
-        for field in msgspec.structs.fields(params)
-    }
-
-
-def _type_name(kind: Any) -> str:
-    return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
 OpT = TypeVar("OpT", bound=type[Op])
