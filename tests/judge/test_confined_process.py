@@ -235,6 +235,23 @@ def test_without_scoped_signals_the_filter_keeps_signals_from_others(tmp_path: P
     assert (ending.exit_code, ending.output) == (0, "")
 
 
+def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_path: Path) -> None:
+    """As on kernels with Landlock's first ABI."""
+    pytest.importorskip("triton")
+    code = (
+        "from pathlib import Path\nimport os\nfrom fusebench.judge import landlock\nfrom fusebench.judge.isolation import confine\n"
+        "abi = landlock.landlock_abi()\nlandlock.landlock_abi = lambda: 1\n"
+        "confine(Path.cwd(), readable=[], writable=[], memory_bytes=None, seconds=None, gpu=False)\n"
+        "from triton.runtime.cache import get_cache_manager\nkept = get_cache_manager('0' * 64)\n"
+        "print(Path(kept.put(b'code', 'a.cubin')).read_bytes(), Path(kept.put('text', 'a.ptx', binary=False)).read_text())\n"
+        "os.mkdir('other')\ntry: os.rename('triton', 'other/triton'); print('renamed')\nexcept OSError as error: print(error.strerror)"
+    )
+    ending = end(code, tmp_path)
+    if "Landlock" in ending.output and ending.exit_code:
+        pytest.skip(ending.output.splitlines()[-1])
+    assert ending.output == "b'code' text\nInvalid cross-device link\n"
+
+
 def test_threads_from_before_are_told(tmp_path: Path) -> None:
     code = (
         "import threading, time\nfrom pathlib import Path\nthreading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"

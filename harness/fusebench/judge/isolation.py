@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..schema.evaluation import IsolationMeasure
 from .confined_process import PARENT_VARIABLE, ConfinedProcess, Ending, kill_tree, start_confined
-from .landlock import SCOPE_ABI, TCP_ABI, TRUNCATE_ABI, restrict_files
+from .landlock import RENAME_ABI, SCOPE_ABI, TCP_ABI, TRUNCATE_ABI, restrict_files
 from .seccomp import install_filter
 
 __all__ = ["ConfinedProcess", "Ending", "Measure", "confine", "kill_tree", "protect", "start_confined"]
@@ -139,6 +139,8 @@ def _restrict(threads: int, readable: Sequence[Path], writable: Sequence[Path], 
     names = {"landlock_files": 1, "landlock_truncate": TRUNCATE_ABI, "landlock_tcp": TCP_ABI, "landlock_signals": SCOPE_ABI}
     try:
         abi = restrict_files(readable=readable, writable=writable, devices=devices)
+        if abi < RENAME_ABI:
+            os.environ["TRITON_CACHE_MANAGER"] = "fusebench.judge.same_folder_cache:SameFolderCache"
     except OSError as error:
         return [Measure(name=name, active=False, reason=error.strerror or str(error)) for name in names]
     measures = []

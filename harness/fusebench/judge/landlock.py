@@ -31,7 +31,7 @@ _TCP = 1 << 0 | 1 << 1
 _SCOPES = 1 << 0 | 1 << 1
 """Abstract UNIX sockets and signals stay among confined processes."""
 
-TRUNCATE_ABI, TCP_ABI, IOCTL_ABI, SCOPE_ABI = 3, 4, 5, 6
+RENAME_ABI, TRUNCATE_ABI, TCP_ABI, IOCTL_ABI, SCOPE_ABI = 2, 3, 4, 5, 6
 
 
 class _Ruleset(ctypes.Structure):
@@ -78,7 +78,10 @@ def restrict_files(*, readable: Iterable[Path], writable: Iterable[Path], device
     """
     abi = landlock_abi()
     handled = (
-        _FIRST_RIGHTS | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= TRUNCATE_ABI else 0) | (_IOCTL_DEV if abi >= IOCTL_ABI else 0)
+        _FIRST_RIGHTS
+        | (_REFER if abi >= RENAME_ABI else 0)
+        | (_TRUNCATE if abi >= TRUNCATE_ABI else 0)
+        | (_IOCTL_DEV if abi >= IOCTL_ABI else 0)
     )
     ruleset = _Ruleset(handled, _TCP if abi >= TCP_ABI else 0, _SCOPES if abi >= SCOPE_ABI else 0)
     size = 8 if abi < TCP_ABI else 16 if abi < SCOPE_ABI else 24
