@@ -160,9 +160,10 @@ def _runtime_paths() -> Iterator[Path]:
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path]
     for variable in _LIBRARY_VARIABLES:
         found += os.environ.get(variable, "").split(os.pathsep)
-    for program in _PROGRAMS:
+    for program in (*_PROGRAMS, *(os.environ[name] for name in ("CC", "CXX") if os.environ.get(name))):
         if where := shutil.which(program):
-            found.append(str(Path(where).resolve().parent.parent))
+            # The folder of a link and that of its target: a compiler may be found through either.
+            found += [str(Path(where).absolute().parent.parent), str(Path(where).resolve().parent.parent)]
     for text in found:
         path = Path(text)
         for place in {path, path.resolve()} if text else ():
