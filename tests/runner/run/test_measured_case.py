@@ -9,7 +9,7 @@ import pytest
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Failure, TimeTask
+from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
 from fusebench.schema import Case, ExitCode, Status
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, by_kernel, measured
@@ -42,6 +42,36 @@ def test_a_kernel_that_fails_while_it_is_timed_is_out_and_the_others_are_measure
     assert found[GOOD].accuracy is not None, "it did pass the gate"
     assert found[SPLIT].status is Status.MEASURED
     assert len(run.results) == len(found), "no kernel is listed twice"
+
+
+RAISES = "scale/raises@1"
+
+
+@pytest.mark.parametrize("guilty", [GOOD, RAISES, None], ids=["another", "itself", "nobody_twice"])
+def test_who_spoils_a_process_of_timed_kernels_is_out_and_not_the_one_that_suffers(bench: Bench, case: Case, guilty: str | None) -> None:
+    """`raises` fails wherever the guilty kernel is timed beside it; the fakes check every kernel as right."""
+    failed: list[TimeTask] = []
+
+    def timed(task: TimeTask) -> Measured | Failure:
+        spoiled = RAISES in task.kernels and (guilty in task.kernels if guilty is not None else not failed)
+        if not spoiled:
+            return measured(task)
+        failed.append(task)
+        return Failure(status=Status.CRASHED, reason="planted", kernel=RAISES)
+
+    bench.worker.replies = [timed] * 20
+    found = by_kernel(bench.run([case], kernel="[gr]*s,good"))
+    assert found[SPLIT].status is Status.MEASURED
+    if guilty == GOOD:
+        assert found[RAISES].status is Status.MEASURED
+        assert found[GOOD].status is Status.CRASHED
+        assert found[GOOD].reason == (
+            "while it was being timed: it spoils its process for others: with it scale/raises@1 fails, and not without it: planted"
+        )
+        assert bench.pool.failures.taken_over(GOOD, "scale:other") is not None
+    else:
+        assert found[GOOD].status is Status.MEASURED
+        assert found[RAISES].status is Status.CRASHED
 
 
 @pytest.mark.parametrize("arm", [SPLIT, "control"])

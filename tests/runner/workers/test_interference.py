@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fusebench.device import Device
+from fusebench.device.monitor import BLIND
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.workers.interference import COOLING_S, COOLING_STEP_S, measure_with_retry
 from fusebench.runner.workers.protocol import Failure, Measured
@@ -67,6 +68,12 @@ def test_clocks_that_stay_down_end_the_run() -> None:
     with pytest.raises(DeviceUnfitError, match=r"still holds its clocks down after 60 s of rest .*sw_thermal_slowdown.*fusebench doctor"):
         script.run()
     assert script.waited == COOLING_S
+
+
+def test_a_kernel_is_not_blamed_for_a_device_that_answers_no_more() -> None:
+    failed = Failure(status=Status.CRASHED, reason="CUDA error: unspecified launch failure", kernel="scale/good@1")
+    with pytest.raises(DeviceUnfitError, match=r"answers no more, so no kernel is to blame: .*GPU is lost; CUDA error: unspecified"):
+        Scripted([f"{BLIND}: GpuUnavailableError: GPU is lost"], reply=failed).run()
 
 
 def test_a_kernels_failure_is_an_answer_and_a_devices_ends_the_run() -> None:
