@@ -92,9 +92,13 @@ class Corpus:
             ("DEEP", "(" * DEEP + ")" * DEEP),
         ):
             text = text.replace(word, value)
-        # wide=... follows the arguments in some calls; `OP` and `NAME` are those of the declaration.
-        text = text.replace('"OP', f'"{trial.op}').replace("OP/NAME", f"{trial.op}/{declared}").replace('"NAME"', f'"{declared}"')
-        text = text.replace('"op": "OP"', f'"op": "{trial.op}"').replace("OP/", f"{trial.op}/")
+        for word, value in (
+            ("OP/NAME", f"{trial.op}/{declared}"),
+            ("OP/", f"{trial.op}/"),
+            ('"OP"', f'"{trial.op}"'),
+            ('"NAME"', f'"{declared}"'),
+        ):
+            text = text.replace(word, value)
         return f'"""{trial.trick}"""\n{text}' + "# padding\n" * (trial.pad_bytes // 10)
 
     def write(self, trial: Trial, folder: Path) -> Path:
