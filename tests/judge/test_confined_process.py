@@ -19,7 +19,7 @@ from fusebench.judge.confined_process import (
     OUTPUT_BYTES,
     Cause,
     ConfinedProcess,
-    Ending,
+    Outcome,
     kill_starter,
     remove_folder,
     signal_name,
@@ -49,10 +49,10 @@ def start(code: str, scratch: Path, **options: object) -> ConfinedProcess:
     return start_confined([sys.executable, "-c", code], scratch=scratch, **options)  # type: ignore[arg-type]
 
 
-def end(code: str, scratch: Path, **options: object) -> Ending:
-    ending = start(code, scratch, **options).wait(60)
-    assert ending is not None
-    return ending
+def end(code: str, scratch: Path, **options: object) -> Outcome:
+    outcome = start(code, scratch, **options).wait(60)
+    assert outcome is not None
+    return outcome
 
 
 def until(condition: object) -> None:
@@ -80,49 +80,49 @@ def read_pid(path: Path) -> int:
     ],
 )
 def test_an_end_has_its_cause(tmp_path: Path, code: str, cause: Cause, exit_code: int | None, name: str | None) -> None:
-    ending = end(code, tmp_path)
-    assert (ending.cause, ending.exit_code, ending.signal) == (cause, exit_code, name)
-    assert ending.describe()
+    outcome = end(code, tmp_path)
+    assert (outcome.cause, outcome.exit_code, outcome.signal) == (cause, exit_code, name)
+    assert outcome.describe()
 
 
 def test_an_endless_loop_hangs_and_ends(tmp_path: Path) -> None:
     process = start("while True: pass", tmp_path, deadline=time.monotonic() + 0.2)
-    ending = process.wait(60)
-    assert ending is not None
-    assert ending.cause is Cause.HUNG
+    outcome = process.wait(60)
+    assert outcome is not None
+    assert outcome.cause is Cause.HUNG
     assert not psutil.pid_exists(process.pid)
 
 
 def test_a_flood_of_output_neither_blocks_nor_fills(tmp_path: Path) -> None:
     code = "import os\nos.write(1, b'first')\nfor _ in range(1024): os.write(2, b'x' * (1 << 20))\nos.write(1, b'last\\xff')"
-    ending = end(code, tmp_path)
-    assert ending.exit_code == 0
-    assert ending.output.startswith("first")
-    assert ending.output.endswith("last\ufffd")
-    assert f"{(1 << 30) + 10 - OUTPUT_BYTES} bytes left out" in ending.output
-    assert len(ending.output) < OUTPUT_BYTES + 100
+    outcome = end(code, tmp_path)
+    assert outcome.exit_code == 0
+    assert outcome.output.startswith("first")
+    assert outcome.output.endswith("last\ufffd")
+    assert f"{(1 << 30) + 10 - OUTPUT_BYTES} bytes left out" in outcome.output
+    assert len(outcome.output) < OUTPUT_BYTES + 100
 
 
 def test_a_memory_bomb_raises_in_a_confined_process(tmp_path: Path) -> None:
-    ending = end(CONFINE + "kept = [bytearray(32 << 20) for _ in range(64)]", tmp_path)
-    assert "MemoryError" in ending.output
-    assert ending.exit_code == 1
+    outcome = end(CONFINE + "kept = [bytearray(32 << 20) for _ in range(64)]", tmp_path)
+    assert "MemoryError" in outcome.output
+    assert outcome.exit_code == 1
 
 
 @pytest.mark.parametrize("who", ["first", "child"])
 def test_memory_of_the_whole_tree_is_watched(tmp_path: Path, who: str) -> None:
     fork = "os.fork() and os.wait()\n" if who == "child" else ""
     code = "import os, time\n" + fork + "kept = [b'x' * (16 << 20) for _ in range(16)]\ntime.sleep(60)"
-    ending = end(code, tmp_path, memory_bytes=200 << 20)
-    assert ending.cause is Cause.OUT_OF_MEMORY
-    assert ending.peak_bytes > 200 << 20
+    outcome = end(code, tmp_path, memory_bytes=200 << 20)
+    assert outcome.cause is Cause.OUT_OF_MEMORY
+    assert outcome.peak_bytes > 200 << 20
 
 
 def test_memory_that_forks_share_counts_once(tmp_path: Path) -> None:
     code = "import os, time\nkept = b'x' * (64 << 20)\nfor _ in range(7):\n    if not os.fork(): break\ntime.sleep(1.2)"
-    ending = end(code, tmp_path, memory_bytes=250 << 20)
-    assert ending.cause is Cause.EXITED
-    assert ending.peak_bytes > 64 << 20
+    outcome = end(code, tmp_path, memory_bytes=250 << 20)
+    assert outcome.cause is Cause.EXITED
+    assert outcome.peak_bytes > 64 << 20
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def test_the_tree_ends_when_it_outgrows_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, cause: Cause
 ) -> None:
     monkeypatch.setattr(confined_process, limit, value)
-    ending = end("import time\nprint('flood', flush=True)\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", tmp_path)
-    assert ending.cause is cause
+    outcome = end("import time\nprint('flood', flush=True)\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", tmp_path)
+    assert outcome.cause is cause
 
 
 @pytest.mark.parametrize("prologue", [CONFINE, "import os, signal, time\nfrom pathlib import Path\n"], ids=["confined", "free"])
 def test_no_daemon_survives(tmp_path: Path, prologue: str) -> None:
     process = start(prologue + "if os.fork() == 0:" + DAEMON.replace("\n", "\n    ") + "\ntime.sleep(60)", tmp_path)
     daemon = read_pid(tmp_path / "daemon")
-    ending = process.kill()
-    assert ending.cause is Cause.STOPPED
-    assert ending.survivors == ()
+    outcome = process.kill()
+    assert outcome.cause is Cause.STOPPED
+    assert outcome.survivors == ()
     until(lambda: not psutil.pid_exists(daemon) or psutil.Process(daemon).status() == psutil.STATUS_ZOMBIE)
 
 
@@ -191,11 +191,11 @@ def test_secrets_and_descriptors_of_the_parent_stay_with_it(tmp_path: Path, monk
     reading, writing = os.pipe()
     os.set_inheritable(reading, True)
     code = f"import os\nprint('SECRET_TOKEN' in os.environ, os.getsid(0) == os.getpid(), os.getcwd(), flush=True)\nos.fstat({reading})"
-    ending = end(code, tmp_path)
+    outcome = end(code, tmp_path)
     os.close(reading)
     os.close(writing)
-    assert ending.output.startswith(f"False True {tmp_path}\n")
-    assert "Bad file descriptor" in ending.output
+    assert outcome.output.startswith(f"False True {tmp_path}\n")
+    assert "Bad file descriptor" in outcome.output
 
 
 def test_a_protected_process_cannot_be_read(tmp_path: Path) -> None:
@@ -210,10 +210,10 @@ def test_a_protected_process_cannot_be_read(tmp_path: Path) -> None:
         trusted = start(code.format(protect=protect, name=name, rest="time.sleep(60)"), tmp_path)
         pid = read_pid(tmp_path / f"pid{name}")
         attacker = start_confined([sys.executable, "-c", code.format(protect="", name="x", rest=read), str(pid)], scratch=tmp_path)
-        ending = attacker.wait(60)
+        outcome = attacker.wait(60)
         trusted.kill()
-        assert ending is not None
-        said[name] = ending.output
+        assert outcome is not None
+        said[name] = outcome.output
     if "read" not in said["open"]:
         pytest.skip(f"this system lets nobody trace: {said['open']}")
     assert "Permission denied" in said["hidden"]
@@ -231,8 +231,8 @@ def test_without_scoped_signals_the_filter_keeps_signals_from_others(tmp_path: P
         "_prctl(38, 1)\ninstall_filter(signals_scoped=False)\nos.kill(os.getpid(), 0)\nos.kill(0, 0)\n"
         "for pid in (os.getppid(), -1, 1):\n    try: os.kill(pid, 0); print('signalled', pid)\n    except PermissionError: pass\n"
     )
-    ending = end(code, tmp_path)
-    assert (ending.exit_code, ending.output) == (0, "")
+    outcome = end(code, tmp_path)
+    assert (outcome.exit_code, outcome.output) == (0, "")
 
 
 def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_p
         "print(Path(kept.put(b'code', 'a.cubin')).read_bytes(), Path(kept.put('text', 'a.ptx', binary=False)).read_text())\n"
         "os.mkdir('other')\ntry: os.rename('triton', 'other/triton'); print('renamed')\nexcept OSError as error: print(error.strerror)"
     )
-    ending = end(code, tmp_path)
-    if "Landlock" in ending.output and ending.exit_code:
-        pytest.skip(ending.output.splitlines()[-1])
-    assert ending.output == "b'code' text\nInvalid cross-device link\n"
+    outcome = end(code, tmp_path)
+    if "Landlock" in outcome.output and outcome.exit_code:
+        pytest.skip(outcome.output.splitlines()[-1])
+    assert outcome.output == "b'code' text\nInvalid cross-device link\n"
 
 
 def test_threads_from_before_are_told(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ def test_nothing_is_left_of_an_evaluation_that_is_ended(folder: Path, tmp_path: 
             elif evaluator._process is not None:
                 os.kill(evaluator._process.pid, signal.SIGKILL)
 
-        ending = threading.Thread(target=end)
-        ending.start()
+        ender = threading.Thread(target=end)
+        ender.start()
         found = evaluator.evaluate(request)
-        ending.join()
+        ender.join()
     assert found.status is (EvaluationStatus.UNDECIDED if how == "stop" else EvaluationStatus.UNFIT)
     assert not list(folder.glob("fusebench-*"))
 

@@ -84,12 +84,12 @@ def outcomes() -> Iterator[dict[str, dict[str, object]]]:
             # The hostile process is given the descriptor, so that its own closing is tried as well.
             command = [sys.executable, str(ATTACKS), mode, json.dumps(targets)]
             process = start_confined(command, scratch=scratch, pass_descriptors=[reading])
-            ending = process.wait(60)
+            outcome = process.wait(60)
             os.close(reading)
             os.close(writing)
-            assert ending is not None
-            assert ending.exit_code == 0, ending.output
-            found[mode] = json.loads(ending.output)
+            assert outcome is not None
+            assert outcome.exit_code == 0, outcome.output
+            found[mode] = json.loads(outcome.output)
             found[mode]["victim"] = (folder / "victim").read_text()
         yield found
 

@@ -66,7 +66,7 @@ class Cause(StrEnum):
     """The trusted side killed it: the work was done, or someone asked."""
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a confined process ended."""
 
     cause: Cause
@@ -170,18 +170,18 @@ class ConfinedProcess:
     def running(self) -> bool:
         return not self._ended.is_set()
 
-    def wait(self, timeout: float | None = None) -> Ending | None:
+    def wait(self, timeout: float | None = None) -> Outcome | None:
         """How it ended, once nothing of the tree is left; None if it still runs after `timeout` seconds."""
-        return self._ending() if self._ended.wait(timeout) else None
+        return self._outcome() if self._ended.wait(timeout) else None
 
-    def kill(self, cause: Cause = Cause.STOPPED) -> Ending:
+    def kill(self, cause: Cause = Cause.STOPPED) -> Outcome:
         """Kill the whole tree, unless it has ended, and tell how it ended."""
         with self._change:
             if not self._ended.is_set():
                 if not _has_ended(self.pid):
                     self._cause = self._cause or cause
                 self._finish()
-        return self._ending()
+        return self._outcome()
 
     def _finish(self) -> None:
         """Kill what is left, reap it, and collect the last output."""
@@ -195,10 +195,10 @@ class ConfinedProcess:
             self._cause = Cause.HUNG
         self._ended.set()
 
-    def _ending(self) -> Ending:
+    def _outcome(self) -> Outcome:
         code = self._process.returncode
         cause = self._cause or (Cause.SIGNAL if code is not None and code < 0 else Cause.EXITED)
-        return Ending(
+        return Outcome(
             cause=cause,
             exit_code=code if cause is Cause.EXITED else None,
             signal=signal_name(-code) if cause is Cause.SIGNAL and code is not None else None,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ..errors import FusebenchError
 from ..runner.workers.cause import COMPILE_ERROR_NAMES
 from ..schema.evaluation import EvaluationStatus
-from .confined_process import Cause, Ending
+from .confined_process import Cause, Outcome
 
-_ENDINGS = {Cause.HUNG: EvaluationStatus.HUNG, Cause.OUT_OF_MEMORY: EvaluationStatus.OUT_OF_MEMORY}
+_OUTCOMES = {Cause.HUNG: EvaluationStatus.HUNG, Cause.OUT_OF_MEMORY: EvaluationStatus.OUT_OF_MEMORY}
 _MEMORY_NAMES = frozenset({"OutOfMemoryError", "MemoryError"})
 
 
@@ -30,9 +30,9 @@ def status_of(error: BaseException) -> EvaluationStatus:
     return EvaluationStatus.COMPILE_ERROR if names & COMPILE_ERROR_NAMES else EvaluationStatus.CRASHED
 
 
-def of_ending(ending: Ending, doing: str) -> CandidateError:
+def of_outcome(outcome: Outcome, doing: str) -> CandidateError:
     """The failure of a process that ended during `doing`."""
-    return CandidateError(_ENDINGS.get(ending.cause, EvaluationStatus.CRASHED), f"its process {ending.describe()} during {doing}")
+    return CandidateError(_OUTCOMES.get(outcome.cause, EvaluationStatus.CRASHED), f"its process {outcome.describe()} during {doing}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

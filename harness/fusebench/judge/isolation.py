@@ -21,11 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..schema.evaluation import IsolationMeasure
-from .confined_process import PARENT_VARIABLE, ConfinedProcess, Ending, kill_tree, start_confined
+from .confined_process import PARENT_VARIABLE, ConfinedProcess, Outcome, kill_tree, start_confined
 from .landlock import RENAME_ABI, SCOPE_ABI, TCP_ABI, TRUNCATE_ABI, restrict_files
 from .seccomp import install_filter
 
-__all__ = ["ConfinedProcess", "Ending", "Measure", "confine", "kill_tree", "protect", "start_confined"]
+__all__ = ["ConfinedProcess", "Measure", "Outcome", "confine", "kill_tree", "protect", "start_confined"]
 
 Measure = IsolationMeasure
 

@@ -16,7 +16,7 @@ import psutil
 from ..device.triton_programs import assembler_environment
 from ..schema.evaluation import EvaluationStatus, IsolationMeasure
 from .confined_process import remove_folder, start_confined
-from .failures import CandidateError, of_ending
+from .failures import CandidateError, of_outcome
 from .protocol import (
     ANSWER_BYTES,
     ANSWERS,
@@ -197,8 +197,8 @@ class KernelProcess:
 
     def _ended(self, doing: str) -> CandidateError:
         """The failure of a process whose pipe is closed."""
-        ending = self._process.wait(STOP_S)
-        if ending is None:
+        outcome = self._process.wait(STOP_S)
+        if outcome is None:
             self._process.kill()
             return CandidateError(EvaluationStatus.HACKED, f"its process closed the pipe to the judge during {doing}")
-        return of_ending(ending, doing)
+        return of_outcome(outcome, doing)
