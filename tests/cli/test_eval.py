@@ -6,6 +6,7 @@ The evaluator is planted; `tests/judge` runs real ones.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,27 @@ def test_a_device_in_use_is_unfit(planted: Any, fusebench: Fusebench) -> None:
         assert (outcome.exit_code, stand_in.asked) == (3, [])
         assert "is in use by another fusebench run" in outcome.stdout
         assert fusebench("eval", "mine.py", "--op", "scale", "--device", "cpu", "--stage", "check").exit_code == 0
+
+
+class Absent:
+    """Makes Python find no package of this name, as where it is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(("option", "package"), [("--serve", "uvicorn"), ("--mcp", "mcp")])
+def test_a_server_without_its_extra_says_what_to_install(
+    toy_project: Path, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, option: str, package: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package or name.startswith("fusebench.cli.serving.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(package), *sys.meta_path])
+    outcome = fusebench("eval", option, "--device", "cpu")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert f"the package {package}, which fusebench needs, is not installed" in outcome.stderr
+    assert "pip install -e '.[serve]'" in outcome.stderr
