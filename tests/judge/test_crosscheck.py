@@ -12,8 +12,8 @@ def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: in
     rng = random.Random(seed)
     made = []
     for _ in range(12):
-        own, twin = (400.0 + abs(rng.gauss(0, noise_us)) for _ in range(2))
-        made.append(BatchPair(claimed_us, true_us + own, 1000.0, 1000.0 + twin))
+        own, baseline = (400.0 + abs(rng.gauss(0, noise_us)) for _ in range(2))
+        made.append(BatchPair(claimed_us, true_us + own, 1000.0, 1000.0 + baseline))
     return made
 
 

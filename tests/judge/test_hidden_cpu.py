@@ -9,13 +9,13 @@ import sys
 from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us
 from fusebench.judge.process import KernelProcess
 
-PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, twin_us=120.0, twin_wall_us=600.0)] * 12
+PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, baseline_us=120.0, baseline_wall_us=600.0)] * 12
 
 
-def outside(*hidden_us: float, twin_us: tuple[float, ...] = (900.0,)) -> list[CpuPair]:
-    """Pairs with these differences from the twin's figures, which repeat."""
-    figures = itertools.cycle(twin_us)
-    return [CpuPair(twin + hidden, twin) for hidden, twin in zip(hidden_us, figures, strict=False)]
+def outside(*hidden_us: float, baseline_us: tuple[float, ...] = (900.0,)) -> list[CpuPair]:
+    """Pairs with these differences from the baseline's figures, which repeat."""
+    figures = itertools.cycle(baseline_us)
+    return [CpuPair(baseline + hidden, baseline) for hidden, baseline in zip(hidden_us, figures, strict=False)]
 
 
 def test_hidden_work_earns_nothing() -> None:
@@ -35,7 +35,7 @@ def test_a_process_that_grows_its_heap_is_honest() -> None:
 
 
 def test_a_busy_machine_accuses_nobody() -> None:
-    assert hidden_cpu(outside(*[400.0] * 12, twin_us=(700.0, 1500.0, 900.0)), PAIRS) == ""
+    assert hidden_cpu(outside(*[400.0] * 12, baseline_us=(700.0, 1500.0, 900.0)), PAIRS) == ""
 
 
 def test_the_account_is_that_of_the_other_process() -> None:

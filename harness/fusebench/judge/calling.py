@@ -1,4 +1,4 @@
-"""The calls of a batch, in the process of the candidate and, by the same code, in the twin's.
+"""The calls of a batch, in the process of the candidate and, by the same code, in the baseline's.
 
 Every batch is treated alike: inputs at fresh addresses, the collector off, memory that the outputs may get filled with poison, one clock
 around the call and nothing else, outputs handed back at once.  Nothing here knows what is compared, and nothing here holds a reference.
@@ -52,7 +52,7 @@ class _Placed:
         self.output_area = region.bytes_at(spec.output_start, spec.output_bytes)
         self.returned: Any = None
         self.kept: dict[int, torch.Tensor] = {}
-        """On a GPU, copies of new outputs by place, made in the order of the stream that called."""
+        """On a GPU, copies of new outputs by place, made in the order of the calling stream."""
         self.written = ""
         free = {one.arena for name, one in spec.tensors.items() if name in mutable}
         names = {one.arena: name for name, one in spec.tensors.items() if one.arena not in free}

@@ -1,7 +1,7 @@
 """Entry point of the process that calls kernels: `python -m fusebench.judge.candidate_main READ WRITE MEMORY`.
 
 The three numbers are file descriptors: the pipes from and to the judge, and the shared memory.  The process holds inputs and the kernel, no
-reference and no expected value.  The twin, which times the project's own split chain, is the same program.
+reference and no expected value.  The baseline, which times the project's own split chain, is the same program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 _MOST_SECONDS = 3600
 """CPU time of one process per core; the judge ends a candidate long before, and this ends what outlives the judge."""
 _THREADS = 1
-"""Threads of torch on a CPU, for the candidate and the twin alike: CPU time of other threads is then the candidate's own doing."""
+"""Threads of torch on a CPU, for the candidate and the baseline alike: CPU time of other threads is then the candidate's own doing."""
 
 
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:

@@ -1,7 +1,7 @@
-"""Whether the times that a candidate's process claims can be true: pure judgements on figures, with a sentence for each doubt.
+"""Whether the times that a candidate's process claims can be true: pure judgements on figures, with a sentence for each contradiction.
 
 The judge's own clock saw each batch from outside.  What it saw beyond the claimed times is the harness's work, the same for the candidate
-and for the twin, which times the project's own split chain by the same code on the same inputs.
+and for the baseline, which times the project's own split chain by the same code on the same inputs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 HIDDEN_SHARE = 0.3
-"""Time per call beyond the twin's that a candidate's clock may miss, as a share of the twin's call.  A candidate that hides all of its
-work claims no time and misses the whole call."""
+"""Time per call beyond the baseline's that a candidate's clock may miss, as a share of the baseline's call.  A candidate that hides all
+of its work claims no time and misses the whole call."""
 HIDDEN_LEAST_US = {"cpu": 150.0, "cuda": 30.0}
 """Smallest such time that is ever held against it.  On a CPU outputs are copied between the calls, and waking a process takes tens of
 microseconds; on a GPU the judge is told when the calls begin and end."""
 HIDDEN_SPREAD = 2.0
-"""Multiple of the spread of the twin's own figures that is granted on top: on a busy machine they say little."""
+"""Multiple of the spread of the baseline's own figures that is granted on top: on a busy machine they say little."""
 COPY_BYTES_PER_US = {"cpu": 1e3, "cuda": 5e5}
-"""Slowest copy that is granted to a candidate that returns more new memory than the twin (1 GB/s; on a GPU 500 GB/s)."""
+"""Slowest copy that is granted to a candidate that returns more new memory than the baseline (1 GB/s; on a GPU 500 GB/s)."""
 LATE_SHARE = 0.05
 """CPU time that other threads may use after calls have returned, as a share of the time watched.  Torch runs on one thread there."""
 BELOW_LIMIT = {"cuda": 0.95, "cpu": 0.5}
@@ -28,17 +28,17 @@ BELOW_LIMIT = {"cuda": 0.95, "cpu": 0.5}
 
 
 class BatchPair(NamedTuple):
-    """One batch by the candidate and one of the same values by the twin; times in microseconds per call."""
+    """One batch by the candidate and one of the same values by the baseline; times in microseconds per call."""
 
     candidate_us: float
     candidate_wall_us: float
-    twin_us: float
-    twin_wall_us: float
+    baseline_us: float
+    baseline_wall_us: float
 
     @property
     def hidden_us(self) -> float:
-        """Time per call that the candidate's clock does not account for, beyond the twin's."""
-        return (self.candidate_wall_us - self.candidate_us) - (self.twin_wall_us - self.twin_us)
+        """Time per call that the candidate's clock does not account for, beyond the baseline's."""
+        return (self.candidate_wall_us - self.candidate_us) - (self.baseline_wall_us - self.baseline_us)
 
 
 def hidden_time(pairs: Sequence[BatchPair], device: str) -> str:
@@ -46,16 +46,16 @@ def hidden_time(pairs: Sequence[BatchPair], device: str) -> str:
     if len(pairs) < 3:
         return ""
     hidden = [pair.hidden_us for pair in pairs]
-    twin = statistics.median(pair.twin_us for pair in pairs)
-    allowed = max(HIDDEN_LEAST_US[device], HIDDEN_SHARE * twin)
-    allowed += HIDDEN_SPREAD * _spread([pair.twin_wall_us - pair.twin_us for pair in pairs])
+    baseline = statistics.median(pair.baseline_us for pair in pairs)
+    allowed = max(HIDDEN_LEAST_US[device], HIDDEN_SHARE * baseline)
+    allowed += HIDDEN_SPREAD * _spread([pair.baseline_wall_us - pair.baseline_us for pair in pairs])
     usual, low = statistics.median(hidden), statistics.quantiles(hidden, n=4)[0]
     if usual <= allowed or low <= allowed / 2:
         return ""
     claimed = statistics.median(pair.candidate_us for pair in pairs)
     return (
         f"its clock says {claimed:.1f} us a call, but the judge's clock saw {usual:.0f} us more than that beyond the harness's own work "
-        f"(the split chain takes {twin:.1f} us)"
+        f"(the split chain takes {baseline:.1f} us)"
     )
 
 
@@ -66,19 +66,19 @@ class CpuPair(NamedTuple):
     """
 
     candidate_us: float
-    twin_us: float
+    baseline_us: float
 
     @property
     def hidden_us(self) -> float:
-        """CPU time per call that the candidate's clock does not account for, beyond the twin's."""
-        return self.candidate_us - self.twin_us
+        """CPU time per call that the candidate's clock does not account for, beyond the baseline's."""
+        return self.candidate_us - self.baseline_us
 
 
 def unclaimed_us(outside: Sequence[CpuPair]) -> float:
     """CPU time per call to add to the times that the candidate claims, so that hidden work earns nothing; 0 where there is none.
 
     Only the later half of the batches counts: until a new process has grown its heap, its harness works up to 200 us a call longer than
-    the twin's, which has run for long (two cores, 14 processes).
+    the baseline's, which has run for long (two cores, 14 processes).
     """
     late = outside[len(outside) // 2 :]
     if len(late) < 3:
@@ -91,15 +91,15 @@ def hidden_cpu(outside: Sequence[CpuPair], pairs: Sequence[BatchPair]) -> str:
     """Why so much of its work counts as hidden that its right outputs prove nothing; empty if it does not."""
     if len(outside) < 6:
         return ""
-    twin = statistics.median(pair.twin_us for pair in pairs)
-    allowed = max(HIDDEN_LEAST_US["cpu"], HIDDEN_SHARE * twin) + HIDDEN_SPREAD * _spread([pair.twin_us for pair in outside])
+    baseline = statistics.median(pair.baseline_us for pair in pairs)
+    allowed = max(HIDDEN_LEAST_US["cpu"], HIDDEN_SHARE * baseline) + HIDDEN_SPREAD * _spread([pair.baseline_us for pair in outside])
     found = unclaimed_us(outside)
     if found <= allowed:
         return ""
     claimed = statistics.median(pair.candidate_us for pair in pairs)
     return (
         f"its clock says {claimed:.1f} us a call, but its process used {found:.0f} us of CPU time more than that beyond the harness's own "
-        f"work (the split chain takes {twin:.1f} us)"
+        f"work (the split chain takes {baseline:.1f} us)"
     )
 
 

@@ -50,7 +50,7 @@ class Judge:
         self._device = torch.device(device)
         self._interpret = self._device.type == "cpu"
         self._collections: dict[Any, Collection] = {}
-        self._twins: dict[Any, tuple[KernelProcess, Kernel]] = {}
+        self._baselines: dict[Any, tuple[KernelProcess, Kernel]] = {}
         if self._interpret:
             from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
@@ -61,9 +61,9 @@ class Judge:
     def close(self) -> None:
         """End every process."""
         self._starter.close()
-        for twin, _ in self._twins.values():
-            twin.close()
-        self._twins.clear()
+        for process, _ in self._baselines.values():
+            process.close()
+        self._baselines.clear()
 
     def evaluate(self, task: EvaluateTask, report: Callable[[Step], None]) -> Evaluation:
         """Judge the candidate of `task`.
@@ -96,24 +96,24 @@ class Judge:
             self._collections[key] = found
         return self._collections[key]
 
-    def twin(self, task: EvaluateTask) -> tuple[KernelProcess, Kernel]:
+    def baseline_process(self, task: EvaluateTask) -> tuple[KernelProcess, Kernel]:
         """The process that times the op's baseline, and that kernel."""
         key = (task.roots, task.op)
-        known = self._twins.get(key)
+        known = self._baselines.get(key)
         if known is not None and known[0].alive:
             return known
-        baseline = self._baseline(task)
-        process = self._starter.twin(task)
+        baseline = self._baseline_kernel(task)
+        process = self._starter.baseline(task)
         load = Load(token="", op=task.op, kernel=str(baseline.id))
         try:
             process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
         except CandidateError as error:
             process.close()
             raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
-        self._twins[key] = process, baseline
-        return self._twins[key]
+        self._baselines[key] = process, baseline
+        return self._baselines[key]
 
-    def _baseline(self, task: EvaluateTask) -> Kernel:
+    def _baseline_kernel(self, task: EvaluateTask) -> Kernel:
         """The first of the op's baselines that runs on the device."""
         roots = tuple(Path(root) for root in task.roots)
         op = self.project(task).op(task.op)
@@ -329,12 +329,12 @@ class _Evaluating:
         return -(-stages.COMPARED_CALLS // max(1, min(cases, stages.CHECK_CASES)))
 
     def _timing(self, judge: CaseJudge, params: Any, until: float) -> dict[str, Any]:
-        """Time the case beside the twin; fields of the case's evaluation."""
+        """Time the case beside the baseline; fields of the case's evaluation."""
         self._report(Step(text="time"))
-        twin, _ = self._judge.twin(self._task)
-        twin.ask(OpenCase(token="", params=msgspec.to_builtins(params)), CaseOpened, doing="supports()", deadline=self._limits.until())
-        limit_us = twin.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
-        judge.time(Exchange(twin, judge.expected), stages.PAIRS[self._task.stage], until)
+        baseline, _ = self._judge.baseline_process(self._task)
+        baseline.ask(OpenCase(token="", params=msgspec.to_builtins(params)), CaseOpened, doing="supports()", deadline=self._limits.until())
+        limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
+        judge.time(Exchange(baseline, judge.expected), stages.PAIRS[self._task.stage], until)
         found = judge.found
         if len(found.pairs) < 2:
             reason = next((text for text in found.untimed if text), "its calls could not be timed")
@@ -346,7 +346,7 @@ class _Evaluating:
         if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         added = unclaimed_us(found.outside)
-        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[pair.twin_us] for pair in found.pairs]
+        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[pair.baseline_us] for pair in found.pairs]
         time_us = time_estimate(own, 0.0)
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")

@@ -27,7 +27,7 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
             task = channel.receive(TASKS)
             starter.candidate_ahead(task)
             if judge is None:
-                starter.twin_ahead(task)
+                starter.baseline_ahead(task)
                 from .judge import Judge  # imports torch, as the processes do meanwhile
 
                 judge = Judge(device, protection, starter)

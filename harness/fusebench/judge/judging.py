@@ -1,4 +1,4 @@
-"""One case of one candidate: the accuracy gate through a proxy, further calls that are compared, and times beside the twin's."""
+"""One case of one candidate: the accuracy gate through a proxy, further calls that are compared, and times beside the baseline's."""
 
 from __future__ import annotations
 
@@ -164,13 +164,13 @@ class CaseJudge:
             count = min(self._rng.randint(1, _BATCH_CALLS), self._most, least - self.found.compared)
             self._run(self._comparison.some(count))
 
-    def time(self, twin: Exchange, pairs: int, until: float) -> None:
-        """Batches by the candidate and the twin on the same values, in balanced order, at most until `until`.
+    def time(self, baseline: Exchange, pairs: int, until: float) -> None:
+        """Batches by the candidate and the baseline on the same values, in balanced order, at most until `until`.
 
         Raises:
             CandidateError: a timed call was wrong, or the candidate failed.
         """
-        self._pair(twin, candidate_first=True)
+        self._pair(baseline, candidate_first=True)
         self.found.pairs.clear()  # both had their first timed batch
         self.found.untimed.clear()
         self.found.outside.clear()
@@ -178,23 +178,23 @@ class CaseJudge:
             if number >= 3 and time.monotonic() > until:
                 break
             self._limits.require_time()
-            self._pair(twin, candidate_first=number % 4 in (0, 3))
+            self._pair(baseline, candidate_first=number % 4 in (0, 3))
 
-    def _pair(self, twin: Exchange, *, candidate_first: bool) -> None:
+    def _pair(self, baseline: Exchange, *, candidate_first: bool) -> None:
         count = min(self._rng.randint(2, MOST_CALLS), self._most)
         calls = self._comparison.some(count)
         keywords = [call.arguments for call in calls]
 
-        def by_twin() -> BatchTimes:
+        def by_baseline() -> BatchTimes:
             try:
-                return twin.time(keywords, deadline=self._limits.until(), doing="the split chain's calls")
+                return baseline.time(keywords, deadline=self._limits.until(), doing="the split chain's calls")
             except CandidateError as error:
                 raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
 
         if candidate_first:
-            own, other = self._run(calls), by_twin()
+            own, other = self._run(calls), by_baseline()
         else:
-            other, own = by_twin(), self._run(calls)
+            other, own = by_baseline(), self._run(calls)
         untimed = own.untimed or other.untimed
         self.found.untimed.append(untimed)
         if not untimed:

@@ -43,7 +43,7 @@ MEMORY_SHARE = 0.5
 START_S = 120.0
 """Time to confine itself and import torch."""
 _KEPT = ("HOME", "XDG_CACHE_HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-"""Variables of the trusted twin, whose compilers' caches are the user's own."""
+"""Variables of the trusted baseline, whose compilers' caches are the user's own."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 

@@ -156,7 +156,7 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     late_share: float = 0.0
     """CPU time of other threads after calls had returned, as a share of the calls' time or of a quiet time after the last one."""
     calls_cpu_ns: int = 0
-    """CPU time that the calls took in the calling thread; 0 on a GPU.  Believed of the twin only."""
+    """CPU time that the calls took in the calling thread; 0 on a GPU.  Believed of the baseline only."""
     untimed: _Text = ""
     """Why the calls have no times; empty if they have."""
     tampering: _Text = ""
@@ -214,7 +214,7 @@ class Unable(msgspec.Struct, frozen=True, kw_only=True, tag="unable"):
 
 
 class Yardstick(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick"):
-    """To the twin only: time the streaming yardstick of the open case."""
+    """To the baseline only: time the streaming yardstick of the open case."""
 
     token: str
 

@@ -50,7 +50,7 @@ class Region:
             self._map(nbytes)
 
     def follow(self, nbytes: int) -> None:
-        """Map what the judge has made of it (the other side)."""
+        """Map what the judge has made of it (the other process)."""
         if nbytes > self.nbytes:
             self._map(nbytes)
 

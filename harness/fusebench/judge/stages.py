@@ -24,7 +24,7 @@ _FINAL_ROWS = (0.3, 1.3)
 _EPSILONS = (3e-6, 1e-5, 4e-5, 1e-4)
 """Values of a norm's epsilon that no suite has."""
 PAIRS = {Stage.CHECK: 0, Stage.QUICK: 12, Stage.FINAL: 30}
-"""Timed batches by the candidate and the twin each, per case."""
+"""Timed batches by the candidate and the baseline each, per case."""
 MOST_CALLS = 6
 """Calls of a timed batch, drawn from 2 to this."""
 

@@ -8,21 +8,21 @@ from .protocol import EvaluateTask
 
 
 class Starter:
-    """The processes of the next candidate and of the twin, until somebody takes them."""
+    """The processes of the next candidate and of the baseline, until somebody takes them."""
 
     def __init__(self) -> None:
         self._candidate: KernelProcess | None = None
-        self._twin: KernelProcess | None = None
+        self._baseline: KernelProcess | None = None
 
     def candidate_ahead(self, task: EvaluateTask) -> None:
         """Start a process for a candidate of this kind of task, unless one waits."""
         if self._candidate is None:
             self._candidate = _candidate(task)
 
-    def twin_ahead(self, task: EvaluateTask) -> None:
-        """Start the twin's process, if the stage times anything."""
-        if self._twin is None and _timed(task):
-            self._twin = _twin(task)
+    def baseline_ahead(self, task: EvaluateTask) -> None:
+        """Start the baseline's process, if the stage times anything."""
+        if self._baseline is None and _timed(task):
+            self._baseline = _baseline(task)
 
     def candidate(self, task: EvaluateTask) -> KernelProcess:
         """A process that no candidate has used."""
@@ -33,21 +33,21 @@ class Starter:
             process.close()
         return _candidate(task)
 
-    def twin(self, task: EvaluateTask) -> KernelProcess:
+    def baseline(self, task: EvaluateTask) -> KernelProcess:
         """A process for the project's own kernels."""
-        process, self._twin = self._twin, None
+        process, self._baseline = self._baseline, None
         if process is not None and process.alive and process.settings == (task.roots, task.device, True, None):
             return process
         if process is not None:
             process.close()
-        return _twin(task)
+        return _baseline(task)
 
     def close(self) -> None:
         """End the processes that nobody took."""
-        for process in (self._candidate, self._twin):
+        for process in (self._candidate, self._baseline):
             if process is not None:
                 process.close()
-        self._candidate = self._twin = None
+        self._candidate = self._baseline = None
 
 
 def _timed(task: EvaluateTask) -> bool:
@@ -58,5 +58,5 @@ def _candidate(task: EvaluateTask) -> KernelProcess:
     return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=_timed(task), memory_bytes=task.memory_bytes)
 
 
-def _twin(task: EvaluateTask) -> KernelProcess:
+def _baseline(task: EvaluateTask) -> KernelProcess:
     return KernelProcess(roots=task.roots, device=task.device, confined=False, timed=True)

@@ -1,4 +1,4 @@
-"""The limit of a case: the time of its minimum bytes at the streaming yardstick's speed, timed in the twin."""
+"""The limit of a case: the time of its minimum bytes at the streaming yardstick's speed, timed in the baseline."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CALLS = {"cuda": 30, "cpu": 15}
 def limit_us(op: Op, params: Any, device: torch.device) -> float:
     """The time of one call that nothing beats, in microseconds.
 
-    On a GPU it is the stream's median time or, for short calls, the floor (`timing.floor`), as in the records of a run; on a CPU the
-    fastest tenth of the stream's times.
+    On a GPU it is the streaming yardstick's median time or, for short calls, the floor (`timing.floor`), as in the records of a run.  On a
+    CPU it is the fastest tenth of that yardstick's times.
 
     Raises:
         TimerError: the timer failed repeatedly.
