@@ -11,9 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from fusebench.schema import Estimate, Result, Run
 from fusebench.store.baselines import promote
+from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import write_run
 from helpers.matrices import few
 
@@ -72,25 +75,31 @@ def test_a_night_without_a_gpu_ends_with_its_exit_code_and_a_line(
     assert "no run: " in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("recorded", "code", "said"),
-    few(
-        [
-            ("ef3bcf8d", 1, "compiled@1"),
-            ("1e35dc64", 4, "1 regression"),
-            ("7efe4863", 0, "830 pass"),
-        ],
-        ("ef3bcf8d", 1, "compiled@1"),
-    ),
-)
-def test_recorded_nights_of_an_h200_end_as_their_gate_does(tmp_path: Path, recorded: str, code: int, said: str) -> None:
-    """The repository's own script, results and baseline."""
+def slowed(run: Run, share: float) -> Run:
+    """The run with the fused Triton kernel of QK-norm slower by this share, and of other machine code."""
+
+    def slower(one: Result) -> Result:
+        timing = one.measurement
+        if timing is None or one.kernel != "qknorm_rope/fused_triton@2":
+            return one
+        time = Estimate(*((1 + share) * end for end in (timing.time_us.value, timing.time_us.low, timing.time_us.high)))
+        return msgspec.structs.replace(one, code="another", measurement=msgspec.structs.replace(timing, time_us=time))
+
+    return msgspec.structs.replace(run, results=[slower(one) for one in run.results])
+
+
+@pytest.mark.parametrize(("share", "code", "said"), few([(0.0, 0, "827 pass"), (0.2, 1, "fused_triton@2")], (0.2, 1, "fused_triton@2")))
+def test_a_recorded_night_of_an_h200_ends_as_its_gate_does(tmp_path: Path, share: float, code: int, said: str) -> None:
+    """The repository's own script, results and baseline; a night as it was recorded, and with a slower kernel."""
+    history = REPOSITORY / "results" / "history" / "nvidia_h200.op_mix.parquet"
+    (night,) = [run for run in read_history_file(history) if run.id == "2aac7247"]
+    folder = write_run(tmp_path / "runs", slowed(night, share) if share else night, [])
     environment = os.environ | {"FUSEBENCH": f"{sys.executable} -m fusebench", "PYTHONPATH": str(REPOSITORY / "harness")}
-    command = ["bash", str(REPOSITORY / "ci" / "nightly"), "--dry-run", "--recorded", recorded, "--out", str(tmp_path)]
+    command = ["bash", str(REPOSITORY / "ci" / "nightly"), "--dry-run", "--recorded", str(folder), "--out", str(tmp_path / "out")]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert shown.returncode == code, shown.stderr
-    assert said in (tmp_path / "summary.md").read_text()
-    assert (tmp_path / "issue.md").exists() == (code == 1)
+    assert said in (tmp_path / "out" / "summary.md").read_text()
+    assert (tmp_path / "out" / "issue.md").exists() == (code == 1)
 
 
 def test_a_pull_requests_settings_are_checked_first(script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:

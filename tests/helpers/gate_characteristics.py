@@ -32,7 +32,7 @@ from fusebench.verdict.judgement import Judgement, judge_each
 from fusebench.verdict.margin_rule import TARGETS, MarginRule
 from fusebench.verdict.run_scatter import scatter_between
 
-HISTORY = Path(__file__).parents[2] / "results" / "history" / "nvidia_h200.parquet"
+RESULTS = Path(__file__).parents[2] / "results"
 
 Place = tuple[str, str]
 """Key of a case, and a kernel."""
@@ -66,11 +66,18 @@ Tallies = dict[Class, Tally]
 
 @cache
 def stored() -> tuple[Run, ...]:
-    return tuple(read_history_file(HISTORY))
+    files = sorted((RESULTS / "history").glob("nvidia_h200*.parquet"))
+    return tuple(sorted((run for file in files for run in read_history_file(file)), key=lambda run: run.created))
 
 
 def nightlies() -> list[Run]:
+    """Eight of one process with a yardstick that reads as much as it writes, and five with that of the op's own mix, one of one process and
+    four of two."""
     return [run for run in stored() if run.plan.precision is None]
+
+
+def same_yardstick(one: Run, other: Run) -> bool:
+    return {summary.stream_shape for summary in one.cases} == {summary.stream_shape for summary in other.cases}
 
 
 def without_boards(boards: Collection[str]) -> RunScatter:
@@ -83,18 +90,19 @@ def without_boards(boards: Collection[str]) -> RunScatter:
 def pairs(most: int | None = None) -> dict[bool, Tallies]:
     """Every nightly against every older one, by whether both are of one board.  Pairs whose class has no scatter left are not counted."""
     found: dict[bool, Tallies] = {True: {}, False: {}}
-    for older, newer in list(combinations(nightlies(), 2))[:most]:
+    for older, newer in [pair for pair in combinations(nightlies(), 2) if same_yardstick(*pair)][:most]:
         boards = {older.environment.device_uuid, newer.environment.device_uuid}
         merge(found[len(boards) == 1], compare(newer, older, MarginRule(scatter=without_boards(boards))))
     return found
 
 
 def joined(heads: Sequence[Run] | None = None) -> Tallies:
-    """Each nightly against the baseline that all others make."""
+    """Each nightly against the baseline that all others with its yardstick make."""
     found: Tallies = {}
     for head in nightlies() if heads is None else heads:
         scatter = without_boards({head.environment.device_uuid})
-        merge(found, compare(head, join_runs([run for run in nightlies() if run is not head]), MarginRule(scatter=scatter)))
+        others = [run for run in nightlies() if run is not head and same_yardstick(run, head)]
+        merge(found, compare(head, join_runs(others), MarginRule(scatter=scatter)))
     return found
 
 
@@ -171,7 +179,7 @@ def simulated(nights: int, boards: int, processes: int = 8, seed: int = 1) -> Si
 
     Each component is drawn from the distribution that the rule assumes.  The rule's code judges runs that `join_runs` joined.
     """
-    scatter = load_scatter(HISTORY.parents[1], "NVIDIA H200")
+    scatter = load_scatter(RESULTS, "NVIDIA H200")
     assert scatter is not None
     template = without_code(nightlies()[-1])
     rule = MarginRule(scatter=scatter)

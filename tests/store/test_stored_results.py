@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from fusebench.store.baselines import load_baseline, objections
-from fusebench.store.history_file import keep_run, read_history_file, write_history
-from fusebench.store.run_folder import TABLE_FILES, read_samples
+from fusebench.store.history_file import read_history_file
+from fusebench.store.run_folder import TABLE_FILES
+from fusebench.verdict.joined_baseline import join_runs, partly_joined, support_words
 
 RESULTS = Path(__file__).parents[2] / "results"
 BASELINE = RESULTS / "baselines" / "nvidia_h200"
 HISTORY = RESULTS / "history" / "nvidia_h200.parquet"
+NEWER = RESULTS / "history" / "nvidia_h200.op_mix.parquet"
+"""Runs with the streaming yardstick of the op's own mix, whose shares do not compare with those of older runs."""
 
 
 def stored() -> list[Path]:
@@ -21,7 +24,7 @@ def stored() -> list[Path]:
 
 def test_results_hold_a_baseline_calibration_scatter_evidence_counters_and_a_history_and_nothing_else() -> None:
     found = {file.relative_to(RESULTS).as_posix() for file in stored()}
-    record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", "samples.parquet", *TABLE_FILES)}
+    record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
@@ -30,6 +33,7 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_and_a_his
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
         "history/nvidia_h200.parquet",
+        "history/nvidia_h200.op_mix.parquet",
     }
     assert {Path(name).suffix for name in static} == {".parquet"}
 
@@ -40,24 +44,23 @@ def test_results_are_small() -> None:
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
 
-def test_the_stored_baseline_is_whole_and_fit_to_judge_by() -> None:
+def test_the_stored_baseline_is_joined_from_enough_processes_and_boards_and_fit_to_judge_by() -> None:
     run = load_baseline(RESULTS, "NVIDIA H200")
     assert run is not None
     assert objections(run, BASELINE) == []
-    measured = {(one.case_key, one.kernel) for one in run.results if one.measurement is not None}
-    samples = read_samples(BASELINE)
-    timed = set(samples[["case", "arm"]].drop_duplicates().itertuples(index=False, name=None))
-    same = {summary.case.key for summary in run.cases if summary.same_as}
-    assert {place for place in measured if place[0] not in same} <= timed
+    assert support_words(run) == "8 processes on 4 boards"
+    assert partly_joined(run) == []
+    assert max(one.measurement.sol for one in run.results if one.measurement is not None and one.measurement.sol is not None) <= 1.005
 
 
-def test_the_history_keeps_of_the_baseline_what_its_record_says(tmp_path: Path) -> None:
+def test_the_stored_baseline_is_what_its_runs_in_the_history_join_to() -> None:
     baseline = load_baseline(RESULTS, "NVIDIA H200")
     assert baseline is not None
-    write_history(tmp_path / "h.parquet", [keep_run(baseline)])
-    (alone,) = read_history_file(tmp_path / "h.parquet")
-    (kept,) = [run for run in read_history_file(HISTORY) if run.id == baseline.id]
-    assert kept == alone
+    runs = {run.id: run for run in read_history_file(NEWER)}
+    again = join_runs([runs[one.id] for one in baseline.joined])
+    times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in again.results if one.measurement is not None}
+    stored = {(one.case_key, one.kernel): one.measurement.time_us.value for one in baseline.results if one.measurement is not None}
+    assert times == pytest.approx(stored, rel=1e-6)
 
 
 def test_the_history_names_board_commit_and_time_of_every_run() -> None:

@@ -12,7 +12,7 @@ import pytest
 from fusebench.schema import Role, Run, Status
 from fusebench.store.baselines import promote
 from fusebench.store.history_file import read_history_file
-from fusebench.store.run_folder import read_run, write_run
+from fusebench.store.run_folder import write_run
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
@@ -132,9 +132,9 @@ def test_without_a_stored_baseline_there_are_no_suspects(synthetic: ModuleType, 
 
 
 def test_of_the_stored_nightly_in_which_one_process_was_slow_that_case_alone_is_a_suspect() -> None:
-    """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline."""
-    (nightly,) = [run for run in read_history_file(RECORDS / "history" / "nvidia_h200.parquet") if run.id == "1e35dc64"]
-    (one,) = judge_run(nightly, read_run(RECORDS / "baselines" / "nvidia_h200"), MarginRule()).suspects
+    """Two kernels of one case took 4 % longer in one process of an H200, with the machine code of the baseline of then."""
+    runs = {run.id: run for run in read_history_file(RECORDS / "history" / "nvidia_h200.parquet")}
+    (one,) = judge_run(runs["1e35dc64"], runs["e36305e9"], MarginRule()).suspects
     assert one.case == "residual_gate_norm_scale_shift:bench_1024x4096"
     assert one.reason.count("(undecided)") == 2
 

@@ -260,11 +260,13 @@ def recorded_run(project: Project, wanted: str | None, scratch: Path) -> Path:
 
 
 def _recorded(steps: Steps, folder: Path) -> Step:
+    """The run as measured then.  Its own verdicts were by the baseline of then, and the gate judges it by today's: only failures count."""
     from ..errors import FusebenchError
     from ..store.run_folder import read_run
 
     try:
-        code, reason = read_run(folder).exit_code, ""
+        then = read_run(folder).exit_code
+        code, reason = then if then in (ExitCode.DEVICE_UNFIT, ExitCode.KERNEL_FAILED) else ExitCode.PASS, ""
     except FusebenchError as error:
         code, reason = error.exit_code, f"error: {error}"
     return steps.add("run", f"(dry run) {folder.name}", code, reason)

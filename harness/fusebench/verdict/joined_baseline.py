@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import RunRecordError
-from ..schema import CaseSummary, Estimate, JoinedRun, Measurement, Result, Run
+from ..schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run
 from ..stats.scatter import standard_error
 from ..stats.student import quantile
 from ..stats.weighted import suite_summaries
@@ -31,6 +31,8 @@ def join_runs(runs: Sequence[Run]) -> Run:
     Each run counts the same.  A time of another run is brought to the newest one's machine state as a gate does: by the drift of the
     streaming yardsticks and of the launch gaps.  A kernel on a case joins the runs that timed it with the newest run's code; the others are
     left out of that time.
+
+    Verdicts go, and exit codes that came from them: they judged one run's times by the last baseline.
 
     Raises:
         RunRecordError: no run, one run twice, or runs of different devices, timers or cache states.
@@ -56,6 +58,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
         suites=suite_summaries(cases, results),
         cases=cases,
         results=results,
+        exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
     )
 
 
@@ -137,6 +140,7 @@ def _joined_run(run: Run) -> JoinedRun:
 def _result(result: Result, others: Sequence[_Other], place: int, limit_us: float | None) -> Result:
     """The result of all runs; `place` is the newest one's among them, and `limit_us` the case's time at the speed of light."""
     newest = result.measurement
+    result = msgspec.structs.replace(result, verdict=None)
     if newest is None:
         return result
     found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
