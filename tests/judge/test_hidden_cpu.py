@@ -22,6 +22,14 @@ def test_hidden_work_earns_nothing() -> None:
     assert unclaimed_us(outside(*[110.0] * 12)) == 110.0
 
 
+def test_a_claim_that_hides_most_of_the_work_is_suspicious() -> None:
+    assert "its clock says 10.0 us a call, but its process used 110 us" in hidden_cpu(outside(*[110.0] * 12), PAIRS)
+
+
+def test_an_honest_call_that_is_shorter_than_the_noise_is_believed() -> None:
+    assert hidden_cpu(outside(*[55.0] * 12), PAIRS) == ""
+
+
 def test_much_hidden_work_is_suspicious() -> None:
     assert "used 400 us of CPU time more" in hidden_cpu(outside(*[400.0] * 12), PAIRS)
 

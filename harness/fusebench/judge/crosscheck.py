@@ -18,6 +18,8 @@ HIDDEN_LEAST_US = {"cpu": 150.0, "cuda": 30.0}
 microseconds; on a GPU the judge is told when the calls begin and end."""
 HIDDEN_SPREAD = 2.0
 """Multiple of the spread of the baseline's own figures that is granted on top: on a busy machine they say little."""
+HIDDEN_MOSTLY = 2.0
+"""Hidden CPU time as a multiple of the claimed time beyond which a claim is not believed, if it is also half of the baseline's call."""
 COPY_BYTES_PER_US = {"cpu": 1e3, "cuda": 5e5}
 """Slowest copy that is granted to a candidate that returns more new memory than the baseline (1 GB/s; on a GPU 500 GB/s)."""
 LATE_SHARE = 0.05
@@ -92,11 +94,13 @@ def hidden_cpu(outside: Sequence[CpuPair], pairs: Sequence[BatchPair]) -> str:
     if len(outside) < 6:
         return ""
     baseline = statistics.median(pair.baseline_us for pair in pairs)
-    allowed = max(HIDDEN_LEAST_US["cpu"], HIDDEN_SHARE * baseline) + HIDDEN_SPREAD * _spread([pair.baseline_us for pair in outside])
-    found = unclaimed_us(outside)
-    if found <= allowed:
-        return ""
     claimed = statistics.median(pair.candidate_us for pair in pairs)
+    spread = _spread([pair.baseline_us for pair in outside])
+    allowed = max(HIDDEN_LEAST_US["cpu"], HIDDEN_SHARE * baseline) + HIDDEN_SPREAD * spread
+    mostly = max(HIDDEN_MOSTLY * claimed, baseline / 2, spread / 2)
+    found = unclaimed_us(outside)
+    if found <= min(allowed, mostly):
+        return ""
     return (
         f"its clock says {claimed:.1f} us a call, but its process used {found:.0f} us of CPU time more than that beyond the harness's own "
         f"work (the split chain takes {baseline:.1f} us)"
