@@ -84,10 +84,13 @@ class _Serving:
         self._device = torch.device(prepare.device)
         roots = tuple(Path(root) for root in prepare.roots)
         if prepare.interpret:
+            import numpy as np
+
             from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
             install_exact_casts()
             install_remembered_builtins()
+            np.seterr(all="ignore")  # the interpreter computes with NumPy, which warns about every NaN that is planted
         if load.kernel:
             found = loading.load_project_kernel(roots, load.op, load.kernel)
             tampering = Tampering()
