@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def _confine(prepare: Any, descriptors: tuple[int, ...]) -> tuple[Any, ...]:
     )
 
 
+def _readable(file: Path, source: bytes, scratch: str) -> Path:
+    """A copy of the candidate where a confined process may read it: torch.compile and Triton read a function's file again.
+
+    It has a folder of its own, since the candidate's name may be that of another file there.
+    """
+    if not scratch or not source:
+        return file
+    copy = Path(tempfile.mkdtemp(prefix="source-", dir=scratch)) / file.name
+    copy.write_bytes(source)
+    return copy
+
+
 class _Serving:
     """The requests of one process."""
 
@@ -80,7 +93,7 @@ class _Serving:
         from .tampering import Tampering
 
         self._channel, self._region = channel, region
-        self._file = Path(load.file)
+        self._file = _readable(Path(load.file), load.source, prepare.scratch)
         self._device = torch.device(prepare.device)
         roots = tuple(Path(root) for root in prepare.roots)
         if prepare.interpret:
