@@ -9,6 +9,8 @@ import pytest
 
 from fusebench.judge import stages
 from fusebench.registry import load_collection
+from fusebench.schema import Case
+from fusebench.schema.evaluation import Stage
 
 OPS = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
 
@@ -22,3 +24,18 @@ def test_a_small_shape_has_an_odd_number_of_tokens(case: dict[str, object]) -> N
     assert all(one.tokens % 2 == 1 for one in drawn)
     assert all(one.batch == params.batch for one in drawn)
     assert len({one.tokens for one in drawn}) > 5
+
+
+@pytest.mark.parametrize(("stage", "most"), [(Stage.CHECK, 4), (Stage.QUICK, 4), (Stage.FINAL, 9)])
+def test_only_the_last_stage_judges_every_case(stage: Stage, most: int) -> None:
+    cases = [Case(name=f"c{number}", suite="s", op="o", params={}, weight=1.0, source="") for number in range(9)]
+    drawn = [stages.chosen(cases, stage, random.Random(seed), lambda case: 1, "cuda") for seed in range(20)]
+    assert {len(one) for one in drawn} == {most}
+    assert {case.name for one in drawn for case in one} == {case.name for case in cases}
+
+
+def test_the_quick_stage_leaves_out_cases_whose_values_take_long_to_move() -> None:
+    cases = [Case(name=f"c{number}", suite="s", op="o", params={}, weight=1.0, source="") for number in range(3)]
+    sizes = {"c0": 1 << 30, "c1": 1 << 20, "c2": 1 << 29}
+    assert [one.name for one in stages.chosen(cases, Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c1"]
+    assert [one.name for one in stages.chosen(cases[::2], Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c2"]

@@ -141,6 +141,8 @@ class _Evaluating:
         self._loaded: Loaded | None = None
         self._small_left = stages.CHECK_CASES
         self._remarks: list[str] = []
+        self._drawn = 0
+        """Cases that the stage judges."""
 
     @property
     def _interpreted(self) -> bool:
@@ -216,8 +218,16 @@ class _Evaluating:
     def _todo(self) -> list[tuple[Case, Any]]:
         """The cases of the stage with their parameters."""
         todo: list[tuple[Case, Any]] = []
-        for case in stages.chosen(self._task.cases, self._task.stage, self._rng):
-            params = self._op.parse_params(case.params)
+        known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
+        sizes = {key: self._op.minimum_bytes(params) for key, params in known.items()}
+        cases = stages.chosen(self._task.cases, self._task.stage, self._rng, lambda case: sizes[case.key], self._device.type)
+        self._drawn = len(cases)
+        if len(cases) < len(known):
+            self._remarks.append(
+                f"Judged on {len(cases)} of {len(known)} cases, drawn anew each time; --stage final judges all, --case names some."
+            )
+        for case in cases:
+            params = known[case.key]
             todo.append((case, params))
             if self._task.stage is Stage.FINAL:
                 unseen = stages.unseen(self._op, params, self._rng)
@@ -325,8 +335,7 @@ class _Evaluating:
 
     def _calls_due(self) -> int:
         """Compared calls of a case, so that those of the stage find one wrong call in fifty."""
-        cases = len(stages.chosen(self._task.cases, self._task.stage, random.Random(0)))
-        return -(-stages.COMPARED_CALLS // max(1, min(cases, stages.CHECK_CASES)))
+        return -(-stages.COMPARED_CALLS // max(1, min(self._drawn, stages.CHECK_CASES)))
 
     def _timing(self, judge: CaseJudge, params: Any, until: float) -> dict[str, Any]:
         """Time the case beside the baseline; fields of the case's evaluation."""

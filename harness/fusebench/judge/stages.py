@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,10 @@ from ..schema.evaluation import Stage
 COMPARED_CALLS = 228
 """Calls over the cases of a stage that find one wrong call in fifty with 99 %: log(0.01) / log(0.98)."""
 CHECK_CASES = 4
-"""Cases of the stage `check`, drawn from those selected."""
+"""Cases of the stages `check` and `quick`, drawn from those selected."""
+QUICK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
+"""Largest case, by the bytes that any implementation must move, that `quick` judges by its own choice: values of every timed call travel
+between processes, and a few cases of this size take half a minute."""
 _CHECK_TOKENS = (8, 33)
 """Half of the tokens of a sample in a small shape, from fewest to most; one more makes them odd."""
 SMALL_CALLS = 8
@@ -29,12 +33,23 @@ MOST_CALLS = 6
 """Calls of a timed batch, drawn from 2 to this."""
 
 
-def chosen(cases: tuple[Case, ...], stage: Stage, rng: random.Random) -> list[Case]:
-    """The cases that a stage judges, in the order of the suite."""
-    if stage is not Stage.CHECK or len(cases) <= CHECK_CASES:
+def chosen(cases: Sequence[Case], stage: Stage, rng: random.Random, nbytes: Callable[[Case], int], device: str) -> list[Case]:
+    """The cases that a stage judges, in the order of the suite.
+
+    Args:
+        nbytes: bytes that any implementation of a case must move.
+        device: `cpu` or `cuda`.
+    """
+    if stage is Stage.FINAL or len(cases) <= 1:
         return list(cases)
-    places = sorted(rng.sample(range(len(cases)), CHECK_CASES))
-    return [cases[place] for place in places]
+    fitting = list(cases)
+    if stage is Stage.QUICK:
+        small_enough = [case for case in cases if nbytes(case) <= QUICK_BYTES[device]]
+        fitting = small_enough or [min(cases, key=nbytes)]
+    if len(fitting) <= CHECK_CASES:
+        return fitting
+    places = sorted(rng.sample(range(len(fitting)), CHECK_CASES))
+    return [fitting[place] for place in places]
 
 
 def small(op: Op, params: Any, rng: random.Random) -> Any:
