@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from fusebench.accuracy import check_kernel
 from fusebench.registry import Kernel
+from fusebench.registry.op import positional_names
 from fusebench.schema import Close, KernelId, Language, Role
 from helpers.matrices import few
 
@@ -106,7 +107,8 @@ def planted(bench: Any, shared: Any, squash: Callable[[torch.Tensor], torch.Tens
     """The op in float64 with one rounding per output and `squash` in the place of tanh."""
     chain, combine = shared("norm_tanh.chain"), shared("modulation").combine
 
-    def function(**arguments: Any) -> Any:
+    def function(*values: Any, **keywords: Any) -> Any:
+        arguments = dict(zip(positional_names(bench.op.schema), values, strict=False)) | keywords
         norm = {name: arguments[name] for name in ("weight", "bias", "eps", "norm")}
         gated = combine(operator.mul, shared("norm_chain").reference_norm(arguments["x"], **norm), squash(arguments["gate"].double()))
         y = combine(operator.add, gated, arguments["residual"].double()).to(arguments["x"].dtype)

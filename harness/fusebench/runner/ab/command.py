@@ -140,7 +140,7 @@ def declared_base(roots: Sequence[Path], cases: Sequence[Case], kernel: KernelId
 def _keep(parent: Path, strategy: ComparisonStrategy) -> None:
     """Have the finished cases on disk before the next one begins; each verdict may change with the cases that follow."""
     if strategy.begun:
-        keep_comparison(parent, strategy.record(complete=False), strategy.samples)
+        keep_comparison(parent, strategy.record(complete=False, judge=False), strategy.samples)
 
 
 def _recorded(

@@ -11,6 +11,7 @@ import torch
 
 from fusebench.accuracy import check_kernel
 from fusebench.registry import Kernel
+from fusebench.registry.op import positional_names
 from fusebench.schema import Close, KernelId, Language, Role
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -48,8 +49,8 @@ def nothing(arguments: dict[str, Any]) -> dict[str, Any]:
 def judged(bench: Any, params: Any, change: Change) -> Any:
     original = bench.kernel("fused_triton@2")
 
-    def copy(**arguments: Any) -> Any:
-        return original.function(**change(arguments))
+    def copy(*values: Any, **keywords: Any) -> Any:
+        return original.function(**change(dict(zip(positional_names(bench.op.schema), values, strict=False)) | keywords))
 
     kernel = Kernel(
         copy, KernelId(bench.op.name, "copy", 1), role=Role.FUSED, language=Language.TRITON, contract=Close(), requires=(), note=""
