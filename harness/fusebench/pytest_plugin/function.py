@@ -97,7 +97,7 @@ class Call:
 
         name = self._name(tensor)
         size = tensor.element_size()
-        offset = tensor.storage_offset() - self.spans[name][1] // size
+        offset = tensor.storage_offset() + (buffers[name].storage_offset() - self.spans[name][1]) // size
         view = torch.empty(0, dtype=tensor.dtype, device=self.device)
         view.set_(buffers[name].untyped_storage(), offset, tensor.size(), tensor.stride())
         return view.requires_grad_(tensor.requires_grad)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import RecordNotWrittenError, RunRecordError
+from ..errors import RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
-from .files import write_file
+from .files import not_written, write_file
 from .finding import COMPARISON_FILE
 from .record_files import decode_record, encode_record, new_folder
 from .run_folder import SAMPLES_FILE, stamped_name, write_samples
@@ -52,13 +52,6 @@ def keep_comparison(parent: Path, comparison: Comparison, samples: Sequence[Samp
     except OSError as error:
         raise not_written(folder, error) from error
     return folder
-
-
-def not_written(folder: Path, error: OSError) -> RecordNotWrittenError:
-    """The error of a record whose folder takes no file."""
-    return RecordNotWrittenError(
-        f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and run again"
-    )
 
 
 def write_report(folder: Path, report: str) -> None:

@@ -9,8 +9,7 @@ import msgspec
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from ..errors import RunRecordError
-from .comparison_folder import not_written
-from .files import write_file
+from .files import not_written, write_file
 from .record_files import decode_record, encode_record, new_folder
 from .run_folder import stamped_name
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import RecordNotWrittenError, UsageError
 
 
 @contextmanager
@@ -72,3 +72,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def not_written(folder: Path, error: OSError) -> RecordNotWrittenError:
+    """The error of a record whose folder takes no file."""
+    return RecordNotWrittenError(
+        f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and run again"
+    )
