@@ -17,9 +17,6 @@ LARGEST_HIDDEN = 8192
 """Widest row that the kernels keep in registers."""
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-LARGE_ROWS = {"bfloat16": 1e14, "float16": 1e3, "float32": 1e14}
-"""Largest magnitude of rows whose squares are summed in float32: outlier channels are 550 times larger, and 8192 squares of those stay
-below float32's 3.4e38.  Beyond it the sum is Inf in every implementation.  Float16 is clamped to 65504, which 1e3 reaches."""
 MODULATION_SPREAD = 0.5
 """Standard deviation of drawn scales, shifts and gates: their values have no effect on cost and little on error."""
 LARGEST_MODULATION = 3.0

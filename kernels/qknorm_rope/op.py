@@ -22,9 +22,7 @@ from fusebench import Op, axis, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import Layout as TensorLayout
 from fusebench.registry.layouts import refuse
-from fusebench.registry.op import SHORT_DTYPES
-
-from .._shared.modulated_params import LARGE_ROWS
+from fusebench.registry.op import LARGE_ROWS, SHORT_DTYPES
 
 if TYPE_CHECKING:
     import torch

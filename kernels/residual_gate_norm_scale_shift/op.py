@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
+from fusebench.registry.op import LARGE_ROWS
 
 from .._shared.modulated_params import (
     ITEM_SIZES,
-    LARGE_ROWS,
     ModulatedParams,
     activation_bytes,
     draw_modulations,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import fusebench
 from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
+from fusebench.registry.op import LARGE_ROWS
 
-from .._shared.modulated_params import LARGE_ROWS, LARGEST_MODULATION, activation_bytes, draw_rows, view_rows
+from .._shared.modulated_params import LARGEST_MODULATION, activation_bytes, draw_rows, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import (
     Select01Params,

@@ -12,7 +12,7 @@ from fusebench import Part
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, dispatch, kernel, load_collection
 from fusebench.registry.kernel import missing_modules, reason_not_runnable
-from fusebench.registry.part import declared_parts, judged_by
+from fusebench.registry.op_parts import declared_parts, judged_by
 from fusebench.registry.sources import changed_files, definition_digests
 from fusebench.runner.ab.revisions import changed_definition
 from fusebench.schema import Bitwise

@@ -19,9 +19,9 @@ import pytest
 
 from fusebench.report.html.page import html_report
 from fusebench.schema import Run
-from fusebench.store.run_folder import read_run, read_samples
+from fusebench.store.history_file import read_history_file
 
-BASELINE = Path(__file__).parents[2] / "results" / "baselines" / "nvidia_h200"
+HISTORY = Path(__file__).parents[2] / "results" / "history" / "nvidia_h200.op_mix.parquet"
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; `make test` installs it where it can")
 
@@ -73,7 +73,11 @@ def probed(page: str, folder: Path, width: int, *, probe: str = PROBE, wait: boo
 
 @pytest.fixture(scope="module")
 def nightly() -> str:
-    return html_report(read_run(BASELINE), samples=read_samples(BASELINE))
+    import pandas as pd
+
+    (run,) = [one for one in read_history_file(HISTORY) if one.id == "2aac7247"]
+    samples = pd.DataFrame([{"case": one.case, "arm": one.arm, "span_ns": one.span_ns} for one in run.replicates])
+    return html_report(run, samples=samples)
 
 
 @needs_browser

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 import msgspec
@@ -13,14 +12,12 @@ import pytest
 from fusebench.report.pages import only_suite
 from fusebench.report.pull_request import LIMIT, ONE_OP_LIMIT, pull_request_page
 from fusebench.schema import Estimate, ExitCode, OutputError, Result, Run, Status, Verdict, VerdictKind
-from fusebench.store.run_folder import read_run
-
-BASELINE = Path(__file__).parents[2] / "results" / "baselines" / "nvidia_h200"
+from helpers.recorded_night import recorded_night
 
 
 @pytest.fixture(scope="module")
 def nightly() -> Run:
-    return read_run(BASELINE)
+    return recorded_night()
 
 
 def judged(run: Run, kinds: dict[str, VerdictKind], exit_code: ExitCode, reason: str = "5 % slower") -> Run:
@@ -43,7 +40,7 @@ def change_each(run: Run, kernel: str, **fields: object) -> Run:
 def test_a_nightly_fits_into_a_comment_and_holds_every_case(nightly: Run) -> None:
     page = pull_request_page(nightly)
     assert len(page) <= LIMIT
-    assert page.splitlines()[0] == "# Undecided: 9 undecided, 721 pass; advisory: 7 regression, 13 undecided, 8 improvement"
+    assert page.splitlines()[0] == "# Undecided: 96 undecided, 634 pass; advisory: 18 regression, 19 undecided, 10 improvement"
     rows = re.findall(r"^\| \S+ \| .* \| (?:pass|improvement|undecided|\*\*).*\|$", page, re.M)
     assert len(rows) == len(nightly.cases)
     for suite in nightly.suites:
@@ -60,7 +57,7 @@ def test_one_op_fits_into_four_thousand_characters(nightly: Run) -> None:
         assert len(page) <= ONE_OP_LIMIT, suite
         assert f"## {suite}: " in page
         assert "## Weighted speedups" in page or "weighted speedup" in page
-        assert "To reproduce:\n\n```\nfusebench run --suite nightly\n```" in page
+        assert "To reproduce:\n\n```\nfusebench run --suite nightly" in page
 
 
 @pytest.mark.parametrize("cases", [5, 60, pytest.param(700, marks=pytest.mark.exhaustive)])

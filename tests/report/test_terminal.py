@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,9 +11,8 @@ from rich.text import Text
 from fusebench.report.pages import only_suite
 from fusebench.report.table import print_run
 from fusebench.report.terminal import NARROWEST, FittedTable
-from fusebench.store.run_folder import read_run
+from helpers.recorded_night import recorded_night
 
-BASELINE = Path(__file__).parents[2] / "results" / "baselines" / "nvidia_h200"
 WIDTHS = (80, 100, 120, 160, 200)
 IDS = ("residual_norm_scale_shift_gate_select01/fused_triton@2", "residual_norm_scale_shift_gate_select01:batch2_33x1536")
 REASON = "identical machine code, so the kernel did not change: suspect the measurement, a clock, or a driver setting of the board"
@@ -62,7 +60,7 @@ def test_a_row_that_would_be_a_sliver_becomes_a_block() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_table_of_a_run_shows_every_verdict_at_any_width(width: int) -> None:
-    run = only_suite(read_run(BASELINE), "residual_norm_scale_shift_gate_select01")
+    run = only_suite(recorded_night(), "residual_norm_scale_shift_gate_select01")
     console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
     print_run(run, console)
     assert isinstance(console.file, io.StringIO)

@@ -31,7 +31,7 @@ from .loading.watching import KernelFileError, Watch, watch_imports
 from .lookup import Lookup, Problem
 from .merging import Root, let_roots_meet
 from .op import Op, recording
-from .part import refused_part
+from .op_parts import refused_part
 from .plain import load_plain
 
 _load_numbers = itertools.count()

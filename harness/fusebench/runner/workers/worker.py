@@ -20,7 +20,7 @@ import msgspec
 from ...errors import TimerError, UnknownNameError, UsageError
 from ...registry import Collection, Kernel, load_collection
 from ...registry.loading.watching import Watch
-from ...registry.part import judged_by
+from ...registry.op_parts import judged_by
 from ...schema import Accuracy, Case, Role, Status
 from ...stats.paired import InvalidSamplesError
 from .cause import describe_cause, is_device_fault, status_of
