@@ -328,14 +328,21 @@ def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root:
     assert forgotten == ["scale:even", "scale:odd"]
 
 
-def test_workers_assemble_with_one_ptxas_whoever_compiles_in_them(worker: WorkerProcess, case: Case) -> None:
-    """torch's Inductor leaves the variables alone where they are set, see `device.triton_programs`."""
-    worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
-    if not (environment := Path(f"/proc/{worker.pid}/environ")).exists():
-        pytest.skip("this system does not show a process' environment")
+@pytest.mark.usefixtures("spawned_workers")
+def test_workers_assemble_with_one_ptxas_whoever_compiles_in_them(root: Path, case: Case) -> None:
+    """torch's Inductor leaves the variables alone where they are set, see `device.triton_programs`.
+
+    A forked worker shows the environment of the process that it was forked from.
+    """
+    with WorkerProcess(WorkerSetup(roots=(root,), device="cpu"), silence_s=60.0) as worker:
+        worker.ask(CheckTask(case=case, kernel="scale/good@1", seed=5))
+        file = Path(f"/proc/{worker.pid}/environ")
+        if not file.exists():
+            pytest.skip("this system does not show a process' environment")
+        environment = file.read_text().split("\0")
     expected = assembler_environment()
     assert set(expected) == {ASSEMBLER_VARIABLE, CACHE_VARIABLE}
-    assert {f"{name}={value}" for name, value in expected.items()} <= set(environment.read_text().split("\0"))
+    assert {f"{name}={value}" for name, value in expected.items()} <= set(environment)
 
 
 class ForgetfulWorker:
