@@ -159,10 +159,6 @@ class ConfinedProcess:
         """Of the process, its session and its process group."""
         return self._process.pid
 
-    def set_deadline(self, deadline: float | None) -> None:
-        """Let the tree be killed as hung at `deadline`, in seconds of `time.monotonic()`; None for never."""
-        self._deadline = deadline
-
     def output(self) -> str:
         """Beginning and end of what it has printed so far."""
         return self._output.text()

@@ -7,7 +7,6 @@ comes back.  So the gate's own checks (guards, read-only inputs, outputs that ar
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -241,8 +240,3 @@ def _packed(spec: TensorSpec) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def seconds_left(deadline: float) -> float:
-    """Seconds until `deadline`, as `time.monotonic` has it."""
-    return deadline - time.monotonic()

@@ -106,12 +106,6 @@ def _error_beside_contract(accuracy: Accuracy) -> str:
     return f"{figures}: {accuracy.reason}" if accuracy.reason else figures
 
 
-def one_liner(evaluation: Evaluation) -> str:
-    """`passed qknorm_rope/fused@3: 1.74x [1.72, 1.76]`, for logs of a server."""
-    gain = f": {speedup(evaluation.speedup)}" if evaluation.speedup is not None else f": {evaluation.reason}" if evaluation.reason else ""
-    return one_line(f"{evaluation.status.value} {evaluation.kernel or evaluation.file}{gain}", 200)
-
-
 def _wrapped(line: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
         line, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=True, break_on_hyphens=False
