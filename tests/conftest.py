@@ -249,6 +249,9 @@ def forked_compilers() -> Iterator[None]:
 
 
 @pytest.fixture
-def spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes are new interpreters, as they are in use; for a test in a module that asks for `forked_workers`."""
+def spawned_workers(forked_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are new interpreters, as they are in use; for a test in a module that asks for `forked_workers`.
+
+    It asks for these itself, because pytest sets up a test's own fixtures before its module's: theirs would come last, and stay.
+    """
     monkeypatch.setattr(multiprocessing, "get_context", GET_CONTEXT)
