@@ -67,6 +67,14 @@ def test_the_readmes_savings_are_the_stored_baselines() -> None:
     assert [row for row in rows if row not in _report(source)] == []
 
 
+def test_how_often_torch_compile_is_faster_is_what_the_stored_baseline_says() -> None:
+    said = next(line for line in _report("results/baselines/nvidia_h200") if line.startswith("torch.compile is faster"))
+    count = re.search(r"\d+ of \d+ cases", said)
+    assert count is not None
+    for page in ("README.md", "docs/results_h200.md"):
+        assert count[0] in " ".join((REPOSITORY / page).read_text().split())
+
+
 def test_the_page_of_evidence_shows_stored_counters() -> None:
     """Rows and sentences between its marks stand in the stored reports, and so do the figures of its own table."""
     page = (REPOSITORY / "docs" / "why_faster.md").read_text()
