@@ -180,6 +180,13 @@ def describe(one: Outcome) -> str:
     return f"{one.cause}/{one.name}: {one.status}{speedup}, {one.seconds:.1f} s  {one.reason[:160]!r}"
 
 
+def _part(given: str) -> tuple[int, int]:
+    part, _, parts = given.partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise argparse.ArgumentTypeError(f"found {given}, expected a part and the number of parts, as 1/2")
+    return int(part), int(parts)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -187,6 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", default=str(CASES), help="suite of the evaluations; empty for the op's own")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time; 1 on a GPU")
     parser.add_argument("--only", action="append", metavar="GLOB", help="trials by name, cause or cause/name; repeatable")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="file of such globs, one per line; trials start in its order")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="part I of N of the trials: one part per GPU")
     parser.add_argument("--warm", action="store_true", help="keep the judge's processes between trials, as the server does")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of one evaluation")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no further trial starts")
@@ -199,8 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     corpus, gpu = Corpus(), options.device != "cpu"
     done: dict[str, Outcome] = {}
     if options.json and options.json.exists():
-        done = {one.name: one for one in msgspec.json.decode_lines(options.json.read_bytes(), type=list[Outcome])}
-    trials = [one for one in corpus.select(options.only, gpu=gpu)[:: options.every] if one.name not in done]
+        done = {one.name: one for one in msgspec.json.Decoder(Outcome).decode_lines(options.json.read_bytes())}
+    globs = [*(options.only or ()), *(options.list.read_text().split() if options.list else ())]
+    part, parts = options.part
+    trials = [one for one in corpus.select(globs, gpu=gpu)[:: options.every][part - 1 :: parts] if one.name not in done]
     trials.sort(key=lambda one: one.dear)  # what runs into limits comes last
     ends, lock, idle = time.monotonic() + options.limit, threading.Lock(), queue.SimpleQueue[Judged]()
     settings = Settings(device=options.device, stage=options.stage, suite=options.suite, budget=options.budget)

@@ -53,6 +53,11 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def honest(self) -> bool:
         return self.cause == "honest"
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Texts by which it is selected."""
+        return self.name, self.cause, f"{self.cause}/{self.name}"
+
 
 class Corpus:
     """All trials."""
@@ -65,15 +70,12 @@ class Corpus:
                 self.trials.append(msgspec.convert({**table, "cause": file.stem}, Trial))
 
     def select(self, globs: list[str] | None = None, *, gpu: bool = False) -> list[Trial]:
-        """Trials whose name, cause or `cause/name` matches one of `globs`; those that need a GPU only with `gpu`."""
-        return [
-            one
-            for one in self.trials
-            if (gpu or not one.gpu)
-            and (
-                not globs or any(fnmatch.fnmatch(text, glob) for glob in globs for text in (one.name, one.cause, f"{one.cause}/{one.name}"))
-            )
-        ]
+        """Trials whose name, cause or `cause/name` matches one of `globs`, in the order of these; those that need a GPU only with `gpu`."""
+        usable = [one for one in self.trials if gpu or not one.gpu]
+        if not globs:
+            return usable
+        found = [one for glob in globs for one in usable if any(fnmatch.fnmatch(text, glob) for text in one.names)]
+        return list({one.name: one for one in found}.values())
 
     def text(self, trial: Trial) -> str:
         """The candidate's file."""
