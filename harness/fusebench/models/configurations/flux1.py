@@ -1,0 +1,270 @@
+"""FLUX.1-dev: 19 double-stream and 38 single-stream blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
+from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero, AdaLayerNormZeroSingle
+from diffusers.models.transformers.transformer_flux import (
+    FluxAttention,
+    FluxAttnProcessor,
+    FluxPosEmbed,
+    FluxTransformerBlock,
+)
+
+from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..op_calls import OpCalls, SiteOp
+from ..substitution import Substitution
+from .rotary import RotaryTable, from_real_pairs
+
+LATENT_PIXELS = 8
+"""Pixels per latent along each side, by the autoencoder."""
+PATCH = 2
+"""Latents per token along each side."""
+
+IMAGE_QK = Site(name="double block: image q and k", op="qknorm_rope", stage="rope")
+TEXT_QK = Site(name="double block: text q and k", op="qknorm_rope", stage="rope")
+JOINT_QK = Site(name="single block: q and k", op="qknorm_rope", stage="rope")
+IMAGE_NORM = Site(name="double block: norm1 of the image", op="norm_scale_shift", stage="norm")
+TEXT_NORM = Site(name="double block: norm1 of the text", op="norm_scale_shift", stage="norm")
+JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stage="norm")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
+IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stage="norm")
+TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stage="norm")
+
+
+class FusedPosEmbed(FluxPosEmbed):
+    """The rotary table in the ops' form, made once per forward."""
+
+    def forward(self, ids: torch.Tensor) -> RotaryTable:
+        return from_real_pairs(*super().forward(ids))
+
+
+class FusedAttnProcessor(FluxAttnProcessor):
+    """Norm and rotation of q and k in one launch per stream, in place and before the streams are joined.
+
+    Args:
+        image: op of the image's q and k, or of all tokens' in a single-stream block.
+        text: op of the text's q and k.
+    """
+
+    def __init__(self, image: SiteOp, text: SiteOp) -> None:
+        super().__init__()
+        self._image, self._text = image, text
+
+    def __call__(
+        self,
+        attn: FluxAttention,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        image_rotary_emb: RotaryTable,
+    ) -> Any:
+        query, key, value = (project(hidden_states).unflatten(-1, (-1, attn.head_dim)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        text = 0 if encoder_hidden_states is None else encoder_hidden_states.shape[1]
+        _rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
+        if encoder_hidden_states is not None:
+            streams = [
+                project(encoder_hidden_states).unflatten(-1, (-1, attn.head_dim))
+                for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+            ]
+            _rotate(self._text, streams[0], streams[1], attn.norm_added_q, attn.norm_added_k, image_rotary_emb, offset=0)
+            query, key, value = (torch.cat(pair, dim=1) for pair in zip(streams, (query, key, value), strict=True))
+        joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
+        if encoder_hidden_states is None:
+            return joined
+        of_text, of_image = joined[:, :text], joined[:, text:]
+        return attn.to_out[1](attn.to_out[0](of_image)), attn.to_add_out(of_text)
+
+
+def _rotate(op: SiteOp, query: torch.Tensor, key: torch.Tensor, q_norm: Any, k_norm: Any, table: RotaryTable, *, offset: int) -> None:
+    """Normalise and rotate q and k `[B, T, H, D]` in place.  `torch.nn.RMSNorm` rounds its result, which the rotation then reads."""
+    batch, tokens = query.shape[:2]
+    positions = table.positions[:tokens] if batch == 1 else table.positions[:tokens].repeat(batch)
+    op(
+        query.flatten(0, 1),
+        key.flatten(0, 1),
+        q_norm.weight,
+        k_norm.weight,
+        table.cache,
+        positions,
+        eps=q_norm.eps,
+        layout="interleaved",
+        position_offset=offset,
+        round_norm=True,
+    )
+
+
+class FusedNormZero(AdaLayerNormZero):
+    """The first norm of a double-stream block."""
+
+    fused: SiteOp
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timestep: torch.Tensor | None = None,
+        class_labels: torch.Tensor | None = None,
+        hidden_dtype: torch.dtype | None = None,
+        emb: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = self.linear(self.silu(emb)).chunk(6, dim=1)
+        y = self.fused(x, None, None, scale_msa[:, None], shift_msa[:, None], eps=self.norm.eps, norm="layer")
+        return y, gate_msa, shift_mlp, scale_mlp, gate_mlp
+
+
+class FusedNormZeroSingle(AdaLayerNormZeroSingle):
+    """The norm of a single-stream block."""
+
+    fused: SiteOp
+
+    def forward(self, x: torch.Tensor, emb: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        shift, scale, gate = self.linear(self.silu(emb)).chunk(3, dim=1)
+        return self.fused(x, None, None, scale[:, None], shift[:, None], eps=self.norm.eps, norm="layer"), gate
+
+
+class FusedNormContinuous(AdaLayerNormContinuous):
+    """The norm before the output projection."""
+
+    fused: SiteOp
+
+    def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)
+        return self.fused(x, None, None, scale[:, None], shift[:, None], eps=self.norm.eps, norm="layer")
+
+
+class FusedDoubleBlock(FluxTransformerBlock):
+    """A double-stream block whose gated residuals and second norms are one launch per stream."""
+
+    image_residual: SiteOp
+    text_residual: SiteOp
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        image_rotary_emb: RotaryTable,
+        joint_attention_kwargs: dict[str, Any] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        image, *of_image = self.norm1(hidden_states, emb=temb)
+        text, *of_text = self.norm1_context(encoder_hidden_states, emb=temb)
+        image, text = self.attn(
+            hidden_states=image, encoder_hidden_states=text, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
+        )
+        hidden_states = _feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image)
+        encoder_hidden_states = _feed_forward(
+            self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text
+        )
+        if encoder_hidden_states.dtype == torch.float16:
+            encoder_hidden_states = encoder_hidden_states.clip(-65504, 65504)
+        return encoder_hidden_states, hidden_states
+
+
+def _feed_forward(
+    op: SiteOp, feed_forward: Any, eps: float, residual: torch.Tensor, attended: torch.Tensor, modulation: list[torch.Tensor]
+) -> torch.Tensor:
+    gate_msa, shift_mlp, scale_mlp, gate_mlp = (one[:, None] for one in modulation)
+    y, residual = op(residual, attended, gate_msa, None, None, scale_mlp, shift_mlp, eps=eps, norm="layer")
+    return residual + gate_mlp * feed_forward(y)
+
+
+class Flux1Dev(DiffusionModel):
+    """FLUX.1-dev at 1024 x 1024, one forward per step, 50 steps."""
+
+    name = "flux1_dev"
+    title = "FLUX.1-dev, 1024 x 1024"
+    transformer = FluxTransformer2DModel
+    config = {
+        "in_channels": 64,
+        "num_layers": 19,
+        "num_single_layers": 38,
+        "num_attention_heads": 24,
+        "attention_head_dim": 128,
+        "joint_attention_dim": 4096,
+        "pooled_projection_dim": 768,
+        "guidance_embeds": True,
+        "axes_dims_rope": (16, 56, 56),
+    }
+    tiny_config = {
+        "num_layers": 2,
+        "num_single_layers": 2,
+        "num_attention_heads": 2,
+        "attention_head_dim": 64,
+        "joint_attention_dim": 32,
+        "pooled_projection_dim": 32,
+        "axes_dims_rope": (16, 24, 24),
+    }
+    stacks = {"num_layers": "transformer_blocks", "num_single_layers": "single_transformer_blocks"}
+    shapes = Shapes(height=1024, width=1024, text_tokens=512)
+    tiny_shapes = Shapes(height=128, width=96, text_tokens=6)
+    steps = 50
+    sites = (IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL)
+    forward_arguments = {
+        FluxPosEmbed: ("ids",),
+        FluxAttnProcessor: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "image_rotary_emb"),
+        AdaLayerNormZero: ("x", "timestep", "class_labels", "hidden_dtype", "emb"),
+        AdaLayerNormZeroSingle: ("x", "emb"),
+        AdaLayerNormContinuous: ("x", "conditioning_embedding"),
+        FluxTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "image_rotary_emb", "joint_attention_kwargs"),
+    }
+
+    def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
+        rows, columns = _tokens(shapes)
+        channels = config["in_channels"]
+        return torch.randn(1, rows * columns, channels, generator=generator, device=generator.device)
+
+    def conditioning(self, shapes: Shapes, config: Mapping[str, Any], *, dtype: torch.dtype, generator: torch.Generator) -> Conditioning:
+        device = generator.device
+        rows, columns = _tokens(shapes)
+        ids = torch.zeros(rows, columns, 3, device=device)
+        ids[..., 1] = torch.arange(rows, device=device)[:, None]
+        ids[..., 2] = torch.arange(columns, device=device)
+        text = (1, shapes.text_tokens, config["joint_attention_dim"])
+        pooled = (1, config["pooled_projection_dim"])
+        return {
+            "encoder_hidden_states": torch.randn(text, generator=generator, device=device).to(dtype),
+            "pooled_projections": torch.randn(pooled, generator=generator, device=device).to(dtype),
+            "guidance": torch.full((1,), 3.5, device=device),
+            "txt_ids": torch.zeros(shapes.text_tokens, 3, device=device),
+            "img_ids": ids.flatten(0, 1),
+        }
+
+    def predict(self, transformer: Any, latents: torch.Tensor, timestep: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+        found = transformer(hidden_states=latents, timestep=timestep.expand(1) / 1000, return_dict=False, **conditioning)
+        return found[0]
+
+    def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        rows, columns = _tokens(shapes)
+        made = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
+        # The pipeline's shift grows with the number of image tokens: 0.5 at 256, 1.15 at 4096.
+        mu = 0.5 + (rows * columns - 256) * (1.15 - 0.5) / (4096 - 256)
+        made.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps).tolist(), device=device, mu=mu)
+        return made
+
+    def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
+        def at(site: Site, module: Any) -> SiteOp:
+            return calls.at(site.op, site.name, into.place(module))
+
+        into.swap(transformer.pos_embed, FusedPosEmbed)
+        for block in transformer.transformer_blocks:
+            into.set_processor(block.attn, FusedAttnProcessor(at(IMAGE_QK, block.attn), at(TEXT_QK, block.attn)))
+            into.swap(block.norm1, FusedNormZero, fused=at(IMAGE_NORM, block.norm1))
+            into.swap(block.norm1_context, FusedNormZero, fused=at(TEXT_NORM, block.norm1_context))
+            into.swap(block, FusedDoubleBlock, image_residual=at(IMAGE_RESIDUAL, block), text_residual=at(TEXT_RESIDUAL, block))
+        for block in transformer.single_transformer_blocks:
+            joint = at(JOINT_QK, block.attn)
+            into.set_processor(block.attn, FusedAttnProcessor(joint, joint))
+            into.swap(block.norm, FusedNormZeroSingle, fused=at(JOINT_NORM, block.norm))
+        into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
+
+
+def _tokens(shapes: Shapes) -> tuple[int, int]:
+    """Rows and columns of image tokens."""
+    side = LATENT_PIXELS * PATCH
+    return shapes.height // side, shapes.width // side

@@ -1,0 +1,94 @@
+"""A model configuration: which transformer, its shapes and inputs, its scheduler, and where fused ops sit in it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+
+    from .op_calls import OpCalls
+    from .substitution import Substitution
+
+Conditioning = Mapping[str, Any]
+"""What a transformer is given beside latents and timestep: text embeddings, position ids, guidance."""
+
+
+class Shapes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is generated: pixels, frames and text tokens."""
+
+    height: int
+    width: int
+    frames: int = 1
+    text_tokens: int
+    negative_text_tokens: int = 0
+    """Text tokens of the negative prompt, where the model uses classifier-free guidance."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where the model runs an op.  Its calls are counted under this name and held against the suite's weights."""
+
+    name: str
+    """Unique in the model, such as `double block: image q and k`."""
+
+    op: str
+    stage: str
+    """Stage of the breakdown that the op's time belongs to: `norm`, `rope` or `modulation`."""
+
+
+class DiffusionModel(ABC):
+    """One model configuration.  Subclasses stand in `configurations`, one file per family of transformers."""
+
+    name: ClassVar[str]
+    """Name of the configuration; its suite is `models/NAME`."""
+
+    title: ClassVar[str]
+    transformer: ClassVar[Any]
+    """diffusers' transformer class."""
+
+    config: ClassVar[Mapping[str, Any]]
+    """Constructor arguments of the published model."""
+
+    tiny_config: ClassVar[Mapping[str, Any]]
+    """Constructor arguments that differ in the tiny model, which has every kind of block at least twice and runs on a CPU."""
+
+    stacks: ClassVar[Mapping[str, str]]
+    """Attribute of each stack of equal blocks, by the constructor argument that holds its number of blocks."""
+
+    shapes: ClassVar[Shapes]
+    tiny_shapes: ClassVar[Shapes]
+    steps: ClassVar[int]
+    """Denoise steps that the model's authors recommend."""
+
+    forwards: ClassVar[int] = 1
+    """Forwards of the transformer per denoise step: 2 with classifier-free guidance."""
+
+    sites: ClassVar[tuple[Site, ...]]
+
+    forward_arguments: ClassVar[Mapping[Any, tuple[str, ...]]]
+    """The arguments of `forward` (or of a processor's `__call__`) of each diffusers class that substitution replaces.  Another version of
+    diffusers, whose classes differ, is refused by them."""
+
+    @abstractmethod
+    def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
+        """Normal noise in the shape that the denoise loop holds, float32 on the generator's device."""
+
+    @abstractmethod
+    def conditioning(self, shapes: Shapes, config: Mapping[str, Any], *, dtype: torch.dtype, generator: torch.Generator) -> Conditioning:
+        """Inputs beside the latents, as the model's pipeline makes them, with random text embeddings."""
+
+    @abstractmethod
+    def predict(self, transformer: Any, latents: torch.Tensor, timestep: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+        """The noise prediction of one denoise step, shaped as `latents`: all forwards, and the guidance that joins them."""
+
+    @abstractmethod
+    def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """diffusers' scheduler of the model's pipeline, with its timesteps set."""
+
+    @abstractmethod
+    def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
+        """Put the fused ops into `transformer` through `into`; every op is called through `calls`."""

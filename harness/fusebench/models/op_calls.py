@@ -1,0 +1,80 @@
+"""Ops as a substituted model calls them: through `dispatch`, with every call counted by its place while somebody looks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..registry.dispatch import Dispatcher, dispatch
+
+if TYPE_CHECKING:
+    from ..registry.collection import Collection
+
+
+class OpCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an op by a model."""
+
+    site: str
+    place: str
+    """Path of the calling module, such as `transformer_blocks.3.attn`."""
+
+    op: str
+    params: Any
+    """The op's `Params` that the arguments amount to."""
+
+    kernel: str
+    fallback: str
+    """Why no kernel of the preferred role ran; empty where one did."""
+
+
+class SiteOp:
+    """The callable of one op at one place of a model: `dispatch`, and a note of each call while calls are recorded."""
+
+    def __init__(self, calls: OpCalls, dispatcher: Dispatcher, site: str, place: str) -> None:
+        self._calls, self._dispatcher, self._site, self._place = calls, dispatcher, site, place
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._calls.recording:
+            self._calls.note(self._dispatcher, self._site, self._place, args, kwargs)
+        return self._dispatcher(*args, **kwargs)
+
+
+class OpCalls:
+    """Gives a model its ops, and counts their calls.
+
+    Args:
+        prefer: the role that `dispatch` tries first.
+        collection: where kernels are looked up; by default those of the surrounding project.
+    """
+
+    def __init__(self, *, prefer: str = "fused", collection: Collection | None = None) -> None:
+        self._prefer, self._collection = prefer, collection
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._noted: list[OpCall] = []
+        self.recording = False
+
+    def at(self, op: str, site: str, place: str) -> SiteOp:
+        """The callable of `op` for one site and place of a model."""
+        if op not in self._dispatchers:
+            self._dispatchers[op] = dispatch(op, prefer=self._prefer, collection=self._collection)
+        return SiteOp(self, self._dispatchers[op], site, place)
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[list[OpCall]]:
+        """Record every call for the time of the block; the list grows as calls come.  For eager calls: a compiled graph holds none."""
+        self._noted, self.recording = [], True
+        try:
+            yield self._noted
+        finally:
+            self.recording = False
+
+    def note(self, dispatcher: Dispatcher, site: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record one call."""
+        chosen = dispatcher.explain(*args, **kwargs)
+        params = dispatcher.op.params_of(*args, **kwargs)
+        self._noted.append(
+            OpCall(site=site, place=place, op=dispatcher.op.name, params=params, kernel=chosen.kernel, fallback=chosen.reason)
+        )

@@ -1,0 +1,82 @@
+"""Fused ops in the place of a transformer's own: subclasses of diffusers' blocks, norms and processors, put in and taken out again."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import UsageError
+from .diffusion_model import DiffusionModel
+from .op_calls import OpCalls
+
+
+class Substitution:
+    """Replaces parts of one transformer in place, and puts them back."""
+
+    def __init__(self, transformer: Any) -> None:
+        self._undo: list[tuple[Any, type]] = []
+        self._processors: list[tuple[Any, Any]] = []
+        self._names = {id(module): name for name, module in transformer.named_modules()}
+
+    def place(self, module: Any) -> str:
+        """Path of a module in the transformer, such as `transformer_blocks.3.attn`."""
+        return str(self._names[id(module)])
+
+    def swap(self, module: Any, kind: type, **attributes: Any) -> None:
+        """Make `module` an instance of `kind`, a subclass of its class that overrides `forward`, with further `attributes`."""
+        if not issubclass(kind, type(module)):
+            raise TypeError(f"{kind.__name__} is no subclass of {type(module).__name__}")
+        self._undo.append((module, type(module)))
+        module.__class__ = kind
+        for name, value in attributes.items():
+            object.__setattr__(module, name, value)  # plain attributes: torch would register a module as a child
+
+    def set_processor(self, attention: Any, processor: Any) -> None:
+        """Give an attention module another processor."""
+        self._processors.append((attention, attention.processor))
+        attention.set_processor(processor)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        for module, kind in reversed(self._undo):
+            module.__class__ = kind
+        for attention, processor in reversed(self._processors):
+            attention.set_processor(processor)
+        self._undo.clear()
+        self._processors.clear()
+
+
+@contextlib.contextmanager
+def substituted(model: DiffusionModel, transformer: Any, calls: OpCalls) -> Iterator[None]:
+    """The transformer with its fused ops, for the time of the block.
+
+    Raises:
+        UsageError: the installed diffusers has other classes than the substitution was written for.
+    """
+    require_known_classes(model)
+    into = Substitution(transformer)
+    try:
+        model.substitute(transformer, calls, into)
+        yield
+    finally:
+        into.undo()
+
+
+def require_known_classes(model: DiffusionModel) -> None:
+    """Refuse a diffusers whose classes take other arguments than those that the substitution replaces.
+
+    Raises:
+        UsageError: names the class, the arguments found and expected, and the version.
+    """
+    import diffusers
+
+    for kind, expected in model.forward_arguments.items():
+        method = getattr(kind, "forward", None) or kind.__call__
+        found = tuple(name for name in inspect.signature(method).parameters if name not in ("self", "args", "kwargs"))
+        if found != expected:
+            raise UsageError(
+                f"model {model.name!r}: diffusers {diffusers.__version__} has {kind.__name__}({', '.join(found)}), "
+                f"expected ({', '.join(expected)}); install diffusers 0.42, for which the substitution was written"
+            )
