@@ -12,8 +12,8 @@ from click.testing import Result as Outcome
 from fusebench.naming import device_slug
 from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
 from fusebench.schema import ExitCode, Result, Run
-from fusebench.store.run_folder import read_run
-from helpers import run_bench
+from fusebench.store.run_folder import read_run, seal_of
+from helpers import night_figures, run_bench
 from helpers.run_bench import QUICK, FakeWorkers, add_kernel, measured, only_run
 
 Fusebench = Callable[..., Outcome]
@@ -46,6 +46,24 @@ def slow_at_first(fusebench: Fusebench, project: Path, workers: FakeWorkers, *ar
     workers.timed_again = lambda task: measured(task, 2.0)
     outcome = fusebench(*QUICK, *arguments)
     return outcome, read_run(Path(outcome.stdout.rstrip().rpartition("run: ")[2]))
+
+
+def test_a_run_is_judged_and_confirmed_against_the_run_that_is_named(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path
+) -> None:
+    promote_a_run(fusebench, project)
+    workers.timed = lambda task: measured(task, 2.8)
+    slower = Path(fusebench(*QUICK, "--no-confirm").stdout.rstrip().rpartition("run: ")[2])
+    assert fusebench(*QUICK, "--baseline", str(slower)).exit_code == ExitCode.PASS
+    assert workers.asked_again == []
+    night_figures.strip(slower, tmp_path / "bare")
+    assert not seal_of(tmp_path / "bare").altered
+    workers.timed = lambda task: measured(task, 5.0)
+    assert fusebench(*QUICK, "--baseline", str(tmp_path / "bare")).exit_code == ExitCode.REGRESSION
+    assert len(workers.asked_again) == 2 * PROCESSES
+    workers.tasks.clear()
+    unknown = fusebench(*QUICK, "--baseline", "no-such-run")
+    assert (unknown.exit_code, "no-such-run" in unknown.stderr, workers.tasks) == (ExitCode.USAGE, True, []), unknown.output
 
 
 def plain_on_even(run: Run) -> Result:

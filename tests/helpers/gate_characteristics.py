@@ -111,9 +111,9 @@ def merge(into: Tallies, more: Mapping[Class, Tally]) -> None:
         into.setdefault(which, Tally()).add(tally)
 
 
-def compare(head: Run, base: Run, rule: MarginRule) -> Tallies:
-    """Equal kernels by class, as measured and with the class's target slowdown."""
-    places = equal_places(head, base)
+def compare(head: Run, base: Run, rule: MarginRule, *, processes: int = 1) -> Tallies:
+    """Equal kernels by class, as measured and with the class's target slowdown; those that `head` timed in at least so many processes."""
+    places = equal_places(head, base, processes)
     new, old = without_code(head), without_code(base)
     found: dict[Class, Tally] = defaultdict(Tally)
     judged = by_place(judge_each(new, old, rule), places)
@@ -131,8 +131,10 @@ def compare(head: Run, base: Run, rule: MarginRule) -> Tallies:
     return dict(found)
 
 
-def equal_places(head: Run, base: Run) -> dict[Place, Class]:
-    """The class of every gating kernel and case that both runs timed with equal code; cases that repeat another one's work are left out."""
+def equal_places(head: Run, base: Run, processes: int = 1) -> dict[Place, Class]:
+    """The class of every gating kernel and case that both runs timed with equal code, `head` in at least so many processes.
+
+    Cases that repeat another one's work are left out."""
     old = {(one.case_key, one.kernel): one for one in base.results}
     repeated = {summary.case.key for summary in head.cases if summary.same_as}
     found = {}
@@ -140,7 +142,7 @@ def equal_places(head: Run, base: Run) -> dict[Place, Class]:
         then = old.get((new.case_key, new.kernel))
         if then is None or new.measurement is None or then.measurement is None or new.case_key in repeated:
             continue
-        if new.speed_gates and not new.covers and equal_code(new, then, head, base):
+        if new.measurement.processes >= processes and new.speed_gates and not new.covers and equal_code(new, then, head, base):
             found[new.case_key, new.kernel] = call_class(new.measurement.time_us.value, launches_of(new.measurement, then.measurement))
     return found
 

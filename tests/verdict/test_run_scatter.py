@@ -16,7 +16,7 @@ from fusebench.store.scatter_file import load_scatter
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.margin_rule import TARGETS, MarginRule, evidence_margin
 from fusebench.verdict.run_scatter import scatter_between
-from helpers import gate_characteristics
+from helpers import gate_characteristics, night_figures
 from helpers.gate_characteristics import Class, Tally, nightlies, without_boards
 
 
@@ -61,6 +61,16 @@ def test_a_nightly_against_the_stored_baseline_passes_and_by_times_alone_accuses
         if which in TARGETS:
             assert tally.injected[VerdictKind.PASS] == 0
             assert tally.share(tally.injected, VerdictKind.REGRESSION) > (0.97 if which[1] > 1 else 0.7)
+
+
+def test_figures_of_a_night_tell_what_digests_hide_and_what_confirmation_left() -> None:
+    (head,) = [run for run in nightlies() if run.id == "2aac7247"]
+    base = load_baseline(gate_characteristics.RESULTS, "NVIDIA H200")
+    assert base is not None
+    with_digests, without = night_figures.against(head, base)
+    assert with_digests.startswith("| 2aac7247 | with | 0 | 730 | 0 (0.0%) | 0 |")
+    assert without.startswith("| 2aac7247 | without | 4 | 730 | 38 (5.2%) | 0 |")
+    assert night_figures.compared([(head, base)], processes=2) == {}, "nothing of it was confirmed"
 
 
 def test_a_simulated_baseline_of_eight_processes_finds_the_targets_and_leaves_little_undecided() -> None:

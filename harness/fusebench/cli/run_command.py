@@ -99,6 +99,15 @@ ConfirmOption = Annotated[
         "undecided, or faster without a cause.  Their figures and verdicts are then those of the fresh processes.",
     ),
 ]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="RUN",
+        help="Judge and confirm against this run instead of the stored baseline of the device model: a folder, a run id or `latest`.",
+        show_default=False,
+    ),
+]
 MarginOption = Annotated[
     float | None,
     typer.Option(
@@ -131,6 +140,7 @@ def run(
     precision: PrecisionOption = None,
     processes: ProcessesOption = None,
     resume: ResumeOption = None,
+    baseline: BaselineOption = None,
     margin: MarginOption = None,
     confirm: ConfirmOption = True,
     evidence: EvidenceOption = True,
@@ -206,6 +216,7 @@ def run(
         silence_s=kernel_timeout,
         out=out,
         resume=resume,
+        baseline=baseline,
         confirm=confirm,
         evidence=evidence_tools() if evidence else None,
     )

@@ -11,8 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 from ..errors import RunRecordError
+from ..naming import device_slug
 from ..schema import Accuracy, Estimate, Measurement, Result, Run, Status, SuiteSummary
-from ..store.baselines import load_baseline
+from ..store.baselines import baseline_folder
+from ..store.run_folder import read_run
 
 FEWEST_REPLICATES = 2
 """One replicate gives no interval, and a gate without intervals calls noise a change."""
@@ -34,10 +36,19 @@ def load_valid_baseline(results: Path, device_name: str) -> Run | None:
     Raises:
         RunRecordError: it cannot be read, or holds impossible figures.
     """
-    baseline = load_baseline(results, device_name)
-    if baseline is not None:
-        require_valid(baseline, "baseline")
-    return baseline
+    folder = baseline_folder(results, device_slug(device_name))
+    return valid_baseline(folder) if folder.exists() else None
+
+
+def valid_baseline(folder: Path) -> Run:
+    """The run in `folder`, validated as a baseline.
+
+    Raises:
+        RunRecordError: it cannot be read, or holds impossible figures.
+    """
+    run = read_run(folder)
+    require_valid(run, "baseline")
+    return run
 
 
 def require_showable(run: Run) -> None:

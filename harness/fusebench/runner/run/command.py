@@ -20,7 +20,7 @@ from ...store.journal import Journal, write_whole
 from ...store.run_folder import read_run, sample_values, seal_of
 from ...verdict.compare_to_baseline import with_verdicts
 from ...verdict.margin_rule import MarginRule
-from ...verdict.record_validation import load_valid_baseline
+from ...verdict.record_validation import load_valid_baseline, valid_baseline
 from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
@@ -45,6 +45,8 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     """Folder for the run's folder; results/runs of the project where None."""
     resume: str | None = None
     """A stopped run to resume: a folder, a run id or `latest`."""
+    baseline: str | None = None
+    """The run to judge by: a folder, a run id or `latest`; the stored baseline of the device model where None."""
     confirm: bool = True
     """Whether suspects are remeasured in fresh processes."""
     evidence: EvidenceTools | None = None
@@ -58,8 +60,8 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
 
     Raises:
         RecordNotWrittenError: nothing can be written at the start.
-        UsageError: the run to resume is complete or unknown, or the folder takes no run.
-        RunRecordError: the stored baseline or calibration cannot be read, or holds impossible figures.
+        UsageError: the run to resume is complete or unknown, the baseline is unknown, or the folder takes no run.
+        RunRecordError: the baseline or the stored calibration cannot be read, or holds impossible figures.
         DeviceUnfitError: the device is locked or busy.
     """
     project, device = request.project, request.device
@@ -70,8 +72,13 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     journal = Journal(request.out if request.out is not None else runs_folder(project))
     require_writable(journal.parent, instead="name another with --out DIR")
     # Unreadable records are found before any measurement, which could otherwise not be judged and kept.
-    note, baseline = load_note(project.results, device.name), load_valid_baseline(project.results, device.name)
-    where = baseline_folder(project.results, device_slug(device.name))
+    note = load_note(project.results, device.name)
+    if request.baseline is not None:
+        where = find_run(request.baseline, project)
+        baseline: Run | None = valid_baseline(where)
+    else:
+        where = baseline_folder(project.results, device_slug(device.name))
+        baseline = load_valid_baseline(project.results, device.name)
     altered = seal_of(where).altered if baseline is not None else ""
     engine: Engine[Any, Any, Any, Run] | None = None
     judged: Run | None = None
@@ -103,7 +110,7 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
             )
             engine = Engine(strategy, request.budget_s)
             if altered:
-                warnings.append(f"the stored baseline was altered after it was written: {altered} ({where})")
+                warnings.append(f"the baseline was altered after it was written: {altered} ({where})")
             interruption = attempt(engine, request.cases, warnings)
         if interruption is None:
             record = engine.record()
