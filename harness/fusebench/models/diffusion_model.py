@@ -39,6 +39,17 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     """Stage of the breakdown that the op's time belongs to: `norm`, `rope` or `modulation`."""
 
+    stack: str = ""
+    """Constructor argument with the number of the blocks that have this site; empty for a site outside the blocks: one call per forward."""
+
+    per_block: int = 1
+    beyond: int = 0
+    """Calls per forward beyond those of the blocks: -1 where the last block has none."""
+
+    def calls(self, config: Mapping[str, Any]) -> int:
+        """Calls per forward of a transformer with these constructor arguments."""
+        return self.per_block * (config[self.stack] if self.stack else 1) + self.beyond
+
 
 class DiffusionModel(ABC):
     """One model configuration.  Subclasses stand in `configurations`, one file per family of transformers."""
@@ -72,6 +83,10 @@ class DiffusionModel(ABC):
     forward_arguments: ClassVar[Mapping[Any, tuple[str, ...]]]
     """The arguments of `forward` (or of a processor's `__call__`) of each diffusers class that substitution replaces.  Another version of
     diffusers, whose classes differ, is refused by them."""
+
+    def expected_calls(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """Calls per denoise step of each site, by its name, of a transformer with these constructor arguments: a smaller model's too."""
+        return {site.name: self.forwards * site.calls(config) for site in self.sites}
 
     @abstractmethod
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
