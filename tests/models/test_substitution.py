@@ -15,6 +15,15 @@ from fusebench.models.substitution import require_known_classes, substituted
 
 pytest.importorskip("diffusers")
 
+WAN_CALLS = {
+    "first block: norm1": 2,
+    "output norm": 2,
+    "block: self-attention residual, norm2": 6,
+    "block: cross-attention residual, norm3": 6,
+    "block: feed-forward residual, norm1 of the next": 4,
+    "self-attention: q and k": 6,
+}
+"""Two forwards of three blocks."""
 CALLS = {
     "flux1_dev": {
         "double block: image q and k": 2,
@@ -27,9 +36,10 @@ CALLS = {
         "double block: image residual, norm2": 2,
         "double block: text residual, norm2": 2,
     },
+    **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
 }
 """Calls per denoise step of each tiny model, counted by hand from its blocks."""
-EXACT = ("flux1_dev",)
+EXACT = ("flux1_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")
 """Models whose own operations round as the split chains do: on a CPU, where dispatch runs these chains, their outputs are equal."""
 
 

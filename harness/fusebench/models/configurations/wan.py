@@ -1,0 +1,285 @@
+"""Wan: text to video by one stack of blocks, each of self-attention, cross-attention to the text, and feed-forward.
+
+The model keeps scale, shift and gate in float32 and its blocks work in float32 between two roundings, as the ops do with float32
+modulation.  So the tiny models give equal bits on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from diffusers import UniPCMultistepScheduler, WanTransformer3DModel
+from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanAttnProcessor,
+    WanRotaryPosEmbed,
+    WanTransformerBlock,
+)
+
+from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..op_calls import OpCalls, SiteOp
+from ..substitution import Substitution
+
+LATENT_FRAMES = 4
+"""Frames per latent frame after the first, by the autoencoder."""
+GUIDANCE_SCALE = 5.0
+"""The pipeline's default."""
+TEXT_SHARE = 4
+"""One in so many text tokens is a prompt's; the pipeline pads its embeddings to 512 tokens with zeros, which no mask hides."""
+
+FIRST_NORM = Site(name="first block: norm1", op="norm_scale_shift", stage="norm")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
+SELF_RESIDUAL = Site(name="block: self-attention residual, norm2", op="residual_gate_norm_scale_shift", stage="norm")
+CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residual_gate_norm_scale_shift", stage="norm")
+NEXT_RESIDUAL = Site(name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stage="norm")
+SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stage="rope")
+
+
+class FusedRotaryPosEmbed(WanRotaryPosEmbed):
+    """The rotary tables in the op's form, made once per forward: cosines and sines `[T, R/2]`, float32."""
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = super().forward(hidden_states)  # [1, T, 1, R], every value twice
+        return cos[0, :, 0, ::2].float().contiguous(), sin[0, :, 0, ::2].float().contiguous()
+
+
+class FusedAttnProcessor(WanAttnProcessor):
+    """Self-attention that rotates q and k in one launch, in place.  Their norm runs across all heads and stays the model's own.
+
+    Args:
+        rotate: op of q and k.
+    """
+
+    def __init__(self, rotate: SiteOp) -> None:
+        super().__init__()
+        self._rotate = rotate
+
+    def __call__(
+        self,
+        attn: WanAttention,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        query, key, value = (
+            projected.unflatten(2, (attn.heads, -1))
+            for projected in (attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(hidden_states)), attn.to_v(hidden_states))
+        )
+        cos, sin = rotary_emb  # type: ignore[misc]  # only self-attention has this processor
+        self._rotate(query, key, cos, sin, None, layout="interleaved")
+        attended = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend)
+        return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3)))
+
+
+class FusedBlock(WanTransformerBlock):
+    """A block whose residuals, gates, norms and modulations are one launch each.
+
+    Its last residual is fused with the next block's first norm, so that it takes and returns a pair: the residual stream, and the stream
+    normalised and modulated for the block that comes.  The first block takes the stream alone, and the last one returns it.
+    """
+
+    first_norm: SiteOp | None
+    self_residual: SiteOp
+    cross_residual: SiteOp
+    next_residual: SiteOp | None
+    next_table: torch.Tensor | None
+    """`scale_shift_table [1, 6, D]` of the next block."""
+    zero: torch.Tensor
+    """`[1]`, float32: scale and shift of norm2, which has weights of its own and no modulation."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        rotary_emb: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        if self.first_norm is not None:
+            stream = hidden_states
+            shift, scale = _modulation(self.scale_shift_table[:, :2], temb[..., :2, :])
+            normed = self.first_norm(stream, None, None, scale, shift, eps=self.norm1.eps, norm="layer")
+        else:
+            stream, normed = hidden_states
+        gate_msa, shift_ff, scale_ff, gate_ff = _modulation(self.scale_shift_table[:, 2:], temb[..., 2:, :])
+        attended = self.attn1(normed, None, None, rotary_emb)
+        affine = (self.norm2.weight, self.norm2.bias)
+        normed, stream = self.self_residual(stream, attended, gate_msa, *affine, self.zero, self.zero, eps=self.norm2.eps, norm="layer")
+        attended = self.attn2(normed, encoder_hidden_states, None, None)
+        normed, stream = self.cross_residual(stream, attended, None, None, None, scale_ff, shift_ff, eps=self.norm3.eps, norm="layer")
+        fed = self.ffn(normed)
+        if self.next_residual is None:
+            return (stream + fed * _per_token(gate_ff)).to(fed.dtype)
+        shift, scale = _modulation(self.next_table[:, :2], temb[..., :2, :])  # type: ignore[index]
+        normed, stream = self.next_residual(stream, fed, gate_ff, None, None, scale, shift, eps=self.norm1.eps, norm="layer")
+        return stream, normed
+
+
+class FusedTransformer(WanTransformer3DModel):
+    """The model's forward, whose output norm stands in no module of its own."""
+
+    output_norm: SiteOp
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        encoder_hidden_states_image: torch.Tensor | None = None,
+        return_dict: bool = True,
+        attention_kwargs: dict[str, Any] | None = None,
+    ) -> tuple[torch.Tensor]:
+        patch = self.config.patch_size
+        grid = [size // step for size, step in zip(hidden_states.shape[2:], patch, strict=True)]
+        rotary = self.rope(hidden_states)
+        stream = self.patch_embedding(hidden_states).flatten(2).transpose(1, 2).contiguous()
+        tokens = timestep.shape[1] if timestep.ndim == 2 else None  # a timestep per token, or one per sample
+        temb, projected, text, _ = self.condition_embedder(timestep.flatten(), encoder_hidden_states, timestep_seq_len=tokens)
+        modulation = projected.unflatten(-1, (6, -1))
+        for block in self.blocks:
+            stream = block(stream, text, modulation, rotary)
+        shift, scale = _modulation(self.scale_shift_table, temb.unsqueeze(-2))
+        normed = self.output_norm(stream, None, None, scale, shift, eps=self.norm_out.eps, norm="layer")
+        patches = self.proj_out(normed).unflatten(1, grid).unflatten(-1, (*patch, -1))  # [B, F, H, W, patch of three, C]
+        return (patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3),)
+
+
+def _modulation(table: torch.Tensor, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`table [1, n, D]` plus `temb [B, n | 1, D]` or, with a timestep per token, `[B, S, n | 1, D]`: n tensors `[B, D]` or `[B, S, D]` in
+    float32.  The sum widens temb itself, without the copy that `temb.float()` makes of 1 GiB of values per token."""
+    return (table.float() + temb).unbind(-2)
+
+
+def _per_token(gate: torch.Tensor) -> torch.Tensor:
+    """A gate `[B, D]` or `[B, S, D]` that broadcasts over `[B, S, D]`."""
+    return gate[:, None] if gate.ndim == 2 else gate
+
+
+class Wan(DiffusionModel):
+    """A Wan model: classifier-free guidance with two forwards per step, 50 steps, UniPC."""
+
+    latent_pixels: ClassVar[int] = 8
+    """Pixels per latent along each side, by the autoencoder."""
+    flow_shift: ClassVar[float]
+    """Shift of the noise levels: 3 at 480 rows, 5 at 720, by the authors."""
+    timestep_per_token: ClassVar[bool] = False
+    """Whether every token has its timestep and so its own modulation (`expand_timesteps` of the pipeline)."""
+
+    transformer = WanTransformer3DModel
+    stacks = {"num_layers": "blocks"}
+    tiny_config = {"num_layers": 3, "num_attention_heads": 2, "attention_head_dim": 64, "ffn_dim": 256, "text_dim": 32}
+    tiny_shapes = Shapes(height=64, width=96, frames=9, text_tokens=12, negative_text_tokens=12)
+    steps = 50
+    forwards = 2
+    sites = (FIRST_NORM, OUTPUT_NORM, SELF_RESIDUAL, CROSS_RESIDUAL, NEXT_RESIDUAL, SELF_QK)
+    forward_arguments = {
+        WanRotaryPosEmbed: ("hidden_states",),
+        WanAttnProcessor: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "rotary_emb"),
+        WanTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "rotary_emb"),
+        WanTransformer3DModel: (
+            "hidden_states",
+            "timestep",
+            "encoder_hidden_states",
+            "encoder_hidden_states_image",
+            "return_dict",
+            "attention_kwargs",
+        ),
+    }
+
+    def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
+        frames = (shapes.frames - 1) // LATENT_FRAMES + 1
+        sides = (shapes.height // self.latent_pixels, shapes.width // self.latent_pixels)
+        return torch.randn(1, config["in_channels"], frames, *sides, generator=generator, device=generator.device)
+
+    def conditioning(self, shapes: Shapes, config: Mapping[str, Any], *, dtype: torch.dtype, generator: torch.Generator) -> Conditioning:
+        def text(tokens: int) -> torch.Tensor:
+            made = torch.randn(1, tokens, config["text_dim"], generator=generator, device=generator.device)
+            made[:, tokens // TEXT_SHARE :] = 0
+            return made.to(dtype)
+
+        return {"prompt": text(shapes.text_tokens), "negative_prompt": text(shapes.negative_text_tokens)}
+
+    def predict(self, transformer: Any, latents: torch.Tensor, timestep: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+        per_sample = timestep.expand(latents.shape[0])
+        if self.timestep_per_token:
+            frames, rows, columns = latents.shape[2:]
+            patch = transformer.config.patch_size
+            tokens = (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])
+            per_sample = per_sample.float()[:, None].expand(-1, tokens)
+        prompt, negative_prompt = conditioning["prompt"], conditioning["negative_prompt"]
+        given = latents.to(prompt.dtype)
+        wanted, unwanted = (
+            transformer(hidden_states=given, timestep=per_sample, encoder_hidden_states=text, return_dict=False)[0]
+            for text in (prompt, negative_prompt)
+        )
+        guided: torch.Tensor = unwanted + GUIDANCE_SCALE * (wanted - unwanted)
+        return guided
+
+    def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        made = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=self.flow_shift)
+        made.set_timesteps(steps, device=device)
+        return made
+
+    def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
+        def at(site: Site, module: Any) -> SiteOp:
+            return calls.at(site.op, site.name, into.place(module))
+
+        into.swap(transformer, FusedTransformer, output_norm=at(OUTPUT_NORM, transformer.norm_out))
+        into.swap(transformer.rope, FusedRotaryPosEmbed)
+        blocks = list(transformer.blocks)
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            into.set_processor(block.attn1, FusedAttnProcessor(at(SELF_QK, block.attn1)))
+            into.swap(
+                block,
+                FusedBlock,
+                first_norm=at(FIRST_NORM, block) if block is blocks[0] else None,
+                self_residual=at(SELF_RESIDUAL, block),
+                cross_residual=at(CROSS_RESIDUAL, block),
+                next_residual=None if following is None else at(NEXT_RESIDUAL, block),
+                next_table=None if following is None else following.scale_shift_table,
+                zero=torch.zeros(1, dtype=torch.float32, device=block.scale_shift_table.device),
+            )
+
+
+class Wan21T2V1B(Wan):
+    """Wan2.1-T2V-1.3B at 832 x 480, 81 frames."""
+
+    name = "wan2_1_t2v_1_3b"
+    title = "Wan2.1-T2V-1.3B, 832 x 480, 81 frames"
+    config = {
+        "num_layers": 30,
+        "num_attention_heads": 12,
+        "attention_head_dim": 128,
+        "in_channels": 16,
+        "out_channels": 16,
+        "text_dim": 4096,
+        "ffn_dim": 8960,
+    }
+    shapes = Shapes(height=480, width=832, frames=81, text_tokens=512, negative_text_tokens=512)
+    flow_shift = 3.0
+
+
+class Wan21T2V14B(Wan):
+    """Wan2.1-T2V-14B at 1280 x 720, 81 frames; each of Wan2.2-A14B's two transformers is of this configuration."""
+
+    name = "wan2_1_t2v_14b"
+    title = "Wan2.1-T2V-14B, 1280 x 720, 81 frames"
+    config = {**Wan21T2V1B.config, "num_layers": 40, "num_attention_heads": 40, "ffn_dim": 13824}
+    shapes = Shapes(height=720, width=1280, frames=81, text_tokens=512, negative_text_tokens=512)
+    flow_shift = 5.0
+
+
+class Wan22TI2V5B(Wan):
+    """Wan2.2-TI2V-5B at 1280 x 704, 121 frames, from text alone: each token has its timestep and its modulation `[B, S, D]`."""
+
+    name = "wan2_2_ti2v_5b"
+    title = "Wan2.2-TI2V-5B, 1280 x 704, 121 frames"
+    config = {**Wan21T2V1B.config, "num_attention_heads": 24, "in_channels": 48, "out_channels": 48, "ffn_dim": 14336}
+    shapes = Shapes(height=704, width=1280, frames=121, text_tokens=512, negative_text_tokens=512)
+    tiny_shapes = Shapes(height=128, width=160, frames=9, text_tokens=12, negative_text_tokens=12)
+    latent_pixels = 16
+    flow_shift = 5.0
+    timestep_per_token = True
