@@ -97,6 +97,14 @@ def test_a_failed_kernel_of_a_first_night_is_told_although_there_is_no_baseline(
     assert [one.by for one in night(script, project).judged] == ["gate"], "told once"
 
 
+def test_altered_records_are_told_once_however_the_night_ends(script: Any, project: Project, run: Path, judgement: Row) -> None:
+    said = "the calibration of NVIDIA H200 was altered after it was written: nvidia_h200.json does not fit its seal (x.json); restore it"
+    for command in ("gate", "report"):
+        script.says(command, stderr=f"warning: {said}\n", document=gated([judgement(verdict="pass")]))
+    found = night(script.says("run", document={"run": str(run)}), project)
+    assert (found.exit_code, found.lines) == (0, [said])
+
+
 def test_a_regression_by_the_gate_alone_fails_the_night(script: Any, project: Project, run: Path, judgement: Row) -> None:
     script.says("run", document={"run": str(run)}).says("gate", exit=1, document=gated([judgement()]))
     found = night(script, project)

@@ -6,13 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
+from fusebench.config import find_project
 from fusebench.schema import ExitCode
 from fusebench.store.baselines import promote
+from fusebench.store.calibrations import read_calibration, write_calibration
+from fusebench.store.comparison_folder import keep_comparison
+from fusebench.store.counter_folder import keep_counters
+from fusebench.store.finding import runs_folder
 from fusebench.store.run_folder import RUN_FILE
+from helpers.synthetic_records import comparison, counters
 
 Fusebench = Callable[..., Any]
+CALIBRATION = Path(__file__).parents[2] / "results" / "calibration" / "nvidia_h200.json"
 
 
 @pytest.fixture
@@ -75,3 +83,62 @@ def test_a_record_of_an_older_fusebench_is_judged_and_said_to_have_no_seal(fuseb
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (ExitCode.PASS, 1)
     assert outcome.stderr.startswith("note: not sealed, because an older fusebench wrote it")
     assert outcome.stderr.endswith("baseline first\n")
+
+
+@pytest.fixture
+def calibration(project_folder: Path) -> Path:
+    record = read_calibration(CALIBRATION)
+    assert record is not None
+    return write_calibration(project_folder / "results", record)
+
+
+def test_an_altered_calibration_is_told_by_all_that_print_it_and_joined_with_none(
+    fusebench: Fusebench, runs: tuple[Path, Path, Path], calibration: Path
+) -> None:
+    commands = (["gate", "second"], ["report", "second"])
+    assert all("altered" not in fusebench(*command).stderr for command in commands)
+    calibration.write_text(calibration.read_text().replace('"false_regressions": ', '"false_regressions": 1', 1))
+    said = f"was altered after it was written: nvidia_h200.json does not fit its seal ({calibration}); restore it from a copy"
+    for command in commands:
+        assert f"warning: the calibration of NVIDIA H200 {said}" in fusebench(*command).stderr, command
+    refused = fusebench("calibrate", "--join", str(CALIBRATION))
+    assert refused.exit_code == ExitCode.USAGE
+    assert "nvidia_h200.json does not fit its seal; nothing was changed: restore it from a copy" in refused.stderr
+
+
+def test_altered_trials_of_a_calibration_are_joined_with_none(fusebench: Fusebench, calibration: Path) -> None:
+    (trials,) = calibration.parent.glob("*.parquet")
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(trials), trials, compression="none")
+    refused = fusebench("calibrate", "--join", str(calibration))
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"{trials.name} does not fit its seal" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["ab.json", "samples.parquet"])
+def test_an_altered_comparison_is_told_by_its_report(fusebench: Fusebench, project_folder: Path, name: str) -> None:
+    folder = keep_comparison(runs_folder_of(project_folder), comparison(), [])
+    assert fusebench("report", str(folder)).stderr == ""
+    change(folder / name)
+    assert f"comparison abcd1234 was altered after it was written: {name} does not fit its seal" in fusebench("report", str(folder)).stderr
+
+
+@pytest.mark.parametrize("name", ["ncu.json", "01.ncu-rep"])
+def test_altered_counters_are_told_by_all_that_show_them(fusebench: Fusebench, project_folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "01.ncu-rep").write_bytes(b"NVR")
+    folder = keep_counters(runs_folder_of(project_folder), counters(), tmp_path)
+    commands = (["report", str(folder)], ["ncu", "--from", str(folder)], ["ncu", "--from", str(folder), "--against", str(folder)])
+    assert all("altered" not in fusebench(*command).output for command in commands)
+    change(folder / name)
+    for command in commands:
+        assert f"run abcd1234 was altered after it was written: {name} does not fit its seal" in fusebench(*command).stderr, command
+
+
+def runs_folder_of(project_folder: Path) -> Path:
+    return runs_folder(find_project(project_folder))
+
+
+def change(file: Path) -> None:
+    """Another figure in a JSON file, another byte in any other."""
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'"complete": true', b'"complete": false') if file.suffix == ".json" else content + b" ")
+    assert file.read_bytes() != content

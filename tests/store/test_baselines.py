@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ from fusebench.errors import RunRecordError
 from fusebench.naming import device_slug
 from fusebench.schema import Status
 from fusebench.store import baselines
-from fusebench.store.baselines import baseline_folder, list_baselines, load_baseline, objections, promote
+from fusebench.store.baselines import baseline_folder, list_baselines, load_baseline, objections, promote, promotions
 from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, read_run, write_run
 
 
@@ -137,3 +138,12 @@ def test_a_run_with_a_suspicious_time_is_objected_to(tmp_path: Path, synthetic: 
     assert objections(msgspec.structs.replace(run, results=[first, *run.results[1:]]), folder) == [
         f"1 times are suspicious: {first.kernel} on {first.case}"
     ]
+
+
+def test_promotions_at_once_each_leave_their_line(tmp_path: Path, synthetic: ModuleType) -> None:
+    folders = [write_run(tmp_path / "runs", synthetic.make_run(run_id=f"r{one}"), []) for one in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda folder: promote(folder, tmp_path, reason="a test"), folders))
+    kept = promotions(baseline_folder(tmp_path, "nvidia_h200"))
+    assert sorted(one.run for one in kept) == [f"r{one}" for one in range(6)]
+    assert [one.replaced for one in kept[1:]] == [one.run for one in kept[:-1]]

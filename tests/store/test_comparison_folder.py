@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
-import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from fusebench.errors import RecordNotWrittenError, RunRecordError
-from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
-from fusebench.stats.sequential import Plan
-from fusebench.store import comparison_folder
-from fusebench.store.comparison_folder import keep_comparison, read_comparison, write_comparison, write_report
-from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
+from fusebench.schema import Sample
+from fusebench.store import kept_folder
+from fusebench.store.comparison_folder import (
+    keep_comparison,
+    read_comparison,
+    read_comparison_samples,
+    seal_of_comparison,
+    write_comparison,
+    write_report,
+)
+from fusebench.store.files import write_file
 from fusebench.store.finding import COMPARISON_FILE
+from fusebench.store.seal import SealState
+from helpers.synthetic_records import comparison as record
 
-CASE = Case(suite="s", name="c", op="scale", params={"size": 8})
-
-
-def record() -> Comparison:
-    """With an interval that has no upper end, which JSON cannot write as a number."""
-    open_ended = Estimate(1.01, 0.0, math.inf)
-    return Comparison(
-        id="abcd1234", created="2026-07-27T07:25:47+00:00", command="fusebench ab", timer="host",
-        plan=SamplingPlan(replicates=4, rounds=5, cache=CacheState.WARM, trim=0.1), looks=Plan(),
-        environment=Environment(device="cpu", device_name="Toy", python="3.12", platform="x", fusebench="0"),
-        base=BaseRevision(asked="main"),
-        cases=[ComparedCase(case=CASE, shape="8", control_ratio=open_ended)],
-        kernels=[
-            ComparedKernel(
-                case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, presence=RevisionPresence.BOTH,
-                verdict=Verdict(kind=VerdictKind.PASS, reason="identical source files", change=open_ended),
-            )
-        ],
-        aa_pairs=[AAPair(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
-    )  # fmt: skip
+SAMPLES = [Sample(case="s:c", arm="scale/a@1", replicate=0, round=0, position=0, span_ns=5, busy_ns=5, kernels=1)]
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -63,7 +54,7 @@ def test_a_full_disk_keeps_what_was_written_before(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(comparison_folder, "write_file", full)
+    monkeypatch.setattr(kept_folder, "write_file", full)
     with pytest.raises(RecordNotWrittenError, match=r"No space left on device; what was written there before stays"):
         keep_comparison(tmp_path, record(), [])
     assert read_comparison(folder) == record()
@@ -88,3 +79,31 @@ def test_a_newer_a_garbled_and_a_missing_record_are_refused(tmp_path: Path) -> N
     file.unlink()
     with pytest.raises(RunRecordError, match="cannot be read"):
         read_comparison(folder)
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_kill_at_any_step_leaves_a_record_that_fits_its_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Each write and each rename is the last one before the kill."""
+    begun = msgspec.structs.replace(record(), complete=False, kernels=[])
+    folder = keep_comparison(tmp_path, begun, [])
+    left = [step]
+
+    def until_killed(does: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*arguments: Any) -> Any:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return does(*arguments)
+
+        return one
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_folder, "write_file", until_killed(write_file))
+        patch.setattr(kept_folder, "rename", until_killed(kept_folder.rename))
+        with pytest.raises(KeyboardInterrupt) if step < 3 else contextlib.nullcontext():
+            keep_comparison(tmp_path, record(), SAMPLES)
+    assert seal_of_comparison(folder) == SealState(sealed=True)
+    assert read_comparison(folder) == (begun if step < 2 else record())
+    assert read_comparison_samples(folder) == ([] if step < 2 else SAMPLES)
+    keep_comparison(tmp_path, record(), SAMPLES)
+    assert sorted(file.name for file in folder.iterdir()) == ["ab.json", "samples.parquet"]

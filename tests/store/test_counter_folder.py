@@ -8,26 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fusebench.counters.records import Capture, CaptureStatus, CounterRun, Launch
 from fusebench.errors import RunRecordError
-from fusebench.schema import Case, Environment, Role
 from fusebench.store.counter_folder import COUNTERS_FILE, keep_counters, read_counters, write_counters
-
-
-def record() -> CounterRun:
-    launch = Launch(name="f", grid=(2, 1, 1), block=(128, 1, 1), metrics={"gpu__time_duration.sum": 23072.0})
-    return CounterRun(
-        id="abcd1234", created="2026-07-27T07:25:47+00:00", command="fusebench ncu", ncu_version="2025.3.1.0", metric_set="quick",
-        metrics=("gpu__time_duration.sum",), cache_control="all", clock_control="none",
-        environment=Environment(device="cuda", device_name="Toy", python="3.12", platform="x", fusebench="0"),
-        cases=(Case(suite="s", name="c", op="scale", params={"size": 8}),),
-        captures=(
-            Capture(
-                case="c", suite="s", op="scale", kernel="scale/a@1", role=Role.FUSED, shape="8", status=CaptureStatus.CAPTURED,
-                minimum_bytes=64, launches=(launch,), report="01.ncu-rep", seconds=3.5,
-            ),
-        ),
-    )  # fmt: skip
+from helpers.synthetic_records import counters as record
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def nightly(wanted: Nightly, project: Project, out: Path, steps: Steps) -> JobOu
         job="nightly",
         device=device or wanted.device,
         exit_code=int(code),
-        lines=_never_silent(lines, int(code), judged),
+        lines=_never_silent([*lines, *_altered(steps)], int(code), judged),
         steps=steps.done,
         judged=judged,
         run="" if folder is None else str(folder.relative_to(project.root) if folder.is_relative_to(project.root) else folder),
@@ -180,7 +180,7 @@ def pull_request(
         job="static comparison" if wanted.static_only else "pull request",
         device=device or wanted.device,
         exit_code=code,
-        lines=_never_silent(lines, code, judged),
+        lines=_never_silent([*lines, *_altered(steps)], code, judged),
         steps=steps.done,
         judged=judged,
         commits=f"{wanted.base}..HEAD",
@@ -343,6 +343,11 @@ def _unexplained(step: Step, judged: Sequence[Judged]) -> bool:
 def _said(step: Step) -> str:
     reason = step.reason.partition(": ")[2] or "it did not say why"
     return f"{MEANINGS.get(step.exit_code, 'failure')} (exit code {step.exit_code}): {reason}"
+
+
+def _altered(steps: Steps) -> list[str]:
+    """Each record that does not fit its seal, once, however many steps named it."""
+    return list(dict.fromkeys(line for step in steps.done for line in step.altered))
 
 
 def _known(code: int) -> ExitCode:

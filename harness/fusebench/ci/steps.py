@@ -16,9 +16,12 @@ import msgspec
 
 from ..report.escape import one_line
 from ..schema import ExitCode
+from ..store.seal import ALTERED
 
 _REASONS = ("error: ", "undecided: ", "unfit: ")
 """Starts of the lines in which a command says why it ended as it did."""
+_REMARKS = ("warning: ", "note: ")
+"""Starts of the lines in which a command remarks on a record."""
 _LONGEST = 2000
 """Characters of a line that is shown."""
 _GRACE_S = 120.0
@@ -37,6 +40,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The last line in which it said why; empty for a pass without remarks."""
     document: Any = None
     """The JSON that it printed; None if it printed none."""
+    altered: tuple[str, ...] = ()
+    """The lines in which it named records that do not fit their seals."""
 
 
 class Steps:
@@ -57,7 +62,7 @@ class Steps:
         shown = " ".join(("fusebench", *(_quoted(argument) for argument in arguments)))
         self._echo(f"$ {shown}")
         started = time.monotonic()
-        reason, overdue = "", False
+        reason, overdue, altered = "", False, list[str]()
         with tempfile.TemporaryFile() as out:
             process = subprocess.Popen(
                 [*self._command, *arguments],
@@ -75,6 +80,7 @@ class Steps:
                         safe = one_line(line, _LONGEST)
                         self._echo(safe)
                         reason = safe if line.startswith(_REASONS) else reason
+                        altered += [safe.partition(": ")[2]] if ALTERED in line and line.startswith(_REMARKS) else []
                     code = process.wait()
                 overdue = deadline.passed
             finally:
@@ -87,11 +93,23 @@ class Steps:
             code, reason = ExitCode.FAULT, f"error: ended after {limit_s:g} s, its limit"
         elif code < 0:
             code, reason = ExitCode.FAULT, f"error: ended by signal {-code}"
-        return self.add(name, shown, code, reason, document=document, seconds=time.monotonic() - started)
+        return self.add(name, shown, code, reason, document=document, seconds=time.monotonic() - started, altered=tuple(altered))
 
-    def add(self, name: str, command: str, exit_code: int, reason: str = "", *, document: Any = None, seconds: float = 0.0) -> Step:
+    def add(
+        self,
+        name: str,
+        command: str,
+        exit_code: int,
+        reason: str = "",
+        *,
+        document: Any = None,
+        seconds: float = 0.0,
+        altered: tuple[str, ...] = (),
+    ) -> Step:
         """Keep a step that was carried out elsewhere, or could not be."""
-        step = Step(name=name, command=command, exit_code=int(exit_code), seconds=seconds, reason=reason, document=document)
+        step = Step(
+            name=name, command=command, exit_code=int(exit_code), seconds=seconds, reason=reason, document=document, altered=altered
+        )
         self.done.append(step)
         self._echo(f"{name}: exit code {step.exit_code} after {seconds:.0f} s{': ' + reason if reason else ''}")
         return step

@@ -11,7 +11,7 @@ from ..schema import ExitCode, Run
 from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
 from .shared.options import EvidenceOption, JsonOption
 from .shared.output import console, print_json, remark
-from .shared.seals import require_unaltered
+from .shared.seals import require_unaltered, with_told_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,6 @@ def gate(
     from ..report.comparison import judgement_row, spread_row
     from ..report.evidence.attached import evidence_row
     from ..report.summary import calibration_line
-    from ..store.calibration_note import with_calibration
     from ..store.finding import find_run
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
@@ -79,7 +78,7 @@ def gate(
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
     project = find_project()
     folder = find_run(run, project)
-    judged = with_calibration(read_run(folder), project.results)
+    judged = with_told_calibration(read_run(folder), project)
     require_valid(judged)
     reference = _baseline_of(judged, baseline, project)
     against = read_run(reference) if reference is not None else None

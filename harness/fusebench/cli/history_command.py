@@ -15,7 +15,6 @@ from ..errors import UnknownNameError, UsageError
 from ..schema import Case, ExitCode
 from .shared.options import CaseOption, JsonOption, KernelOption
 from .shared.output import console, print_json, remark
-from .shared.seals import REMEDY
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -136,6 +135,7 @@ def history(
 def _say_altered(folders: Iterable[Path], unreadable: Collection[str]) -> None:
     """Say which records do not fit their seals; samples, which a history does not read, are not looked at."""
     from ..store.run_folder import seal_of
+    from ..store.seal import REMEDY
 
     for folder in folders:
         if folder.is_dir() and str(folder) not in unreadable and (altered := seal_of(folder, samples=False).altered):

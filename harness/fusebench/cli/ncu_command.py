@@ -117,13 +117,13 @@ def ncu(
     require_spec(device)
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
 
-    from ..runner.count.stored import find_counters
+    from ..runner.count.stored import find_counters, read_sealed_counters
     from ..runner.evidence.base_checkout import BaseChoice
 
     choice = BaseChoice(ref=base, exact=exact, folder=base_kernels) if base is not None or base_kernels is not None else None
     if choice is not None:
         choice.require(selection.project)
-    earlier = find_counters(against, selection.project) if against is not None else None
+    earlier = read_sealed_counters(find_counters(against, selection.project)) if against is not None else None
 
     from ..runner.count.command import CountRequest, measure_counters
     from ..runner.count.device import look_for_device

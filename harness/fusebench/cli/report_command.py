@@ -140,15 +140,14 @@ def _write(files: Mapping[Path, bytes], into: Path | None, option: str) -> None:
 
 
 def _record(folder: Path, project: Project) -> Run:
-    from ..store.calibration_note import with_calibration
     from ..store.run_folder import read_run
     from ..verdict.record_validation import require_showable
-    from .shared.seals import say_altered
+    from .shared.seals import say_altered, with_told_calibration
 
     run = read_run(folder)
     require_showable(run)
     say_altered(folder, run)
-    return with_calibration(run, project.results)
+    return with_told_calibration(run, project)
 
 
 def _converted(folder: Path, out: Path) -> Path:
@@ -161,16 +160,22 @@ def _converted(folder: Path, out: Path) -> Path:
 
 def _comparison(folder: Path) -> str:
     from ..report.ab import ab_markdown
-    from ..store.comparison_folder import read_comparison
+    from ..store.comparison_folder import read_comparison, seal_of_comparison
+    from .shared.seals import say_of
 
-    return ab_markdown(read_comparison(folder))
+    found = read_comparison(folder)
+    say_of(seal_of_comparison(folder), f"comparison {found.id}", folder)
+    return ab_markdown(found)
 
 
 def _counters(folder: Path) -> str:
     from ..report.evidence.counters_markdown import counters_markdown
-    from ..store.counter_folder import read_counters
+    from ..store.counter_folder import read_counters, seal_of_counters
+    from .shared.seals import say_of
 
-    return counters_markdown(read_counters(folder))
+    found = read_counters(folder)
+    say_of(seal_of_counters(folder), f"run {found.id}", folder)
+    return counters_markdown(found)
 
 
 def _pages(run: Run, folder: Path) -> dict[Path, bytes]:

@@ -15,7 +15,7 @@ import msgspec
 from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
-from .files import folder_in_making, write_file
+from .files import folder_in_making, held_alone, write_file
 from .run_folder import SAMPLES_FILE, read_run, read_samples, seal_of, write_record
 
 VIEWS = ("report.md", "speedup.png")
@@ -107,7 +107,8 @@ def promote(
     target = baseline_folder(results, device_slug(run.environment.device_name))
     if target.exists() and run_folder.resolve() == target.resolve():
         raise RunRecordError(f"{run_folder}: this is the baseline already")
-    with folder_in_making(target) as making:
+    # Two promotions at once would both keep the lines of one and the same baseline, and lose each other's.
+    with held_alone(target), folder_in_making(target) as making:
         for name in kept:
             if (run_folder / name).exists():
                 shutil.copyfile(run_folder / name, making / name)

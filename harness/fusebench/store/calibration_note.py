@@ -10,6 +10,7 @@ import msgspec
 from ..naming import device_slug
 from ..schema import CalibrationNote, Run
 from .record_files import read_record
+from .seal import SealState, altered_words, check_seal, digests_in
 
 CALIBRATION_VERSION = 2
 """Version of the calibration file's format, raised whenever a reader of the previous version could misread the new one.
@@ -39,6 +40,20 @@ def load_note(results: Path, device_name: str) -> CalibrationNote | None:
     """
     slim = decoded(calibration_file(results, device_name), _Slim)
     return slim.note if slim is not None else None
+
+
+def seal_of_note(results: Path, device_name: str) -> SealState:
+    """What the seal of the calibration says about its JSON file, which holds the note; the trials beside it are not looked at."""
+    file = calibration_file(results, device_name)
+    if not file.exists():
+        return SealState(sealed=False)
+    return check_seal(file, None, left_out=digests_in(file))
+
+
+def warnings_of_note(results: Path, device_name: str) -> list[str]:
+    """The warning of a calibration that does not fit its seal; empty without one."""
+    altered = seal_of_note(results, device_name).altered
+    return [altered_words(f"the calibration of {device_name}", altered, calibration_file(results, device_name))] if altered else []
 
 
 def with_calibration(run: Run, results: Path) -> Run:

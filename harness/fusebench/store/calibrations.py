@@ -13,14 +13,13 @@ from typing import Any
 
 import msgspec
 
-from ..device.lock import lock_folder
 from ..errors import RunRecordError
 from ..schema import CacheState, CalibrationNote, Environment, GroundTruth, InjectedTrial, SamplingPlan
 from ..stats.sequential import Plan
 from ..stats.variance import Components
 from .calibration_note import CALIBRATION_VERSION, RESTORE, calibration_file, decoded
-from .files import write_file
-from .record_files import encode_json
+from .files import held_alone, write_file
+from .seal import SealState, check_seal, digest, sealed_json
 from .tables import decode_table, encode_table
 
 
@@ -78,13 +77,7 @@ def join_calibration(
     Raises:
         RunRecordError: there is a record, and it cannot be read; it stays as it is.
     """
-    import filelock
-
-    file = calibration_file(results, device_name).resolve()
-    # The lock lies beside the devices' locks, because the file itself lies in a checkout.
-    lock = lock_folder() / f"calibration-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(lock):
+    with held_alone(calibration_file(results, device_name)):
         record = join(load_calibration(results, device_name))
         return record, write_calibration(results, record)
 
@@ -101,7 +94,7 @@ def write_calibration(results: Path, record: CalibrationRecord) -> Path:
     tables = file.with_name(f"{file.stem}.{hashlib.sha256(content).hexdigest()[:12]}.parquet")
     write_file(tables, content)
     head = {name: entry for name, entry in msgspec.to_builtins(record).items() if name not in _TABLES}
-    write_file(file, encode_json({**head, "version": CALIBRATION_VERSION, "tables": tables.name}))
+    write_file(file, sealed_json({**head, "version": CALIBRATION_VERSION, "tables": tables.name}, {tables.name: digest(content)}))
     for other in file.parent.glob(f"{file.stem}.*.parquet"):
         if other != tables:
             other.unlink(missing_ok=True)
@@ -134,6 +127,11 @@ def read_calibration(file: Path, *, instead: str = RESTORE) -> CalibrationRecord
         return msgspec.convert({**head, "version": CALIBRATION_VERSION}, CalibrationRecord, strict=False)
     except (msgspec.ValidationError, OverflowError) as error:
         raise RunRecordError(f"{file}: not a calibration that fusebench wrote: {error}; {instead}") from error
+
+
+def seal_of_calibration(file: Path) -> SealState:
+    """What the seal of the record in the JSON file `file` says, which covers the trials beside it."""
+    return check_seal(file, None) if file.exists() else SealState(sealed=False)
 
 
 def _read_tables(file: Path, name: Any, instead: str) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import msgspec
 from ..errors import RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
-from .files import not_written, write_file
+from .files import write_file
 from .finding import COMPARISON_FILE
-from .record_files import decode_record, encode_record, new_folder
-from .run_folder import SAMPLES_FILE, stamped_name, write_samples
+from .kept_folder import keep, write_kept
+from .record_files import decode_record
+from .run_folder import SAMPLES_FILE, decode_samples, encode_samples, stamped_name
+from .seal import SealState, check_seal, file_as_sealed
 
 REPORT_FILE = "report.md"
 
@@ -24,11 +26,9 @@ def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sam
     Raises:
         RunRecordError: the folder exists already, or cannot be moved into place.
     """
-    folder = folder_of(parent, comparison)
-    with new_folder(folder, "comparison") as making:
-        write_file(making / COMPARISON_FILE, encode_record(comparison))
-        write_samples(making / SAMPLES_FILE, comparison.id, samples)
-    return folder
+    return write_kept(
+        folder_of(parent, comparison) / COMPARISON_FILE, comparison, what="comparison", replaced=_samples(comparison, samples), copied={}
+    )
 
 
 def folder_of(parent: Path, comparison: Comparison) -> Path:
@@ -43,15 +43,30 @@ def keep_comparison(parent: Path, comparison: Comparison, samples: Sequence[Samp
         RecordNotWrittenError: the disk is full, or the folder takes no file.
         RunRecordError: as `write_comparison`.
     """
-    folder = folder_of(parent, comparison)
+    record = folder_of(parent, comparison) / COMPARISON_FILE
+    return keep(record, comparison, what="comparison", resume="fusebench ab", replaced=_samples(comparison, samples), copied={})
+
+
+def _samples(comparison: Comparison, samples: Sequence[Sample]) -> dict[str, bytes]:
+    return {SAMPLES_FILE: encode_samples(comparison.id, samples)}
+
+
+def seal_of_comparison(folder: Path) -> SealState:
+    """What the seal of the record in `folder` says."""
+    return check_seal(folder / COMPARISON_FILE, (SAMPLES_FILE,))
+
+
+def read_comparison_samples(folder: Path) -> list[Sample]:
+    """The raw samples of the record in `folder`.
+
+    Raises:
+        RunRecordError: the file is missing, truncated, garbled, or lacks a column.
+    """
+    file = file_as_sealed(folder / COMPARISON_FILE, SAMPLES_FILE)
     try:
-        if not folder.exists():
-            return write_comparison(parent, comparison, samples)
-        write_samples(folder / SAMPLES_FILE, comparison.id, samples)  # first: the record may name fewer samples than there are
-        write_file(folder / COMPARISON_FILE, encode_record(comparison))
+        return decode_samples(file.read_bytes(), file)
     except OSError as error:
-        raise not_written(folder, error) from error
-    return folder
+        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
 def write_report(folder: Path, report: str) -> None:

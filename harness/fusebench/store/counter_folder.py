@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import msgspec
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from ..errors import RunRecordError
-from .files import not_written, write_file
-from .record_files import decode_record, encode_record, new_folder
+from .kept_folder import keep, write_kept
+from .record_files import decode_record
 from .run_folder import stamped_name
+from .seal import SealState, check_seal
 
 COUNTERS_FILE = "ncu.json"
 REPORT_FILE = "report.md"
@@ -27,13 +27,8 @@ def write_counters(parent: Path, run: CounterRun, reports: Path, report: str | N
     Raises:
         RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
     """
-    folder = _folder_of(parent, run)
-    with new_folder(folder, "run") as making:
-        write_file(making / COUNTERS_FILE, encode_record(run))
-        _copy_reports(run, reports, making)
-        if report is not None:
-            write_file(making / REPORT_FILE, report.encode())
-    return folder
+    view = None if report is None else (REPORT_FILE, report)
+    return write_kept(_record_of(parent, run), run, what="run", replaced={}, copied=_reports(run, reports), view=view)
 
 
 def keep_counters(parent: Path, run: CounterRun, reports: Path) -> Path:
@@ -43,29 +38,21 @@ def keep_counters(parent: Path, run: CounterRun, reports: Path) -> Path:
         RecordNotWrittenError: the disk is full, or the folder takes no file.
         RunRecordError: as `write_counters`.
     """
-    folder = _folder_of(parent, run)
-    try:
-        if not folder.exists():
-            return write_counters(parent, run, reports)
-        _copy_reports(run, reports, folder)
-        write_file(folder / COUNTERS_FILE, encode_record(run))
-    except OSError as error:
-        raise not_written(folder, error) from error
-    return folder
+    return keep(_record_of(parent, run), run, what="run", resume="fusebench ncu", replaced={}, copied=_reports(run, reports))
 
 
-def _folder_of(parent: Path, run: CounterRun) -> Path:
-    return parent / f"{stamped_name(run.id, run.created)}_ncu"
+def seal_of_counters(folder: Path) -> SealState:
+    """What the seal of the record in `folder` says, which covers the reports that it names."""
+    return check_seal(folder / COUNTERS_FILE, None)
 
 
-def _copy_reports(run: CounterRun, reports: Path, folder: Path) -> None:
-    """Copy the reports that the captures name, unless they are there already."""
-    for name in dict.fromkeys(capture.report for capture in run.captures if capture.report):
-        try:
-            if not (folder / name).exists():
-                shutil.copyfile(reports / name, folder / name)
-        except OSError as error:
-            raise RunRecordError(f"{reports / name}: cannot be copied into the run's folder: {error.strerror or error}") from error
+def _record_of(parent: Path, run: CounterRun) -> Path:
+    return parent / f"{stamped_name(run.id, run.created)}_ncu" / COUNTERS_FILE
+
+
+def _reports(run: CounterRun, folder: Path) -> dict[str, Path]:
+    """The reports in `folder` that the captures name."""
+    return {capture.report: folder / capture.report for capture in run.captures if capture.report}
 
 
 def read_counters(folder: Path) -> CounterRun:

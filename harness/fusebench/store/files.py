@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import uuid
@@ -26,6 +27,23 @@ def folder_in_making(target: Path) -> Iterator[Path]:
         yield making
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+@contextmanager
+def held_alone(path: Path) -> Iterator[None]:
+    """Let one process at a time replace the record at `path`, a file or a folder, for the body.
+
+    The lock lies beside the devices' locks, because the record itself lies in a checkout.
+    """
+    import filelock
+
+    from ..device.lock import lock_folder
+
+    path = path.resolve()
+    lock = lock_folder() / f"{path.parent.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(lock):
+        yield
 
 
 def require_writable(folder: Path, *, instead: str = "") -> None:
@@ -74,8 +92,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def not_written(folder: Path, error: OSError) -> RecordNotWrittenError:
-    """The error of a record whose folder takes no file."""
+def not_written(folder: Path, error: OSError, resume: str = "") -> RecordNotWrittenError:
+    """The error of a record whose folder takes no file.
+
+    Args:
+        resume: the command that goes on with the record in `folder`; empty where there is none to go on with.
+    """
+    onward = f"go on with `{resume} --resume {folder}`" if resume and folder.exists() else "run again"
     return RecordNotWrittenError(
-        f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and run again"
+        f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and {onward}"
     )

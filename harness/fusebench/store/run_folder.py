@@ -22,7 +22,7 @@ from ..errors import AlteredRecordError, RunRecordError
 from ..schema import SCHEMA_VERSION, CaseSummary, KernelInfo, Result, Run, Sample
 from .files import write_file
 from .record_files import new_folder, read_version
-from .seal import SealState, check_seal, sealed_json
+from .seal import SealState, check_seal, digest, sealed_json
 from .tables import MOST_BYTES, decode_table, encode_table, read_parquet
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def write_record(folder: Path, run: Run) -> None:
         write_file(folder / name, content)
     if (folder / SAMPLES_FILE).exists():
         files[SAMPLES_FILE] = (folder / SAMPLES_FILE).read_bytes()
-    write_file(folder / RUN_FILE, sealed_json(head, files))
+    write_file(folder / RUN_FILE, sealed_json(head, {name: digest(content) for name, content in files.items()}))
 
 
 def read_run(folder: Path) -> Run:

@@ -4,22 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import AlteredRecordError
 from ...schema import Run
 from .output import remark
 
-REMEDY = "restore it from a copy, or measure again"
+if TYPE_CHECKING:
+    from ...config import Project
+    from ...store.seal import SealState
 
 
 def say_altered(folder: Path, run: Run, what: str = "run") -> bool:
     """Say on stderr if the record in `folder` does not fit its seal; returns whether it has one."""
     from ...store.run_folder import seal_of
 
-    state = seal_of(folder)
+    return say_of(seal_of(folder), f"{what} {run.id}", folder)
+
+
+def say_of(state: SealState, what: str, where: Path) -> bool:
+    """Say on stderr if `what`, the record at `where`, does not fit its seal; returns whether it has one."""
+    from ...store.seal import altered_words
+
     if state.altered:
-        remark("warning", f"{what} {run.id} was altered after it was written: {state.altered} ({folder}); {REMEDY}")
+        remark("warning", altered_words(what, state.altered, where))
     return state.sealed
+
+
+def with_told_calibration(run: Run, project: Project) -> Run:
+    """`run` with its device's calibration; says on stderr if that does not fit its seal.
+
+    Raises:
+        RunRecordError: as `store.calibration_note.load_note`.
+    """
+    from ...store.calibration_note import warnings_of_note, with_calibration
+
+    found = with_calibration(run, project.results)
+    for warning in warnings_of_note(project.results, run.environment.device_name) if found is not run else ():
+        remark("warning", warning)
+    return found
 
 
 def require_unaltered(records: Mapping[Path, tuple[str, Run]], *, allowed: bool) -> None:
@@ -29,6 +52,7 @@ def require_unaltered(records: Mapping[Path, tuple[str, Run]], *, allowed: bool)
         AlteredRecordError: naming the record and the files.
     """
     from ...store.run_folder import seal_of
+    from ...store.seal import REMEDY
 
     unsealed = []
     for folder, (what, run) in records.items():

@@ -14,7 +14,7 @@ from ...config import Project
 from ...registry import Declarations
 from ...registry.sources import changed_files, definition_digests, root_differences
 from ...schema import Case, KernelId, SamplingPlan
-from ...store.calibration_note import load_note
+from ...store.calibration_note import load_note, warnings_of_note
 from ...store.comparison_folder import keep_comparison
 from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
@@ -101,7 +101,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                         context.warn(changed_definition(op, changed))
                 strategy = ComparisonStrategy(context, revisions, base, request.options)
                 engine = Engine(strategy, request.budget_s, on_unit=lambda: _keep(parent, strategy))
-                interruption = attempt(engine, request.cases, warnings)
+                interruption = attempt(engine, request.cases, [*warnings, *warnings_of_note(project.results, device.name)])
         record, interruption = _recorded(engine, strategy, interruption)
         record = msgspec.structs.replace(record, calibration=note, waited_s=waited_s)
         if interruption is None and request.evidence is not None:

@@ -9,10 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...config import Project, find_project
-from ...errors import UsageError
+from ...errors import AlteredRecordError, UsageError
 from ...store.calibration_note import calibration_file
-from ...store.calibrations import CalibrationRecord, join_calibration, load_calibration, read_calibration, write_calibration
+from ...store.calibrations import (
+    CalibrationRecord,
+    join_calibration,
+    load_calibration,
+    read_calibration,
+    seal_of_calibration,
+    write_calibration,
+)
 from ...store.files import require_writable
+from ...store.seal import ALTERED
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..session import MeasuringRequest, hold, ops_of
@@ -61,6 +69,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     earlier = load_calibration(project.results, device.name)
     require_writable(calibration_file(project.results, device.name).parent)
     if request.add and earlier is not None:
+        _require_unaltered(calibration_file(project.results, device.name), "--add")
         require_same_method(earlier, options, earlier.timer if request.timer == "auto" else request.timer)
     elif earlier is not None and not request.force:
         _require_no_fewer(request, earlier)
@@ -94,6 +103,14 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     return found, record, file
 
 
+def _require_unaltered(file: Path, option: str) -> None:
+    """Refuse to seal trials anew that do not fit their seal."""
+    if altered := seal_of_calibration(file).altered:
+        raise AlteredRecordError(
+            f"{option}: {file} {ALTERED}: {altered}; nothing was changed: restore it from a copy, or delete it and calibrate again"
+        )
+
+
 def _require_no_fewer(request: CalibrationRequest, earlier: CalibrationRecord) -> None:
     stored, planned = earlier.note.comparisons, request.comparisons
     if planned < stored:
@@ -118,9 +135,12 @@ def join_files(files: Sequence[Path]) -> tuple[CalibrationRecord, Path]:
         record = read_calibration(file, instead=WHAT_TO_NAME)
         if record is None:
             raise UsageError(f"--join: there is no file {file}; {WHAT_TO_NAME}")
+        _require_unaltered(file, "--join")
         found.append(record)
     device = found[0].environment.device_name
-    require_writable(calibration_file(project.results, device).parent)
+    stored = calibration_file(project.results, device)
+    require_writable(stored.parent)
+    _require_unaltered(stored, "--join")
 
     def join(stored: CalibrationRecord | None) -> CalibrationRecord:
         for record in found:

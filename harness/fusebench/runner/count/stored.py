@@ -14,8 +14,9 @@ from ...counters.metric_sets import missing
 from ...counters.records import Capture, CaptureStatus, CounterRun
 from ...device.nsight import probe_nsight, tool_problem
 from ...errors import DeviceUnfitError, UsageError
-from ...store.counter_folder import COUNTERS_FILE, read_counters
+from ...store.counter_folder import COUNTERS_FILE, read_counters, seal_of_counters
 from ...store.finding import find_run
+from ...store.seal import ALTERED, altered_words
 from ...verdict.comparability import fingerprint_differences
 
 BASE = "base"
@@ -66,6 +67,7 @@ def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
         *(f"{what}: {before} -> {now}" for what, before, now in settings if before != now),
     ]
     warnings = [f"{name} differs in {difference}" for difference in differences]
+    warnings += [warning for warning in earlier.warnings if ALTERED in warning]
     taken: list[Capture] = []
     for capture in earlier.captures:
         if capture.revision or (capture.case_key, capture.kernel) not in wanted:
@@ -85,14 +87,25 @@ def beside(run: CounterRun, earlier: CounterRun) -> CounterRun:
     )
 
 
-def find_counters(text: str, project: Project) -> CounterRun:
-    """The stored run that `text` names: a path, an id or the start of one, or `latest`."""
-    return read_counters(find_run(text, project, records=(COUNTERS_FILE,), made_by="fusebench ncu"))
+def find_counters(text: str, project: Project) -> Path:
+    """The folder of the stored run that `text` names: a path, an id or the start of one, or `latest`."""
+    return find_run(text, project, records=(COUNTERS_FILE,), made_by="fusebench ncu")
+
+
+def read_sealed_counters(folder: Path) -> CounterRun:
+    """The record in `folder`, with a warning of its own if it does not fit its seal.
+
+    Raises:
+        RunRecordError: as `read_counters`.
+    """
+    run = read_counters(folder)
+    altered = seal_of_counters(folder).altered
+    return msgspec.structs.replace(run, warnings=(*run.warnings, altered_words(f"run {run.id}", altered, folder))) if altered else run
 
 
 def put_beside(record: CounterRun, against: str | None, project: Project) -> CounterRun:
     """`record` with the stored run that `against` names as its base; as it is without one."""
-    return record if against is None else beside(record, find_counters(against, project))
+    return record if against is None else beside(record, read_sealed_counters(find_counters(against, project)))
 
 
 def stored_run(text: str, project: Project, what: tuple[str, tuple[str, ...]], *, anew: bool) -> CounterRun:
@@ -110,8 +123,8 @@ def stored_run(text: str, project: Project, what: tuple[str, tuple[str, ...]], *
     path = Path(text).expanduser()
     if path.suffix == REPORT_SUFFIX:
         return _report_of_a_run(path, what)
-    folder = find_run(text, project, records=(COUNTERS_FILE,), made_by="fusebench ncu")
-    record = read_counters(folder)
+    folder = find_counters(text, project)
+    record = read_sealed_counters(folder)
     if not anew:
         return record
     return reread(record, folder, _tool(), metric_set=what[0], metrics=what[1])
@@ -125,7 +138,7 @@ def _report_of_a_run(path: Path, what: tuple[str, tuple[str, ...]]) -> CounterRu
             f"{path}: a report, but not of a `fusebench ncu`: no {COUNTERS_FILE} lies beside it that says which kernel and case it is of; "
             "open it with Nsight Compute's own viewer"
         )
-    return reread(read_counters(path.parent), path.parent, ncu_path, metric_set=what[0], metrics=what[1], only=path.name)
+    return reread(read_sealed_counters(path.parent), path.parent, ncu_path, metric_set=what[0], metrics=what[1], only=path.name)
 
 
 def _tool() -> str:

@@ -13,11 +13,12 @@ from ...errors import RecordNotWrittenError, RunRecordError
 from ...naming import device_slug
 from ...schema import Case, Run, SamplingPlan
 from ...store.baselines import baseline_folder
-from ...store.calibration_note import load_note
+from ...store.calibration_note import load_note, warnings_of_note
 from ...store.files import require_writable
 from ...store.finding import find_run, runs_folder
 from ...store.journal import Journal, write_whole
 from ...store.run_folder import read_run, sample_values, seal_of
+from ...store.seal import altered_words
 from ...verdict.compare_to_baseline import with_verdicts
 from ...verdict.margin_rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline, valid_baseline
@@ -109,9 +110,8 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
                 journal=journal,
             )
             engine = Engine(strategy, request.budget_s)
-            if altered:
-                warnings.append(f"the baseline was altered after it was written: {altered} ({where})")
-            interruption = attempt(engine, request.cases, warnings)
+            told = [altered_words("the baseline", altered, where)] if altered else []
+            interruption = attempt(engine, request.cases, [*warnings, *told, *warnings_of_note(project.results, device.name)])
         if interruption is None:
             record = engine.record()
             judged = with_verdicts(msgspec.structs.replace(record, calibration=note), strategy.judge(record))
