@@ -32,6 +32,7 @@ from . import (
     history_command,
     init_command,
     list_command,
+    model_command,
     ncu_command,
     report_command,
     run_command,
@@ -89,6 +90,7 @@ app.command("check")(check_command.check)
 app.command("run")(run_command.run)
 app.command("eval")(eval_command.eval_command)
 app.command("bench")(bench_command.bench)
+app.command("model")(model_command.model)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
 app.command("history")(history_command.history)

@@ -1,0 +1,161 @@
+"""`fusebench model`: a model's denoise step, as diffusers runs it against fused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UsageError
+from .run_command import OutOption, WaitOption, command_line
+from .shared.options import DeviceOption, JsonOption, KernelsOption
+
+if TYPE_CHECKING:
+    from ..schema.models import ModelRecord
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model configuration: the name of its suite under `models/`.")]
+StepsOption = Annotated[int, typer.Option("--steps", min=0, help="Denoise steps over which drift is followed; 0 for none.")]
+LayersOption = Annotated[
+    list[str] | None,
+    typer.Option("--layers", metavar="STACK=N", help="Run N blocks of a stack, such as num_layers=4; repeatable.", show_default=False),
+]
+VariantOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant",
+        metavar="NAME",
+        help="split (as diffusers runs it), fused, compiled (torch.compile), fused_compiled, each also in a CUDA graph with _graph; "
+        "repeatable.  All on a GPU, split and fused on a CPU.",
+        show_default=False,
+    ),
+]
+TinyOption = Annotated[bool, typer.Option("--tiny", help="A configuration of few and narrow blocks, which a CPU runs in seconds.")]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option("--weights", metavar="FOLDER", help="Local folder with the transformer's own weights; random ones without it."),
+]
+StepBudgetOption = Annotated[float, typer.Option("--budget", metavar="SECONDS", min=1.0, help="Seconds of timing in the first process.")]
+ConfirmOption = Annotated[bool, typer.Option("--confirm/--no-confirm", help="Time again in a fresh process.")]
+
+
+def model(
+    *,
+    name: NameArgument,
+    steps: StepsOption = 4,
+    layers: LayersOption = None,
+    variant: VariantOption = None,
+    tiny: TinyOption = False,
+    weights: WeightsOption = None,
+    device: DeviceOption = "auto",
+    kernels: KernelsOption = None,
+    budget: StepBudgetOption = 90.0,
+    confirm: ConfirmOption = True,
+    out: OutOption = None,
+    wait: WaitOption = 0.0,
+    json: JsonOption = False,
+) -> None:
+    """Measure one denoise step of a model: as diffusers runs it, with fused kernels, compiled, and in CUDA graphs.
+
+    Weights are random unless --weights names a folder; nothing is downloaded.  Every op's calls are counted, the step is taken apart by
+    stage, and the latents of the fused model are followed over --steps steps.
+
+    Examples:
+
+      fusebench model flux1_dev --tiny --device cpu
+
+      fusebench model wan2_1_t2v_14b --layers num_layers=4 --variant split --variant fused
+
+    Exit codes: 0 all well; 1 slower, or drifting; 2 usage; 3 the device is unfit; 4 undecided; 5 a variant or the substitution fails.
+    """
+    from ..models.catalogue import load_model
+    from ..models.variants import default_variants, parse_variant
+
+    found = load_model(name)
+    cut = parse_layers(layers or [])
+    for one in variant or ():
+        parse_variant(one)
+    from ..models.building import full_config
+
+    full_config(found, tiny=tiny, layers=cut)
+
+    from ..device import resolve_device
+    from ..device.toolchain import require_torch_for
+    from ..models.command import ModelRequest, measure_model
+    from ..models.work import ModelTask
+    from .shared.output import print_json
+    from .shared.progress import make_reporter
+    from .shared.selection import load_project
+
+    target = resolve_device(device)
+    require_torch_for(target)
+    project, collection = load_project(kernels, load_kernels=False)
+    task = ModelTask(
+        model=name,
+        device=target.torch_name,
+        variants=tuple(dict.fromkeys(variant or default_variants(target.kind))),
+        kernels=tuple(str(root) for root in collection.roots),
+        tiny=tiny,
+        layers=cut,
+        weights="" if weights is None else str(weights),
+        steps=steps,
+        budget_s=budget,
+    )
+    request = ModelRequest(
+        project=project, model=found, device=target, task=task, confirm=confirm, wait_s=wait, out=out, command=command_line()
+    )
+    record, folder = measure_model(request, make_reporter())
+    _write_report(record, folder)
+    if json:
+        print_json({**_plain(record), "run": str(folder)})
+    else:
+        _show(record, folder)
+    raise typer.Exit(record.exit_code)
+
+
+def parse_layers(texts: list[str]) -> dict[str, int]:
+    """`num_layers=4` and the like; several may stand in one text, joined by commas.
+
+    Raises:
+        UsageError: no number, or no stack.
+    """
+    found = {}
+    for text in ",".join(texts).split(",") if texts else ():
+        stack, equals, count = text.partition("=")
+        if not equals or not stack or not count.isdigit():
+            raise UsageError(f"--layers {text!r}: expected STACK=N, such as num_layers=4")
+        found[stack.strip()] = int(count)
+    return found
+
+
+def _plain(record: ModelRecord) -> dict[str, object]:
+    import msgspec
+
+    plain: dict[str, object] = msgspec.to_builtins(record)
+    return plain
+
+
+def _write_report(record: ModelRecord, folder: Path) -> None:
+    from ..report.model import model_markdown
+    from ..store.comparison_folder import write_report
+
+    write_report(folder, model_markdown(record))
+
+
+def _show(record: ModelRecord, folder: Path) -> None:
+    from ..report import model as report
+    from .shared.output import print_table, remark
+
+    for warning in record.warnings:
+        remark("warning", warning)
+    for line in report.head_lines(record):
+        typer.echo(line)
+    print_table(report.TIME_COLUMNS, report.time_rows(record))
+    if record.breakdowns:
+        columns = report.stage_columns(record)
+        print_table(columns, report.stage_rows(record), title="where the time goes", right=columns[1:])
+    if record.calls:
+        print_table(report.CALL_COLUMNS, report.call_rows(record), title="calls of ops in one step", right=("calls", "fallbacks"))
+    for line in (*report.drift_lines(record), *report.verdict_lines(record)):
+        typer.echo(line)
+    typer.echo(f"run: {folder}")

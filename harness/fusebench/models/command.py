@@ -1,0 +1,190 @@
+"""`fusebench model` from its request to a stored record: one process that measures all, and a fresh one that confirms the times."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from ..config import Project
+from ..device import Device, EnvironmentMonitor, environment_of
+from ..errors import FusebenchError, UsageError
+from ..runner.context import Reporter
+from ..runner.session import hold
+from ..schema import Estimate, ExitCode, Verdict, VerdictKind
+from ..schema.models import MODEL_VERSION, Confirmation, ModelRecord, StepTime
+from ..store.finding import runs_folder
+from ..store.model_folder import write_model
+from .diffusion_model import DiffusionModel
+from .process_main import MARK, REFUSED
+from .variants import SPLIT
+from .work import ModelTask, ModelWork
+
+GAIN = 1.015
+"""SGLang's rule: a change is accepted for a mean gain of 1.5 % or more."""
+ANSWER_EXTRA_S = 1800.0
+"""Seconds beyond the budget of timing after which a process counts as hung: building, compiling and drift take their time."""
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured, where, and for how long."""
+
+    project: Project
+    model: DiffusionModel
+    device: Device
+    task: ModelTask
+    confirm: bool = True
+    wait_s: float = 0.0
+    out: Path | None = None
+    command: str = ""
+
+
+def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecord, Path]:
+    """Measure, confirm, conclude and write; returns the record and its folder.
+
+    Raises:
+        UsageError: what is asked for does not exist.
+        DeviceUnfitError: the device is locked or busy.
+        FusebenchError: the measuring process died; its last words are in the message.
+    """
+    began, created = time.monotonic(), datetime.now(UTC)
+    environment = environment_of(request.device, request.project.root)
+    with hold(request.device, reporter, wait_s=request.wait_s) as warnings, EnvironmentMonitor(request.device) as monitor:
+        done = _in_process(request.task, reporter)
+        clocks = monitor.summary()
+        confirmation = None
+        ran = tuple(one.variant for one in done.times if not one.error)
+        comparable = request.device.kind == "cuda"  # on a CPU, dispatch runs the split chains in the fused model too
+        if request.confirm and comparable and len(ran) > 1:
+            reporter.line("confirming in a fresh process")
+            again = msgspec.structs.replace(request.task, confirm=True, variants=ran, budget_s=request.task.budget_s / 2)
+            times = _in_process(again, reporter).times
+            confirmation = Confirmation(speedups={one.variant: one.speedup for one in times if one.speedup is not None})
+    verdicts = conclude(done.times, confirmation, comparable=comparable)
+    record = ModelRecord(
+        version=MODEL_VERSION,
+        id=secrets.token_hex(4),
+        created=created.isoformat(timespec="seconds"),
+        command=request.command,
+        environment=msgspec.to_builtins(environment),
+        model=request.model.name,
+        title=request.model.title,
+        tiny=request.task.tiny,
+        layers={name: int(count) for name, count in done.config.items()},
+        full_layers={name: int(request.model.config[name]) for name in request.model.stacks},
+        shapes=msgspec.to_builtins(request.model.tiny_shapes if request.task.tiny else request.model.shapes),
+        dtype=request.task.dtype,
+        weights=Path(request.task.weights).name if request.task.weights else "random",
+        parameters=done.parameters,
+        diffusers=importlib.metadata.version("diffusers"),
+        calls=done.calls,
+        findings=done.findings,
+        times=done.times,
+        confirmation=confirmation,
+        breakdowns=done.breakdowns,
+        drift=done.drift,
+        verdicts=verdicts,
+        acceptance={one.variant: one.speedup.value >= GAIN for one in done.times if one.speedup is not None},
+        clocks=clocks,
+        seconds=time.monotonic() - began,
+        warnings=(*warnings, *done.warnings),
+    )
+    record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
+    return record, write_model(request.out if request.out is not None else runs_folder(request.project), record)
+
+
+def conclude(times: tuple[StepTime, ...], confirmation: Confirmation | None, *, comparable: bool) -> dict[str, Verdict]:
+    """Verdicts of each variant against `split`, by its name; the first process and the confirming one must agree.
+
+    Args:
+        comparable: whether fused kernels can run on the device at all.
+    """
+    verdicts = {}
+    for one in times:
+        if one.variant == SPLIT:
+            continue
+        if one.error:
+            verdicts[one.variant] = Verdict(kind=VerdictKind.ERROR, reason=one.error)
+        elif not comparable:
+            reason = "on a CPU the fused model runs the split chains through dispatch, so its time tells nothing of fused kernels"
+            verdicts[one.variant] = Verdict(kind=VerdictKind.INCOMPARABLE, reason=reason, gating=False)
+        elif one.speedup is not None:
+            again = confirmation.speedups.get(one.variant) if confirmation is not None else None
+            verdicts[one.variant] = _verdict(one.speedup, again)
+    return verdicts
+
+
+def _verdict(speedup: Estimate, again: Estimate | None) -> Verdict:
+    found = [speedup] if again is None else [speedup, again]
+    change = Estimate(1 / speedup.value, 1 / speedup.high if speedup.high else 0.0, 1 / speedup.low if speedup.low else float("inf"))
+    text = f"{speedup.value:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] in one process"
+    text += f", {again.value:.3f}x [{again.low:.3f}, {again.high:.3f}] in a fresh one" if again is not None else ", not confirmed"
+    if all(one.low > 1 for one in found):
+        return Verdict(kind=VerdictKind.IMPROVEMENT, reason=text, change=change)
+    if all(one.high < 1 for one in found):
+        return Verdict(kind=VerdictKind.REGRESSION, reason=text, change=change)
+    return Verdict(kind=VerdictKind.UNDECIDED, reason=text, change=change)
+
+
+def exit_code(record: ModelRecord) -> ExitCode:
+    """5 for a substitution or a variant that fails, 1 for slower steps or drift, 4 for what stays undecided."""
+    kinds = {verdict.kind for verdict in record.verdicts.values()}
+    drift = {record.drift.verdict.kind} if record.drift is not None else set()
+    if record.findings or VerdictKind.ERROR in kinds:
+        return ExitCode.KERNEL_FAILED
+    if VerdictKind.REGRESSION in kinds | drift:
+        return ExitCode.REGRESSION
+    return ExitCode.UNDECIDED if VerdictKind.UNDECIDED in kinds | drift else ExitCode.PASS
+
+
+def _in_process(task: ModelTask, reporter: Reporter) -> ModelWork:
+    """Have a fresh process do the task."""
+    with tempfile.TemporaryDirectory(prefix="fusebench-model-") as folder:
+        asked, answer = Path(folder) / "task.json", Path(folder) / "answer.json"
+        asked.write_bytes(msgspec.json.encode(task))
+        command = [sys.executable, "-m", "fusebench.models.process_main", str(asked), str(answer)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        last: list[str] = []
+        follower = threading.Thread(target=_follow, args=(process.stderr, reporter, last), daemon=True)
+        follower.start()
+        try:
+            status = process.wait(task.budget_s + ANSWER_EXTRA_S)
+        except subprocess.TimeoutExpired:
+            raise FusebenchError(f"the measuring process gave no answer within {task.budget_s + ANSWER_EXTRA_S:.0f} s") from None
+        finally:
+            process.kill()
+            process.wait()
+            follower.join(timeout=5)
+        return _read(answer, status, last)
+
+
+def _read(answer: Path, status: int, last: list[str]) -> ModelWork:
+    try:
+        content = answer.read_bytes()
+    except FileNotFoundError:
+        said = " | ".join(last[-5:]) or "nothing on stderr"
+        raise FusebenchError(f"the measuring process ended with status {status} and without an answer: {said}") from None
+    found: Mapping[str, Any] = msgspec.json.decode(content)
+    if REFUSED in found:
+        kind = UsageError if found.get("exit_code") == ExitCode.USAGE else FusebenchError
+        raise kind(found[REFUSED])
+    return msgspec.json.decode(content, type=ModelWork, strict=False)  # "inf" is a number
+
+
+def _follow(stream: IO[str] | None, reporter: Reporter, last: list[str]) -> None:
+    for line in stream or ():
+        if line.startswith(MARK):
+            reporter.line(line.removeprefix(MARK).rstrip())
+        else:
+            last.append(line.rstrip()[:500])
+            del last[:-20]

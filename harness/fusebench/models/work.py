@@ -1,0 +1,241 @@
+"""What one process does for `fusebench model`: builds the transformer and its variants, and counts, times, profiles and compares them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..errors import FusebenchError, UsageError
+from ..registry import Collection, load_collection
+from ..schema.models import Breakdown, Drift, SiteCalls, StepTime
+from . import drift as drifting
+from .breakdown import profile_step
+from .building import build, full_config, load
+from .catalogue import load_model
+from .denoise import Denoising
+from .op_calls import OpCall
+from .step_timing import TARGET, ratio, step_time, time_rounds
+from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process is asked to do."""
+
+    model: str
+    device: str
+    """As torch names it: `cpu`, `cuda`."""
+    variants: tuple[str, ...]
+    kernels: tuple[str, ...]
+    """Kernel roots."""
+    tiny: bool = False
+    layers: dict[str, int] = {}
+    weights: str = ""
+    """Folder of a person's own weights; random ones without it."""
+    dtype: str = "bfloat16"
+    steps: int = 4
+    """Denoise steps of the drift's loop."""
+    budget_s: float = 120.0
+    """Seconds of timing."""
+    target: float = TARGET
+    confirm: bool = False
+    """Only time, in a fresh process."""
+
+
+class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process found."""
+
+    config: dict[str, Any]
+    parameters: int
+    calls: tuple[SiteCalls, ...] = ()
+    findings: tuple[str, ...] = ()
+    times: tuple[StepTime, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
+    drift: Drift | None = None
+    warnings: tuple[str, ...] = ()
+
+
+Say = Callable[[str], None]
+
+
+def work(task: ModelTask, say: Say) -> ModelWork:
+    """Do the task in this process; `say` receives progress in words.
+
+    Raises:
+        UsageError: what is asked for does not exist, or needs another diffusers.
+    """
+    import torch
+
+    model = load_model(task.model)
+    for name in task.variants:
+        parse_variant(name)
+    device, dtype = torch.device(task.device), getattr(torch, task.dtype)
+    config = full_config(model, tiny=task.tiny, layers=task.layers)
+    shapes = model.tiny_shapes if task.tiny else model.shapes
+    say(f"building {model.title}")
+    if task.weights:
+        transformer = load(model, Path(task.weights), device=device, dtype=dtype)
+    else:
+        transformer = build(model, config, device=device, dtype=dtype)
+    parameters = sum(parameter.numel() for parameter in transformer.parameters())
+    with torch.no_grad():
+        denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
+        collection = load_collection([Path(root) for root in task.kernels])
+        runnable, failed = _prepare(task, denoising, transformer, collection, say)
+        calls = () if task.confirm else _counted(runnable, denoising)
+        times = (*_timed(task, runnable, denoising, say), *failed)
+        breakdowns = () if task.confirm else _broken_down(runnable, denoising, say)
+        drift = None if task.confirm else _drifted(task, runnable, denoising, say)
+    return ModelWork(
+        config={key: value for key, value in config.items() if key in model.stacks},
+        parameters=parameters,
+        calls=calls,
+        times=times,
+        breakdowns=breakdowns,
+        drift=drift,
+    )
+
+
+def _prepare(
+    task: ModelTask, denoising: Denoising, transformer: Any, collection: Collection, say: Say
+) -> tuple[list[Variant], list[StepTime]]:
+    """The variants that run, warmed up, and a `StepTime` with the error of each that does not."""
+    runnable, failed = [], []
+    for name in task.variants:
+        began = time.monotonic()
+        try:
+            variant = make_variant(name, denoising, transformer, collection)
+            for _ in range(WARM_UPS):
+                variant.predict(*denoising.middle())
+            _finish(denoising.device)
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a variant raises is its result: the others are measured
+            failed.append(StepTime(variant=name, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:400]}"))
+            say(f"{name}: {failed[-1].error}")
+            continue
+        runnable.append(variant)
+        say(f"{name}: ready after {time.monotonic() - began:.0f} s")
+    return runnable, failed
+
+
+def _counted(variants: Sequence[Variant], denoising: Denoising) -> tuple[SiteCalls, ...]:
+    """The calls of ops in one step of the first eager substituted variant."""
+    for variant in variants:
+        parts = parse_variant(variant.name)
+        if variant.calls is not None and not parts.compiled and not parts.graph:
+            with variant.calls.record() as recorded:
+                variant.predict(*denoising.middle())
+            return site_calls(recorded)
+    return ()
+
+
+def site_calls(recorded: Sequence[OpCall]) -> tuple[SiteCalls, ...]:
+    """Calls by site and parameters, in order of first call."""
+    groups: dict[tuple[str, str, Any], list[OpCall]] = {}
+    for call in recorded:
+        groups.setdefault((call.site, call.op, call.params), []).append(call)
+    found = []
+    for (site, op, params), calls in groups.items():
+        fallen = [call for call in calls if call.fallback]
+        first = fallen[0] if fallen else calls[0]
+        found.append(
+            SiteCalls(
+                site=site,
+                op=op,
+                kernel=first.kernel,
+                calls=len(calls),
+                params=msgspec.to_builtins(params),
+                fallbacks=len(fallen),
+                reason=first.fallback,
+                place=first.place,
+            )
+        )
+    return tuple(found)
+
+
+def _timed(task: ModelTask, variants: Sequence[Variant], denoising: Denoising, say: Say) -> tuple[StepTime, ...]:
+    steps = {variant.name: _step(variant, denoising) for variant in variants}
+    peaks = {name: _peak(step, denoising.device) for name, step in steps.items()}
+    before = SPLIT if SPLIT in steps else next(iter(steps), "")
+    if not steps:
+        return ()
+    rounds = time_rounds(
+        steps,
+        device=denoising.device,
+        budget_s=task.budget_s,
+        target=task.target,
+        before=before,
+        on_round=lambda done, width: say(f"round {done}: ratios known to {width:.2%}") if done & (done - 1) == 0 else None,
+    )
+    return tuple(
+        StepTime(
+            variant=name,
+            rounds_ms=tuple(values),
+            time_ms=step_time(values),
+            speedup=None if name == before else ratio(rounds[before], values),
+            peak_bytes=peaks[name],
+        )
+        for name, values in rounds.items()
+    )
+
+
+def _step(variant: Variant, denoising: Denoising) -> Callable[[], object]:
+    inputs = denoising.middle()
+    return lambda: variant.predict(*inputs)
+
+
+def _peak(step: Callable[[], object], device: torch.device) -> int:
+    """Most bytes that torch held on the GPU during one step; 0 on a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device)
+
+
+def _broken_down(variants: Sequence[Variant], denoising: Denoising, say: Say) -> tuple[Breakdown, ...]:
+    found = []
+    for variant in variants:
+        parts = parse_variant(variant.name)
+        say(f"{variant.name}: profiling a step")
+        marked = not (parts.compiled or parts.graph)
+        step = _step(variant, denoising)
+        found.append(profile_step(variant.name, step, variant.transformer, device=denoising.device, marked=marked))
+    return tuple(found)
+
+
+def _drifted(task: ModelTask, variants: Sequence[Variant], denoising: Denoising, say: Say) -> Drift | None:
+    """Drift of the first substituted variant, eager if there is one."""
+    by_name = {variant.name: variant for variant in variants}
+    fused = next((variant for variant in variants if parse_variant(variant.name).substituted), None)
+    if SPLIT not in by_name or fused is None or task.steps < 1:
+        return None
+    split = by_name[SPLIT]
+    say(f"drift of {fused.name} over {task.steps} steps")
+    own = denoising.trajectory(split.predict, task.steps)
+    of_fused = denoising.trajectory(fused.predict, task.steps)
+    with contextlib.ExitStack() as stack:
+        by = stack.enter_context(drifting.other_order(denoising.device))
+        try:
+            other = denoising.trajectory(split.predict, task.steps)
+        except RuntimeError as error:
+            raise FusebenchError(f"the equivalent model of the drift ({by}) does not run here: {error}") from error
+    return drifting.judge(fused.name, drifting.distances(of_fused, own), drifting.distances(other, own), by)
+
+
+def _finish(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,106 @@
+"""A model's denoise step as tables: variants, calls, stages and drift; for the terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..schema.models import ModelRecord, StepTime
+from .markdown import markdown_table
+
+TIME_COLUMNS = ("variant", "step ms", "speedup", "in a fresh process", "peak GiB", "verdict")
+CALL_COLUMNS = ("site", "op", "calls", "kernel", "fallbacks")
+
+
+def head_lines(record: ModelRecord) -> list[str]:
+    """What ran, in words."""
+    cut = [f"{count} of {record.full_layers[name]} {name}" for name, count in record.layers.items() if count != record.full_layers[name]]
+    layers = f"; a reduced stack: {', '.join(cut)}" if cut else ""
+    size = "tiny configuration" if record.tiny else "full configuration" if not cut else "published widths"
+    return [
+        f"{record.title}: {size}{layers}; {record.parameters / 1e9:.3g} billion weights ({record.weights}), {record.dtype}, "
+        f"diffusers {record.diffusers}",
+    ]
+
+
+def time_rows(record: ModelRecord) -> list[list[str]]:
+    """A row per variant."""
+    again = record.confirmation.speedups if record.confirmation is not None else {}
+    return [
+        [
+            one.variant,
+            f"{one.time_ms.value:.2f}" if one.time_ms is not None else "-",
+            _speedup(one),
+            f"{again[one.variant].value:.3f}x" if one.variant in again else "-",
+            f"{one.peak_bytes / 2**30:.1f}" if one.peak_bytes else "-",
+            record.verdicts[one.variant].kind if one.variant in record.verdicts else "",
+        ]
+        for one in record.times
+    ]
+
+
+def _speedup(one: StepTime) -> str:
+    if one.error:
+        return one.error
+    if one.speedup is None:
+        return "1"
+    return f"{one.speedup.value:.3f}x [{one.speedup.low:.3f}, {one.speedup.high:.3f}]"
+
+
+def call_rows(record: ModelRecord) -> list[list[str]]:
+    """A row per site and parameters."""
+    return [[one.site, one.op, str(one.calls), one.kernel, str(one.fallbacks) if one.fallbacks else ""] for one in record.calls]
+
+
+def stage_columns(record: ModelRecord) -> list[str]:
+    """The breakdown's columns: the stage, and milliseconds of each variant."""
+    return ["stage", *(f"{one.variant} ms" for one in record.breakdowns)]
+
+
+def stage_rows(record: ModelRecord) -> list[list[str]]:
+    """A row per stage, then the idle time, the busy time and the span."""
+    stages = list(dict.fromkeys(stage.stage for one in record.breakdowns for stage in one.stages))
+    rows = []
+    for stage in stages:
+        times = [next((found.time_us for found in one.stages if found.stage == stage), 0.0) for one in record.breakdowns]
+        rows.append([stage, *(f"{time / 1000:.2f}" for time in times)])
+    rows.append(["idle", *(f"{one.idle_us / 1000:.2f}" for one in record.breakdowns)])
+    rows.append(["span", *(f"{one.span_us / 1000:.2f}" for one in record.breakdowns)])
+    return rows
+
+
+def drift_lines(record: ModelRecord) -> list[str]:
+    """The drift in words and by step."""
+    drift = record.drift
+    if drift is None:
+        return []
+    lines = [f"drift of {drift.variant} against split: {drift.verdict.kind}: {drift.verdict.reason}"]
+    for own, other in zip(drift.steps, drift.equivalent, strict=True):
+        lines.append(
+            f"  step {own.step}: RMS {own.rms:.2e}, largest {own.largest:.2e}, PSNR {own.psnr_db:.1f} dB; "
+            f"equivalent model {other.rms:.2e}, {other.largest:.2e}, {other.psnr_db:.1f} dB"
+        )
+    return [*lines, f"  equivalent model: {drift.equivalent_by}"]
+
+
+def verdict_lines(record: ModelRecord) -> list[str]:
+    """Every verdict's reason, and what is wrong with the substitution."""
+    lines = [f"{variant}: {verdict.kind}: {verdict.reason}" for variant, verdict in record.verdicts.items()]
+    return [*lines, *(f"substitution: {finding}" for finding in record.findings)]
+
+
+def model_markdown(record: ModelRecord) -> str:
+    """The whole record as a page."""
+    parts = [f"# {record.title}", *head_lines(record)]
+    parts.append(_titled("Step times", TIME_COLUMNS, time_rows(record)))
+    parts.append("\n".join(f"* {line}" for line in verdict_lines(record)))
+    if record.breakdowns:
+        parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
+    if record.calls:
+        parts.append(_titled("Calls of ops in one step", CALL_COLUMNS, call_rows(record)))
+    if record.drift is not None:
+        parts.append("## Drift\n\n" + "\n".join(f"    {line}" for line in drift_lines(record)))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _titled(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"## {title}\n\n" + "\n".join(markdown_table(columns, rows))

@@ -1,0 +1,194 @@
+"""The record of a model's denoise step: variants, their times, where the time goes, the calls of ops, and drift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .results import Estimate, Verdict
+
+MODEL_VERSION = 1
+"""Version of the record; a newer one is refused."""
+
+
+class SiteCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one op at one site in one denoise step."""
+
+    site: str
+    op: str
+    kernel: str
+    """The kernel that ran, or the first of several."""
+
+    calls: int
+    params: dict[str, Any]
+    """The op's parameters of these calls."""
+
+    fallbacks: int = 0
+    """Calls for which no kernel of the preferred role ran."""
+    reason: str = ""
+    """Why, of the first such call."""
+    place: str = ""
+    """Module of the first call, or of the first fallback."""
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant's denoise step."""
+
+    variant: str
+    rounds_ms: tuple[float, ...] = ()
+    """Milliseconds of wall clock of a step, one per round: the mean of the round's two steps in ABBA order."""
+
+    time_ms: Estimate | None = None
+    """Geometric mean over rounds; its interval covers this process and its clocks alone."""
+
+    speedup: Estimate | None = None
+    """Time of `split` over this variant's, paired by round."""
+
+    peak_bytes: int = 0
+    """Most memory that the device held during a step of this variant, weights of all variants included."""
+
+    sm_mhz: float = 0.0
+    """Mean clock of the multiprocessors during the rounds' steps of this variant; 0 where it cannot be read."""
+
+    graph_breaks: tuple[str, ...] = ()
+    error: str = ""
+    """Why the variant did not run; empty where it did."""
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of one stage of a profiled step."""
+
+    stage: str
+    time_us: float
+    launches: int
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of one device kernel, or operator on a CPU, in a profiled step."""
+
+    name: str
+    stage: str
+    time_us: float
+    launches: int
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One profiled step of one variant."""
+
+    variant: str
+    span_us: float
+    """From the first activity's start to the last one's end."""
+    busy_us: float
+    """Time in which at least one activity ran."""
+    stages: tuple[StageTime, ...]
+    kernels: tuple[KernelTime, ...] = ()
+    """The largest, by time."""
+
+    @property
+    def idle_us(self) -> float:
+        """Time between activities: the device waited for the host, or for a launch."""
+        return self.span_us - self.busy_us
+
+
+class DriftStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Distance of two trajectories after one denoise step."""
+
+    step: int
+    rms: float
+    """Root mean square of the difference of latents, relative to that of the latents."""
+    largest: float
+    """Largest difference of a latent, in units of the latents' root mean square."""
+    psnr_db: float
+    """Peak signal-to-noise ratio; the peak is the range of the reference's latents."""
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """Trajectories from the same noise, against that of `split`."""
+
+    variant: str
+    steps: tuple[DriftStep, ...]
+    equivalent: tuple[DriftStep, ...]
+    """The same model with the same formulas, accumulated in another order."""
+    equivalent_by: str
+    """What changed the order."""
+    limit: float
+    """Most times the equivalent's relative RMS difference that the contract allows."""
+    verdict: Verdict
+
+
+class OpSaving(msgspec.Struct, frozen=True, kw_only=True):
+    """What the suite predicts for one op, and what the profiled steps show."""
+
+    op: str
+    predicted_us: float | None
+    """Sum over the suite's cases of weight x (split - fused); None where no stored run has them all."""
+    measured_us: float | None = None
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of the difference between the predicted and the measured saving."""
+
+    cause: str
+    time_us: float
+    """Positive: saves more than predicted."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The saving predicted from the suite, the measured one, and what stands between."""
+
+    predicted_us: float | None
+    measured_us: float
+    stored: str
+    """The record that the prediction rests on."""
+    ops: tuple[OpSaving, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    """They and the prediction add up to the measured saving."""
+    remarks: tuple[str, ...] = ()
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """Speedups of a fresh process, by variant."""
+
+    speedups: dict[str, Estimate]
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One `fusebench model`."""
+
+    version: int
+    id: str
+    created: str
+    command: str
+    environment: dict[str, Any]
+    model: str
+    title: str
+    tiny: bool
+    layers: dict[str, int]
+    """Blocks of every stack that ran."""
+    full_layers: dict[str, int]
+    """Blocks of every stack of the published model."""
+    shapes: dict[str, int]
+    dtype: str
+    weights: str
+    """`random`, or the name of the folder that they were loaded from."""
+    parameters: int
+    """Number of weights of the transformer that ran."""
+    diffusers: str
+    calls: tuple[SiteCalls, ...] = ()
+    findings: tuple[str, ...] = ()
+    """What is wrong with the substitution; empty where every op is called as often as the suite says, by the preferred kernels."""
+    times: tuple[StepTime, ...] = ()
+    confirmation: Confirmation | None = None
+    breakdowns: tuple[Breakdown, ...] = ()
+    explanation: Explanation | None = None
+    drift: Drift | None = None
+    verdicts: dict[str, Verdict] = {}
+    """Of each variant against `split`, and of `fused_compiled` against `compiled`, by the variant's name."""
+    acceptance: dict[str, bool] = {}
+    """SGLang's rule by variant: a mean gain of 1.5 % or more in ABBA order on one GPU."""
+    clocks: dict[str, Any] = {}
+    """The device's clocks, power and temperature during the rounds."""
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    exit_code: int = 0

@@ -1,0 +1,52 @@
+"""One `fusebench model` on disk: a folder `<created>_<id>_model` holding `model.json`, sealed and written once, and `report.md`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..errors import RunRecordError
+from ..schema.models import MODEL_VERSION, ModelRecord
+from .files import write_file
+from .record_files import decode_record, finite, new_folder
+from .run_folder import stamped_name
+from .seal import SealState, check_seal, sealed_json
+
+MODEL_FILE = "model.json"
+
+
+def write_model(parent: Path, record: ModelRecord) -> Path:
+    """Write the record as a new folder under `parent`, which is made when absent, and return it.
+
+    Raises:
+        RunRecordError: the folder exists already, or cannot be moved into place.
+    """
+    folder = parent / f"{stamped_name(record.id, record.created)}_model"
+    with new_folder(folder, "model record") as making:
+        write_file(making / MODEL_FILE, sealed_json(finite(msgspec.to_builtins(record)), {}))
+    return folder
+
+
+def read_model(folder: Path) -> ModelRecord:
+    """The record in `folder` (or in a `model.json` given by its path).
+
+    Raises:
+        RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
+    """
+    file = _file(folder)
+    try:
+        return decode_record(file.read_bytes(), ModelRecord, version="version", newest=MODEL_VERSION, where=file)
+    except OSError as error:
+        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench model`") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunRecordError(f"{file}: not a record of `fusebench model`: {error}; run it again") from error
+
+
+def model_seal(folder: Path) -> SealState:
+    """What the seal of the record in `folder` says."""
+    return check_seal(_file(folder), ())
+
+
+def _file(folder: Path) -> Path:
+    return folder if folder.name == MODEL_FILE and not folder.is_dir() else folder / MODEL_FILE
