@@ -97,7 +97,8 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         acceptance={one.variant: one.speedup.value >= GAIN for one in done.times if one.speedup is not None},
         clocks=clocks,
         seconds=time.monotonic() - began,
-        warnings=(*warnings, *done.warnings),
+        warnings=tuple(warnings),
+        failures=done.failures,
     )
     record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
     return record, write_model(request.out if request.out is not None else runs_folder(request.project), record)
@@ -137,10 +138,10 @@ def _verdict(speedup: Estimate, again: Estimate | None) -> Verdict:
 
 
 def exit_code(record: ModelRecord) -> ExitCode:
-    """5 for a substitution or a variant that fails, 1 for slower steps or drift, 4 for what stays undecided."""
+    """5 for a substitution, a variant or a part that fails, 1 for slower steps or drift, 4 for what stays undecided."""
     kinds = {verdict.kind for verdict in record.verdicts.values()}
     drift = {record.drift.verdict.kind} if record.drift is not None else set()
-    if record.findings or VerdictKind.ERROR in kinds:
+    if record.findings or record.failures or VerdictKind.ERROR in kinds:
         return ExitCode.KERNEL_FAILED
     if VerdictKind.REGRESSION in kinds | drift:
         return ExitCode.REGRESSION

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -59,9 +59,11 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[StepTime, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
     drift: Drift | None = None
-    warnings: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """Parts that failed, with their errors."""
 
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -91,16 +93,29 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         runnable, failed = _prepare(task, denoising, transformer, collection, say)
         calls = () if task.confirm else _counted(runnable, denoising)
         times = (*_timed(task, runnable, denoising, say), *failed)
-        breakdowns = () if task.confirm else _broken_down(runnable, denoising, say)
-        drift = None if task.confirm else _drifted(task, runnable, denoising, say)
+        failures: list[str] = []
+        breakdowns, drift = None, None
+        if not task.confirm:
+            breakdowns = _or_failure("breakdown", failures, lambda: _broken_down(runnable, denoising, say))
+            drift = _or_failure("drift", failures, lambda: _drifted(task, runnable, denoising, say))
     return ModelWork(
         config={key: value for key, value in config.items() if key in model.stacks},
         parameters=parameters,
         calls=calls,
         times=times,
-        breakdowns=breakdowns,
+        breakdowns=breakdowns or (),
         drift=drift,
+        failures=tuple(failures),
     )
+
+
+def _or_failure(part: str, failures: list[str], make: Callable[[], T]) -> T | None:
+    """What `make` returns; its error, in `failures`, must not lose the times that were measured before."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001  named in the record, which then does not pass
+        failures.append(f"{part}: {type(error).__name__}: {error}")
+        return None
 
 
 def _prepare(

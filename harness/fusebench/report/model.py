@@ -85,7 +85,7 @@ def drift_lines(record: ModelRecord) -> list[str]:
 def verdict_lines(record: ModelRecord) -> list[str]:
     """Every verdict's reason, and what is wrong with the substitution."""
     lines = [f"{variant}: {verdict.kind}: {verdict.reason}" for variant, verdict in record.verdicts.items()]
-    return [*lines, *(f"substitution: {finding}" for finding in record.findings)]
+    return [*lines, *(f"substitution: {finding}" for finding in record.findings), *(f"failed: {failure}" for failure in record.failures)]
 
 
 def model_markdown(record: ModelRecord) -> str:

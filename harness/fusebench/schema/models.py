@@ -191,4 +191,6 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The device's clocks, power and temperature during the rounds."""
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """Parts of the measurement that failed, with their errors; the rest stands."""
     exit_code: int = 0
