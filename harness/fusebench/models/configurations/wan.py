@@ -32,10 +32,12 @@ TEXT_SHARE = 4
 
 FIRST_NORM = Site(name="first block: norm1", op="norm_scale_shift", stage="norm")
 OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
-SELF_RESIDUAL = Site(name="block: self-attention residual, norm2", op="residual_gate_norm_scale_shift", stage="norm")
-CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residual_gate_norm_scale_shift", stage="norm")
-NEXT_RESIDUAL = Site(name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stage="norm")
-SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stage="rope")
+SELF_RESIDUAL = Site(name="block: self-attention residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
+CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
+NEXT_RESIDUAL = Site(
+    name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers", beyond=-1
+)
+SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stage="rope", stack="num_layers")
 
 
 class FusedRotaryPosEmbed(WanRotaryPosEmbed):
