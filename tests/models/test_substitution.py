@@ -24,6 +24,14 @@ WAN_CALLS = {
     "self-attention: q and k": 6,
 }
 """Two forwards of three blocks."""
+QWEN_BLOCK = (
+    "block: image q and k",
+    "block: text q and k",
+    "block: norm1 of the image",
+    "block: norm1 of the text",
+    "block: image residual, norm2",
+    "block: text residual, norm2",
+)
 CALLS = {
     "flux1_dev": {
         "double block: image q and k": 2,
@@ -37,6 +45,20 @@ CALLS = {
         "double block: text residual, norm2": 2,
     },
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
+    "qwen_image": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
+    "qwen_image_edit_2511": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
+    "z_image_turbo": {
+        "block: q and k": 2,
+        "block: norm before the attention": 2,
+        "block: attention's residual": 2,
+        "block: feed-forward's residual": 2,
+        "noise refiner: q and k": 2,
+        "noise refiner: norm before the attention": 2,
+        "noise refiner: attention's residual": 2,
+        "noise refiner: feed-forward's residual": 2,
+        "context refiner: q and k": 2,
+        "output norm": 1,
+    },
 }
 """Calls per denoise step of each tiny model, counted by hand from its blocks."""
 EXACT = ("flux1_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")

@@ -28,6 +28,9 @@ class Shapes(msgspec.Struct, frozen=True, kw_only=True):
     negative_text_tokens: int = 0
     """Text tokens of the negative prompt, where the model uses classifier-free guidance."""
 
+    reference: tuple[int, int] | None = None
+    """Height and width of the reference image, where the model edits one."""
+
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     """A place where the model runs an op.  Its calls are counted under this name and held against the suite's weights."""

@@ -20,7 +20,7 @@ from diffusers.models.transformers.transformer_flux import (
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
-from .rotary import RotaryTable, from_real_pairs
+from .rotary import RotaryTable, from_real_pairs, rotate
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -67,37 +67,19 @@ class FusedAttnProcessor(FluxAttnProcessor):
     ) -> Any:
         query, key, value = (project(hidden_states).unflatten(-1, (-1, attn.head_dim)) for project in (attn.to_q, attn.to_k, attn.to_v))
         text = 0 if encoder_hidden_states is None else encoder_hidden_states.shape[1]
-        _rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
+        rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
         if encoder_hidden_states is not None:
             streams = [
                 project(encoder_hidden_states).unflatten(-1, (-1, attn.head_dim))
                 for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
             ]
-            _rotate(self._text, streams[0], streams[1], attn.norm_added_q, attn.norm_added_k, image_rotary_emb, offset=0)
+            rotate(self._text, streams[0], streams[1], attn.norm_added_q, attn.norm_added_k, image_rotary_emb)
             query, key, value = (torch.cat(pair, dim=1) for pair in zip(streams, (query, key, value), strict=True))
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
         if encoder_hidden_states is None:
             return joined
         of_text, of_image = joined[:, :text], joined[:, text:]
         return attn.to_out[1](attn.to_out[0](of_image)), attn.to_add_out(of_text)
-
-
-def _rotate(op: SiteOp, query: torch.Tensor, key: torch.Tensor, q_norm: Any, k_norm: Any, table: RotaryTable, *, offset: int) -> None:
-    """Normalise and rotate q and k `[B, T, H, D]` in place.  `torch.nn.RMSNorm` rounds its result, which the rotation then reads."""
-    batch, tokens = query.shape[:2]
-    positions = table.positions[:tokens] if batch == 1 else table.positions[:tokens].repeat(batch)
-    op(
-        query.flatten(0, 1),
-        key.flatten(0, 1),
-        q_norm.weight,
-        k_norm.weight,
-        table.cache,
-        positions,
-        eps=q_norm.eps,
-        layout="interleaved",
-        position_offset=offset,
-        round_norm=True,
-    )
 
 
 class FusedNormZero(AdaLayerNormZero):
