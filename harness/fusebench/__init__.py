@@ -8,7 +8,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from .registry import Arguments, Op, Part, axis, benchmark, define_op, dispatch, kernel, launchable, option, tensor
+from .registry import (
+    Arguments,
+    Op,
+    Part,
+    axis,
+    benchmark,
+    count_calls,
+    counting_backend,
+    define_op,
+    dispatch,
+    kernel,
+    launchable,
+    option,
+    tensor,
+)
 from .schema import Bitwise, Close
 
 __version__ = "0.2.0"
@@ -35,6 +49,8 @@ __all__ = [
     "__version__",
     "axis",
     "benchmark",
+    "count_calls",
+    "counting_backend",
     "define_op",
     "dispatch",
     "kernel",

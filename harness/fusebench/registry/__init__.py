@@ -6,6 +6,7 @@ Importing this package imports no torch: declarations are plain data until a ker
 from .argument_rules import axis, option, tensor
 from .arguments import Arguments
 from .collection import Collection, load_collection
+from .counting import count_calls, counting_backend
 from .declared import CaseFacts, DeclaredKernel, DeclaredOp
 from .dispatch import Dispatcher, Selection, dispatch
 from .kernel import Kernel, kernel
@@ -32,6 +33,8 @@ __all__ = [
     "Selection",
     "axis",
     "benchmark",
+    "count_calls",
+    "counting_backend",
     "define_op",
     "dispatch",
     "kernel",

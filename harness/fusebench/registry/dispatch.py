@@ -1,4 +1,7 @@
-"""`dispatch`: a callable for model code that always works and reports which kernel it chose, and why."""
+"""`dispatch`: a callable for model code that always works and reports which kernel it chose, and why.
+
+`torch.compile(fullgraph=True)` traces the callable (see `registry.traced`); `registry.counting` counts its calls by kernel.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ import msgspec
 from ..errors import UsageError
 from ..schema import Role
 from .collection import Collection, load_collection
+from .counting import counting
 from .kernel import Kernel, reason_not_runnable
+from .launching import trace
 from .op import Op
-from .replay import MOST_LAYOUTS, Call, describe_call
+from .replay import MOST_LAYOUTS, Call, Layout, aligned, describe_call, repeat
+from .traced import operator_of
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,44 +38,90 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(f"{kernel}: {reason}" for kernel, reason in self.declined)
 
 
+class _Known:
+    """The choice for calls of one layout, and the launches that repeat such a call, once they are recorded."""
+
+    __slots__ = ("kernel", "layout", "selection")
+
+    def __init__(self, kernel: Kernel, selection: Selection) -> None:
+        self.kernel = kernel
+        self.selection = selection
+        self.layout: Layout | None = None
+
+
 class Dispatcher:
     """Callable with the arguments of the op.  In-place ops overwrite their arguments and return them as a tuple."""
 
     def __init__(self, collection: Collection, op: Op, prefer: Role) -> None:
+        from torch.compiler import is_compiling
+
         self.op = op
-        self._collection = collection
-        self._candidates = _in_order(collection, op, prefer)
+        self.prefer = prefer
+        self.roots = collection.roots
+        self.candidates = _in_order(collection, op, prefer)
+        """Kernels in the order in which they are tried."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
         self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
-        self._seen: dict[tuple[Any, ...], tuple[Kernel, Selection]] = {}
+        self._seen: dict[tuple[Any, ...], _Known] = {}
         """Earlier choices, by the layouts of a call's arguments. A repeated call pays for this look-up."""
+        self._is_compiling = is_compiling
+        self._in_graph = operator_of(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_compiling():
+            return self._in_graph(*args, **kwargs)
         call = describe_call(args, kwargs)
-        chosen, _ = self._select(call, args, kwargs)
-        return self.op.apply(functools.partial(_run, chosen, call), args, kwargs)
+        known = self._select(call, args, kwargs)
+        if counting.calls is not None:
+            counting.calls[known.selection] += 1
+        return self._run(known, call, args, kwargs)
+
+    def call_uncounted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An eager call that `count_calls` does not see: a graph that calls the dispatcher is counted as a whole."""
+        call = describe_call(args, kwargs)
+        return self._run(self._select(call, args, kwargs), call, args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
         """The kernel that a call with these arguments would run, and why."""
-        return self._select(describe_call(args, kwargs), args, kwargs)[1]
+        return self._select(describe_call(args, kwargs), args, kwargs).selection
 
     @property
     def fallbacks(self) -> list[Selection]:
-        """Every distinct fallback that calls so far have taken."""
+        """Every distinct fallback that calls so far have taken, eager and traced."""
         return [selection for _, selection in self._chosen.values() if selection.fallback]
 
-    def _select(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
+    def select_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
+        """The choice for fake tensors, whose sizes may be symbols. Sizes that a kernel's `supports` reads become guards of the trace."""
+        with trace():
+            params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
+            try:
+                hash(params)
+            except TypeError:  # symbolic sizes: the choice itself stands for them
+                found = self._choose(params, device)
+                return self._chosen.setdefault((found[1], device), found)
+            return self._choose_once(params, device)
+
+    def _run(self, known: _Known, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kernel, layout = known.kernel, known.layout
+        if layout is not None and kernel.replays and aligned(call):
+            returned = repeat(layout, call.inputs, call.addresses)
+        else:
+            returned = kernel.call_described(call, args, kwargs)
+            if kernel.replays:
+                known.layout = kernel.recorded(call)
+        return self.op.handed_back(returned, args, kwargs) if self.op.in_place else returned
+
+    def _select(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         try:
             return self._seen[call.layouts]
         except (KeyError, TypeError):  # a new layout, or an unhashable argument, which `params_of` refuses by name
-            found = self._select_by_params(args, kwargs)
+            params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
         if len(self._seen) >= MOST_LAYOUTS:
             self._seen.clear()
-        self._seen[call.layouts] = found
-        return found
+        known = self._seen[call.layouts] = _Known(*self._choose_once(params, device))
+        return known
 
-    def _select_by_params(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
-        params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
+    def _choose_once(self, params: Any, device: str) -> tuple[Kernel, Selection]:
         key = (params, device)
         if key not in self._chosen:
             self._chosen[key] = self._choose(params, device)
@@ -77,17 +129,13 @@ class Dispatcher:
 
     def _choose(self, params: Any, device: str) -> tuple[Kernel, Selection]:
         declined: list[tuple[str, str]] = []
-        for kernel in self._candidates:
+        for kernel in self.candidates:
             part = f"covers only a part of the op: {kernel.covers}" if kernel.covers else None
             reason = part or reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
             if reason is None:
                 return kernel, Selection(kernel=str(kernel.id), fallback=False, declined=tuple(declined))
             declined.append((str(kernel.id), reason))
         return self._fallback, Selection(kernel=str(self._fallback.id), fallback=True, declined=tuple(declined))
-
-
-def _run(kernel: Kernel, call: Call, *args: Any, **kwargs: Any) -> Any:
-    return kernel.call_described(call, args, kwargs)
 
 
 def _in_order(collection: Collection, op: Op, prefer: Role) -> list[Kernel]:

@@ -22,7 +22,7 @@ from .arguments import taken_by
 from .declared import DeclaredKernel
 from .op import record
 from .part import Part
-from .replay import Call, Replay, describe_call
+from .replay import Call, Layout, Replay, describe_call
 
 if TYPE_CHECKING:
     from .op import Op, Supports
@@ -88,7 +88,7 @@ class Kernel:
             answer = self._supports(params)
         except Exception as error:  # noqa: BLE001 - `dispatch` never raises for a shape; the reason is recorded instead
             return f"the `supports` of {self.id} raised {type(error).__name__}: {error}"
-        if answer is True:
+        if answer is True or (type(answer).__name__ == "SymBool" and answer):  # of a traced size: the condition becomes a guard
             return None
         return answer if isinstance(answer, str) else f"{self.id} declines this case without a reason"
 
@@ -117,7 +117,11 @@ class Kernel:
 
     def remembers(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments would repeat earlier launches."""
-        return self._replay is not None and self._replay.remembers(describe_call(args, kwargs))
+        return self.recorded(describe_call(args, kwargs)) is not None
+
+    def recorded(self, call: Call) -> Layout | None:
+        """The launches that `call` would repeat, if there are any."""
+        return None if self._replay is None else self._replay.recorded(call)
 
     @contextmanager
     def without_replay(self) -> Iterator[None]:
@@ -154,15 +158,17 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.torch_op is not None and _is_compiling():
             return self.torch_op(*args, **kwargs)
+        return self.call_eagerly(*args, **kwargs)
+
+    def call_eagerly(self, *args: Any, **kwargs: Any) -> Any:
+        """As `self(*args, **kwargs)` outside torch.compile."""
         if self._replay is not None:
             return self._replay(describe_call(args, kwargs), args, kwargs)
         return self.function(*args, **kwargs)
 
     def call_described(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As `self(*args, **kwargs)`, for a caller that has described the call already."""
-        if self._replay is None or _is_compiling():
-            return self(*args, **kwargs)
-        return self._replay(call, args, kwargs)
+        """As `call_eagerly`, for a caller that has described the call already."""
+        return self.function(*args, **kwargs) if self._replay is None else self._replay(call, args, kwargs)
 
     def of_part(self, part: Part) -> Kernel:
         """The split chain of `part` as a kernel that replaces this one, the split reference of the whole op."""

@@ -191,15 +191,24 @@ class Op(ABC):
         Returns the kernel's outputs; for an in-place op the overwritten arguments that the call gives, as a tuple.
         """
         returned = kernel(*args, **kwargs)
-        if not self.in_place:
-            return returned
-        named = dict(zip(argument_names(self.schema), args, strict=False)) | dict(kwargs)
-        targets = tuple(named[name] for name in self.outputs if named[name] is not None)
+        return self.handed_back(returned, args, kwargs) if self.in_place else returned
+
+    def handed_back(self, returned: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The overwritten arguments of a call of an in-place op, after new tensors that its kernel `returned` are copied into them."""
+        given = len(args)
+        found = [args[place] if place < given else kwargs[name] for place, name in self.output_places]
+        targets = tuple([target for target in found if target is not None])
         if returned is not None:
             values = returned if isinstance(returned, tuple | list) else (returned,)
             for target, value in zip(targets, values, strict=True):
                 target.copy_(value)
         return targets
+
+    @functools.cached_property
+    def output_places(self) -> tuple[tuple[int, str], ...]:
+        """Place and name among the call's arguments of each output of an in-place op."""
+        names = argument_names(self.schema)
+        return tuple((names.index(name), name) for name in self.outputs)
 
     def parse_params(self, raw: Mapping[str, Any]) -> Any:
         """`raw` as this op's Params.

@@ -43,7 +43,9 @@ class _Output(NamedTuple):
     """Number of a compact input of the same shape and dtype, which makes the cheapest allocation."""
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
+    """The launches that a call of one layout of arguments makes."""
+
     device: Any
     launches: tuple[_Launch, ...]
     outputs: tuple[_Output, ...]
@@ -189,7 +191,7 @@ class Replay:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._layouts: dict[tuple[Any, ...], _Layout | None] = {}
+        self._layouts: dict[tuple[Any, ...], Layout | None] = {}
         """None if a layout cannot be replayed."""
 
     def __call__(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -200,16 +202,16 @@ class Replay:
             return self._first(call, args, kwargs)
         except TypeError:  # no kernel takes an unhashable argument; the kernel refuses it itself
             return self._function(*args, **kwargs)
-        if layout is None or not _aligned(call):
+        if layout is None or not aligned(call):
             return self._function(*args, **kwargs)
-        return _again(layout, call.inputs, call.addresses)
+        return repeat(layout, call.inputs, call.addresses)
 
-    def remembers(self, call: Call) -> bool:
-        """Whether the launches of this call's layout are recorded."""
-        return self._layouts.get(call.layouts) is not None
+    def recorded(self, call: Call) -> Layout | None:
+        """The launches of this call's layout, if they are recorded."""
+        return self._layouts.get(call.layouts)
 
     def _first(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if not _aligned(call):
+        if not aligned(call):
             return self._function(*args, **kwargs)
         with _recording() as recorder:
             returned = self._function(*args, **kwargs)
@@ -219,7 +221,7 @@ class Replay:
         return returned
 
 
-def _aligned(call: Call) -> bool:
+def aligned(call: Call) -> bool:
     """Whether every tensor has an address that is a multiple of ALIGNMENT."""
     together = 0
     for address in call.addresses:
@@ -227,7 +229,8 @@ def _aligned(call: Call) -> bool:
     return together % ALIGNMENT == 0 and len(call.addresses) == len(call.inputs)
 
 
-def _again(layout: _Layout, inputs: list[Any], addresses: list[int]) -> Any:
+def repeat(layout: Layout, inputs: list[Any], addresses: list[int]) -> Any:
+    """Repeat the launches of `layout` on these tensors and their addresses (a list that grows). Returns what the kernel returned."""
     import torch
 
     outputs = [
@@ -246,7 +249,7 @@ def _again(layout: _Layout, inputs: list[Any], addresses: list[int]) -> Any:
     return tuple(outputs) if layout.returns is tuple else outputs[0]
 
 
-def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> _Layout | None:
+def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> Layout | None:
     """The call in repeatable form; None when a launch argument is neither an input nor an output of the call."""
     from torch import Tensor
 
@@ -266,7 +269,7 @@ def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> _
             return None
         template = [None if isinstance(argument, Tensor) else argument for argument in arguments]
         launches.append(_Launch(run, template, tuple((place, numbers[id(argument)]) for place, argument in places)))
-    return _Layout(
+    return Layout(
         inputs[0].device,
         tuple(launches),
         tuple(_Output(tuple(output.shape), output.dtype, _like(output, inputs)) for output in outputs),

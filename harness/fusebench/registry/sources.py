@@ -53,7 +53,7 @@ def root_differences(head: Sequence[Path], base: Sequence[Path]) -> RootDifferen
     found = [
         (place, name)
         for (place, root), other in zip(own, theirs, strict=False)
-        for name, ends in _both(dict(_files_of(root)), dict(_files_of(other))).items()
+        for name, ends in _both(dict(files_of(root)), dict(files_of(other))).items()
         if not (ends[0] and ends[1] and filecmp.cmp(ends[0], ends[1], shallow=False))
     ]
     return RootDifferences(tuple(sorted(found)), len(own) != len(theirs))
@@ -63,7 +63,7 @@ def _both(head: dict[str, Path], base: dict[str, Path]) -> dict[str, tuple[Path 
     return {name: (head.get(name), base.get(name)) for name in {*head, *base}}
 
 
-def _files_of(root: Path) -> Iterator[tuple[str, Path]]:
+def files_of(root: Path) -> Iterator[tuple[str, Path]]:
     """Path within `root`, and file, of every file that a kernel may read."""
     if root.is_file():
         yield root.name, root
@@ -71,7 +71,7 @@ def _files_of(root: Path) -> Iterator[tuple[str, Path]]:
         if path.is_dir():
             around = path.is_symlink() and root.resolve().is_relative_to(path.resolve())
             if not around and path.name != "__pycache__" and not path.name.startswith("."):
-                yield from ((f"{path.name}/{name}", file) for name, file in _files_of(path))
+                yield from ((f"{path.name}/{name}", file) for name, file in files_of(path))
         elif path.is_file() and path.name != ".DS_Store" and not path.name.endswith((".pyc", ".swp", "~")):
             yield path.name, path
 

@@ -42,7 +42,7 @@ def register(kernel: Kernel, namespace: str) -> None:
         traced.__signature__ = _signature(op.schema)  # type: ignore[attr-defined]
         kernel.torch_op = torch.library.triton_op(name, traced, mutates_args=mutated)
     else:
-        operator = torch.library.custom_op(name, kernel.function, mutates_args=mutated, schema=op.schema)
+        operator = torch.library.custom_op(name, kernel.call_eagerly, mutates_args=mutated, schema=op.schema)
         operator.register_fake(op.fake)
         kernel.torch_op = operator
 
