@@ -85,6 +85,22 @@ def test_an_end_has_its_cause(tmp_path: Path, code: str, cause: Cause, exit_code
     assert outcome.describe()
 
 
+def test_time_of_children_counts_and_a_paused_tree_uses_none(tmp_path: Path) -> None:
+    process = start("import os\nos.fork()\nopen('ready', 'a').write('.')\nwhile True: pass", tmp_path)
+    until(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").stat().st_size == 2)
+    alone = ~process.pid << 3 | 2
+    until(lambda: process.cpu_ns() > time.clock_gettime_ns(alone) + 20e6)
+    process.pause()
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    before = process.cpu_ns()
+    time.sleep(0.05)
+    assert process.cpu_ns() == before
+    process.resume()
+    until(lambda: process.cpu_ns() > before)
+    process.pause()
+    assert process.kill().survivors == ()
+
+
 def test_an_endless_loop_hangs_and_ends(tmp_path: Path) -> None:
     process = start("while True: pass", tmp_path, deadline=time.monotonic() + 0.2)
     outcome = process.wait(60)

@@ -6,8 +6,8 @@ import itertools
 import subprocess
 import sys
 
+from fusebench.judge.confined_process import ConfinedProcess
 from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us
-from fusebench.judge.process import KernelProcess
 
 PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, baseline_us=120.0, baseline_wall_us=600.0)] * 12
 
@@ -34,6 +34,12 @@ def test_much_hidden_work_is_suspicious() -> None:
     assert "used 400 us of CPU time more" in hidden_cpu(outside(*[400.0] * 12), PAIRS)
 
 
+def test_threads_of_a_call_cost_time_and_are_no_deceit() -> None:
+    threaded = [pair._replace(others_us=400.0) for pair in outside(*[400.0] * 12)]
+    assert hidden_cpu(threaded, PAIRS) == ""
+    assert unclaimed_us(threaded) == 400.0
+
+
 def test_batches_that_waited_for_the_processor_hide_nothing_of_the_others() -> None:
     assert hidden_cpu(outside(*[400.0] * 7, -3000.0, *[400.0] * 4), PAIRS)
 
@@ -47,12 +53,13 @@ def test_a_busy_machine_accuses_nobody() -> None:
 
 
 def test_the_account_is_that_of_the_other_process() -> None:
-    worker = subprocess.Popen([sys.executable, "-S", "-c", "sum(range(10**6)); print(flush=True); input()"], stdin=-1, stdout=-1)
+    code = "sum(range(10**6)); print(flush=True); input()"
+    worker = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=-1, stdout=-1, start_new_session=True)
     assert worker.stdin is not None
     assert worker.stdout is not None
     worker.stdout.readline()
-    seen = KernelProcess.__new__(KernelProcess)
-    seen._process = worker  # type: ignore[assignment]
+    seen = ConfinedProcess.__new__(ConfinedProcess)
+    seen._process = worker
     used = seen.cpu_ns()
     worker.communicate(b"\n")
     assert used > 10**6

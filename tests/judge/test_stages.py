@@ -39,3 +39,11 @@ def test_the_quick_stage_leaves_out_cases_whose_values_take_long_to_move() -> No
     sizes = {"c0": 1 << 30, "c1": 1 << 20, "c2": 1 << 29}
     assert [one.name for one in stages.chosen(cases, Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c1"]
     assert [one.name for one in stages.chosen(cases[::2], Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c2"]
+
+
+def test_a_long_case_is_compared_at_many_tokens_too() -> None:
+    op = OPS.op("norm_scale_shift")
+    short, long = (op.parse_params({"hidden": 64, "tokens": tokens}) for tokens in (200, 1 << 20))
+    assert stages.longer(op, short, "cpu") == short
+    cut = stages.longer(op, long, "cpu")
+    assert stages.CHECK_BYTES["cpu"] / 4 < op.minimum_bytes(cut) <= stages.CHECK_BYTES["cpu"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fusebench.judge import calling
 from fusebench.judge.tampering import Tampering
 
 
@@ -33,6 +35,10 @@ def a_hook_that_is_gone() -> None:
     sys.setprofile(None)
 
 
+def other_code() -> None:
+    calling.Caller._time_on_host.__code__ = (lambda self, placed, like: ([], 0.0)).__code__  # type: ignore[method-assign]
+
+
 def a_shadowed_method() -> None:
     torch.Tensor.view = lambda self, *shape: self  # type: ignore[assignment,method-assign]
 
@@ -44,6 +50,8 @@ def a_shadowed_method() -> None:
         (lambda: setattr(torch, "allclose", lambda *tensors: True), "torch.allclose"),
         (lambda: setattr(torch.Tensor, "double", torch.Tensor.float), "torch.Tensor.double"),
         (a_shadowed_method, "torch.Tensor.view"),
+        (other_code, "Caller._time_on_host"),
+        (lambda: setattr(builtins, "isinstance", lambda *pair: True), "builtins.isinstance"),
         (a_hook_that_is_gone, "sys.setprofile"),
         (lambda: sys.settrace(lambda *event: None), "trace"),
         (lambda: gc.callbacks.append(lambda *phase: None), "gc.callbacks"),

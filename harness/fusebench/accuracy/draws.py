@@ -27,6 +27,9 @@ _MOST_ROWS = 16
 _FEWEST_ELEMENTS = 8
 """Fewest elements of a parameter in which special values are planted: a NaN in a scalar would leave nothing to compare."""
 
+_NORMAL_MEDIAN = 0.6745
+"""Median of the magnitudes of standard normal values."""
+
 _MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}
 _BITS = {2: torch.int16, 4: torch.int32}
 
@@ -41,6 +44,14 @@ class Special(StrEnum):
     NEGATIVE_INF = "-inf"
     SMALL = "small"
     """Values 2^-10 as large as they were, where a norm's epsilon matters, or subnormals of the dtype."""
+    LONE_INF = "lone inf"
+    """One Inf a row."""
+    PLAIN = "plain"
+    """Normal values without outlier channels, in all rows."""
+
+
+_GATE_KINDS = (Special.ZEROS, Special.NAN, Special.INF, Special.NEGATIVE_INF, Special.SMALL)
+"""Kinds that the gate's draws hold; the judge of untrusted kernels draws of all."""
 
 
 def is_small(buffers: Mapping[str, torch.Tensor]) -> bool:
@@ -56,7 +67,7 @@ def special_draws(buffers: Mapping[str, torch.Tensor]) -> list[tuple[Special, ..
     """
     rows = min((buffer.numel() // buffer.shape[-1] for buffer in _activations(buffers).values()), default=0)
     if rows >= _SHARED_ROWS:
-        return [tuple(Special)]
+        return [_GATE_KINDS]
     finite = (Special.ZEROS, Special.SMALL) if rows > 1 else (Special.ZEROS,)
     return [finite, (Special.NAN,), (Special.INF,), (Special.NEGATIVE_INF,)]
 
@@ -69,6 +80,12 @@ def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: 
     for buffer in _activations(buffers).values() if kinds else ():
         width = buffer.shape[-1]
         rows = buffer.view(-1, width)
+        if Special.PLAIN in kinds:
+            size = float(rows.flatten()[:4096].float().abs().median()) / _NORMAL_MEDIAN
+            generator = torch.Generator(buffer.device).manual_seed(rng.getrandbits(63))
+            noise = torch.randn(rows.shape, generator=generator, device=buffer.device, dtype=torch.float32)
+            rows.copy_(noise.mul_(size))
+            continue
         each = min(max(1, rows.shape[0] // (32 if len(kinds) > 1 else 4)), _MOST_ROWS)
         chosen = rng.sample(range(rows.shape[0]), each * len(kinds))
         for number, row in enumerate(chosen):
@@ -81,8 +98,8 @@ def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: 
                 rows[row] = _subnormals(rows[row], rng) if subnormal else rows[row] * 2.0**-10
             else:
                 # A row may hold many heads: a sixteenth of its elements reaches them all.
-                columns = rng.sample(range(width), max(1, width // 16))
-                rows[row, torch.tensor(columns, device=buffer.device)] = float(kind)
+                columns = rng.sample(range(width), 1 if kind is Special.LONE_INF else max(1, width // 16))
+                rows[row, torch.tensor(columns, device=buffer.device)] = float(kind.removeprefix("lone "))
 
 
 def plant_in_parameters(arguments: Mapping[str, Any], kinds: tuple[Special, ...], rng: random.Random, *, reduced: Sequence[str]) -> None:

@@ -85,7 +85,7 @@ class Caller:
         self._mutable = op.outputs if op.in_place else ()
         # Triton's interpreter writes every argument back after a launch, changed or not.
         self._protected = cuda is None and kernel.language is not Language.TRITON
-        self._calls_cpu_ns = 0
+        self._calls_cpu_ns = self._others_cpu_ns = 0
 
     def run(self, batch: Batch, region: Region) -> BatchDone:
         """Make every call of `batch`; errors of the kernel are raised as they are."""
@@ -94,7 +94,7 @@ class Caller:
         like = [torch.empty_like(one, device=self._device) for one in like] if self._device.type == "cuda" else like
         placed = [_Placed(one, region, self._device, self._positional, self._mutable) for one in batch.calls]
         done: list[CallDone] = []
-        self._calls_cpu_ns = 0
+        self._calls_cpu_ns = self._others_cpu_ns = 0
         gc.collect(0)
         gc.disable()
         try:
@@ -116,6 +116,7 @@ class Caller:
             calls=tuple(done),
             late_share=late_share,
             calls_cpu_ns=self._calls_cpu_ns,
+            others_cpu_ns=self._others_cpu_ns,
             untimed=untimed,
             tampering=tampering,
         )
@@ -135,11 +136,13 @@ class Caller:
             args, kwargs = one.args, one.kwargs
             fill = poisoned([torch.empty(each.shape, dtype=each.dtype) for each in like], intercept=False)
             with fill, write_protected(one.read_only if self._protected else {}) as written:
-                used = _own_cpu()
+                used, all_used = _own_cpu(), _all_cpu()
                 before = clock()
                 returned = kernel(*args, **kwargs)
                 span = clock() - before
-                self._calls_cpu_ns += _own_cpu() - used
+                own = _own_cpu() - used
+                self._calls_cpu_ns += own
+                self._others_cpu_ns += max(0, _all_cpu() - all_used - own - _READING_NS)
             others = _all_cpu() - _own_cpu()
             one.returned = returned
             one.written = ", ".join(sorted(written))

@@ -29,8 +29,9 @@ from .failures import CandidateError
 
 GROSS = 4.0
 """Multiple of a contract's bound that no luck of a single call explains; the gate, which pools draws, judges what lies nearer."""
-_SPECIAL_SHARE = 0.15
-"""Share of calls with rows of special values, as some of the gate's calls have."""
+_SPECIAL_SHARE, _PLAIN_SHARE = 0.15, 0.2
+"""Shares of calls with rows of special values, as some of the gate's calls have, and of calls without outlier channels."""
+_PLANTED = tuple(kind for kind in Special if kind is not Special.PLAIN)
 
 
 @dataclass
@@ -69,7 +70,9 @@ class Comparison:
         magnitude = self._rng.choice((1.0, *self._draws.magnitudes))
         specials: tuple[Special, ...] = ()
         if self._rng.random() < _SPECIAL_SHARE:
-            specials = (self._rng.choice(tuple(Special)),)
+            specials = (self._rng.choice(_PLANTED),)
+        elif self._rng.random() < _PLAIN_SHARE:
+            specials = (Special.PLAIN,)
         self._numbers += 1
         draw = self._draws.draw(magnitude, self._numbers, specials, variant=magnitude < 1.0 and self._takes_variant())
         placed = place_at_random(draw.buffers, self._device, self._rng)

@@ -52,6 +52,10 @@ _PASSED = (
 """Variables that the process inherits. Everything else, tokens among them, stays here."""
 
 
+_PROCESS_CLOCK = 2
+"""CPUCLOCK_SCHED of Linux' posix-timers_types.h: the clock of another process's CPU time, as clock_getcpuclockid(3) builds it."""
+
+
 class Cause(StrEnum):
     """Why a confined process ended."""
 
@@ -178,6 +182,28 @@ class ConfinedProcess:
                     self._cause = self._cause or cause
                 self._finish()
         return self._outcome()
+
+    def pause(self) -> None:
+        """Stop the tree until `resume`: nothing of it runs while others are timed, or while the judge reads what it left."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the tree run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._change, suppress(ProcessLookupError, PermissionError):
+            if not self._ended.is_set():  # afterwards the group's number may be another's
+                os.killpg(self.pid, number)
+
+    def cpu_ns(self) -> int:
+        """CPU time that the living processes of the group have used, by the kernel's account; 0 once all have ended."""
+        total = 0
+        for name in os.listdir("/proc"):  # noqa: PTH208  a few hundred names, several times a batch
+            with suppress(OSError, ValueError):
+                if os.getpgid(pid := int(name)) == self.pid:
+                    total += time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
+        return total
 
     def _finish(self) -> None:
         """Kill what is left, reap it, and collect the last output."""

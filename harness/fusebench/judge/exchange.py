@@ -39,6 +39,8 @@ class BatchTimes(NamedTuple):
     """CPU time that the process used between request and answer, by the kernel's account."""
     calls_cpu_s: float
     """The part of it in the calls, by the process's own account."""
+    others_cpu_s: float
+    """CPU time of other threads during the calls, by the process's own account."""
     new_bytes: int
     """Bytes of new outputs that were copied within `wall_s`."""
     late_share: float
@@ -141,7 +143,8 @@ class Exchange:
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
         spans = tuple(done.span_ns for done in answer.calls)
-        times = BatchTimes(spans, wall_s, inner_s, cpu_s, answer.calls_cpu_ns / 1e9, new_bytes, answer.late_share, answer.untimed)
+        inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
+        times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, answer.late_share, answer.untimed)
         return specs, answer, times
 
     def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:

@@ -32,6 +32,10 @@ from .protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step, Ya
 from .starting import Starter
 
 _TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)
+_INTERPRETED_S, _LONGER_CALLS = 4.0, 2
+"""Time for a call of a longer shape in Triton's interpreter, roughly, and the number of calls that are compared at longer shapes."""
+_MARGIN = 1.5
+"""Multiple of the time of a case that the next one is granted: cases differ in heads and channels."""
 LOAD_S = 120.0
 """Time that a candidate's process gets to import torch and its file."""
 
@@ -134,6 +138,7 @@ class _Evaluating:
         self._judge, self._task, self._process, self._report = judge, task, process, report
         self._source = source
         self._limits = Limits(deadline)
+        self._began = time.monotonic()
         self._device = torch.device(task.device)
         self._rng = random.Random(secrets.randbits(128))
         self._op: Op = judge.project(task).op(task.op)
@@ -157,11 +162,16 @@ class _Evaluating:
             self._load()
             todo = self._todo()
             for number, (case, params) in enumerate(todo, 1):
+                if cases and self._interpreted and not self._time_for_another(len(cases)):
+                    self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
+                    break
                 self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
                 cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
                 weights.append(case.weight)
                 if cases[-1].status not in _TOLD_LAST:
                     break
+            else:
+                cases += self._others([case for case, _ in todo])
         except CandidateError as error:
             status, reason = error.status, error.reason
         failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
@@ -170,6 +180,7 @@ class _Evaluating:
         elif status is EvaluationStatus.PASSED and all(case.status is EvaluationStatus.UNSUPPORTED for case in cases):
             status = EvaluationStatus.UNSUPPORTED
             reason = cases[0].reason if cases else "no case was selected"
+        weights += [0.0] * (len(cases) - len(weights))
         return Evaluation(
             status=status,
             reason=reason,
@@ -186,6 +197,11 @@ class _Evaluating:
             isolation=(*self._process.isolation, self._judge.protection),
             output_tail=self._process.output_tail(),
         )
+
+    def _time_for_another(self, done: int) -> bool:
+        """Whether a case will end within the budget, if it takes as long as the `done` cases before it did."""
+        now = time.monotonic()
+        return now + _MARGIN * (now - self._began) / done < self._limits.deadline
 
     def _load(self) -> None:
         self._report(Step(text="load the candidate"))
@@ -254,6 +270,8 @@ class _Evaluating:
             judge = self._judge_of(opened, compared)
             judge.check()
             judge.compare(self._calls_due())
+            if self._interpreted or self._task.stage is Stage.CHECK:
+                self._compare_longer(params, compared)
             if reason := late_work(judge.found.late_shares):
                 raise CandidateError(EvaluationStatus.HACKED, reason)
             timing = self._timing(judge, params, until) if not self._interpreted and self._task.stage is not Stage.CHECK else {}
@@ -290,6 +308,59 @@ class _Evaluating:
             except CandidateError as error:
                 raise CandidateError(error.status, f"at {self._op.shape(small)}: {error.reason}") from error
         self._asked(params)
+
+    def _others(self, judged: Sequence[Case]) -> list[CaseEvaluation]:
+        """Compare a few calls of the cases that were not drawn at a small shape, as many as the stage has time for: a kernel may be wrong
+        for one dtype or layout alone.  Returns the case that failed, if any."""
+        allowed = stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0)
+        ends = min(self._limits.deadline, time.monotonic() + allowed)
+        known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
+        kinds = {key: stages.small(self._op, params, random.Random(0)) for key, params in known.items()}
+        seen = {kinds[case.key] for case in judged if case.key in kinds}
+        others = self._rng.sample(self._task.cases, len(self._task.cases))
+        compared = 0
+        for case in others:
+            # A batch that compiled tells how long the next one may take.
+            if self._interpreted or time.monotonic() + self._limits.longest_s > ends:
+                break
+            if kinds[case.key] in seen:
+                continue
+            seen.add(kinds[case.key])
+            small = stages.small(self._op, known[case.key], self._rng)
+            try:
+                opened = self._asked(small)
+                if opened.declined is None:
+                    self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+                    compared += 1
+            except CandidateError as error:
+                if error.status is EvaluationStatus.UNDECIDED:
+                    break
+                reason = f"at {self._op.shape(small)}: {error.reason}"
+                shape = self._op.shape(known[case.key])
+                return [CaseEvaluation(case=case.name, suite=case.suite, shape=shape, status=error.status, reason=reason)]
+        if compared:
+            self._remarks.append(f"Compared at small sizes on {compared} of the other cases, too.")
+        return []
+
+    def _compare_longer(self, params: Any, compared: Any) -> None:
+        """Compare a few calls on more tokens than the others had, up to the case's own: a kernel may be wrong beyond its first block.
+
+        Raises:
+            CandidateError: the candidate is wrong there, or failed.
+        """
+        if self._interpreted:
+            longer = self._op.shrink(params, int(INTERPRETER_ROWS * _INTERPRETED_S / max(1e-3, self._limits.longest_s)))
+        else:
+            longer = stages.longer(self._op, params, self._device.type)
+        if self._op.minimum_bytes(longer) <= self._op.minimum_bytes(compared):
+            return
+        opened = self._asked(longer)
+        if opened.declined is None:
+            try:
+                self._judge_of(opened, longer).compare(_LONGER_CALLS)
+            except CandidateError as error:
+                raise CandidateError(error.status, f"at {self._op.shape(longer)}: {error.reason}") from error
+        self._asked(compared)
 
     def _open(self, params: Any) -> tuple[CaseOpened, Any]:
         """Open the case in the candidate's process, at the shape that is compared."""

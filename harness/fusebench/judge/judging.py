@@ -201,8 +201,9 @@ class CaseJudge:
             extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US[self._device.type]
             self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
             if self._device.type == "cpu":
-                outside = CpuPair((own.cpu_s * 1e6 - extra_us - _claimed_us(own)) / count, (other.cpu_s - other.calls_cpu_s) * 1e6 / count)
-                self.found.outside.append(outside)
+                beyond = own.cpu_s * 1e6 - extra_us - _claimed_us(own)
+                harness = (other.cpu_s - other.calls_cpu_s) * 1e6
+                self.found.outside.append(CpuPair(beyond / count, harness / count, own.others_cpu_s * 1e6 / count))
 
     def _run(self, calls: list[Call]) -> BatchTimes:
         returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")

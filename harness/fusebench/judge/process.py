@@ -34,8 +34,6 @@ from .protocol import (
 from .region import Region
 
 STOP_S = 2.0
-_PROCESS_CLOCK = 2
-"""CPUCLOCK_SCHED of Linux' posix-timers_types.h: the clock of another process's CPU time, as clock_getcpuclockid(3) builds it."""
 HUNG_AFTER_S = 5.0
 """A process that is silent for less when the evaluation's budget ends did not hang: the budget was too small."""
 MEMORY_SHARE = 0.5
@@ -129,6 +127,7 @@ class KernelProcess:
         self.until_ready()
         token = new_token()
         request = msgspec.structs.replace(request, token=token)
+        self._process.resume()
         began = time.perf_counter()
         try:
             if self._channel.pending():
@@ -143,15 +142,14 @@ class KernelProcess:
             self.kill()
             raise CandidateError(EvaluationStatus.HACKED, f"before {doing}: {error}") from error
         answer = self._answer(token, kind, doing=doing, deadline=deadline)
-        return answer, time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        # Between requests nothing of it runs: no thread or child can slow the baseline, compute ahead, or write after its answer.
+        self._process.pause()
+        return answer, seconds
 
     def cpu_ns(self) -> int:
-        """CPU time that all threads of the process have used, by the kernel's account; 0 once it has ended."""
-        clock = ~self._process.pid << 3 | _PROCESS_CLOCK
-        try:
-            return time.clock_gettime_ns(clock)
-        except OSError:
-            return 0
+        """CPU time that the process and what it started have used, by the kernel's account; 0 once it has ended."""
+        return self._process.cpu_ns()
 
     def output_tail(self) -> str:
         """What the process wrote to stdout and stderr, its beginning and its end."""

@@ -157,6 +157,8 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     """CPU time of other threads after calls had returned, as a share of the calls' time or of a quiet time after the last one."""
     calls_cpu_ns: int = 0
     """CPU time that the calls took in the calling thread; 0 on a GPU.  Believed of the baseline only."""
+    others_cpu_ns: int = 0
+    """CPU time that other threads took during the calls; 0 on a GPU.  It excuses CPU time, and earns nothing."""
     untimed: _Text = ""
     """Why the calls have no times; empty if they have."""
     tampering: _Text = ""

@@ -21,6 +21,11 @@ QUICK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
 between processes, and a few cases of this size take half a minute."""
 _CHECK_TOKENS = (8, 33)
 """Half of the tokens of a sample in a small shape, from fewest to most; one more makes them odd."""
+CHECK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
+"""Bytes that any implementation must move in the two calls that `check` compares at a shape as long as the case's own."""
+_MOST_TOKENS = 1 << 20
+OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 10.0, Stage.QUICK: 15.0}, "cuda": {Stage.CHECK: 2.0, Stage.QUICK: 5.0}}
+"""Time for the cases that a stage does not draw, of which it compares some calls at small shapes.  `final` judges all."""
 SMALL_CALLS = 8
 """Calls that `quick` and `final` compare at a small shape of a case before its own."""
 _FINAL_ROWS = (0.3, 1.3)
@@ -55,6 +60,14 @@ def chosen(cases: Sequence[Case], stage: Stage, rng: random.Random, nbytes: Call
 def small(op: Op, params: Any, rng: random.Random) -> Any:
     """The case at a random small number of tokens per sample, an odd one where it has as many: suites' own are mostly multiples of 64."""
     return op.shrink(params, getattr(params, "batch", 1) * (2 * rng.randint(*_CHECK_TOKENS) + 1))
+
+
+def longer(op: Op, params: Any, device: str) -> Any:
+    """The case at as many of its tokens as `CHECK_BYTES` allow; `device` is `cpu` or `cuda`."""
+    tokens = _MOST_TOKENS
+    while op.minimum_bytes(params) > CHECK_BYTES[device] and tokens > 2 * max(_CHECK_TOKENS):
+        params, tokens = op.shrink(params, tokens), tokens // 2
+    return params
 
 
 def unseen(op: Op, params: Any, rng: random.Random) -> Any:

@@ -6,16 +6,20 @@ culprit where a candidate patches what it can reach, and it keeps honest kernels
 
 from __future__ import annotations
 
+import builtins
 import gc
+import inspect
 import sys
 import threading
 import time
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import _C
 
 _WATCHED = (
+    ("builtins", builtins, "isinstance type getattr len max min sum zip enumerate all any int tuple list dict"),
     ("time", time, "perf_counter perf_counter_ns monotonic process_time_ns thread_time_ns sleep"),
     ("gc", gc, "collect disable enable"),
     ("torch", torch, "empty empty_like zeros frombuffer sum equal allclose isclose is_tensor"),
@@ -43,6 +47,8 @@ class Tampering:
             for key, member in vars(value).items()
             if callable(member)
         ]
+        functions = [found for *_, found in self._watched] + [member for *_, member in self._classes]
+        self._code = [(one, _code(one)) for one in map(_plain_function, functions) if one is not None]
         self._modes = _modes()
         self._methods = dict(vars(torch.Tensor))
         self._collections = list(gc.callbacks)
@@ -56,12 +62,8 @@ class Tampering:
 
     def found(self) -> str:
         """The first replacement, in words; empty if there is none."""
-        for where, owner, name, before in self._watched:
-            if getattr(owner, name, None) is not before:
-                return f"{where}.{name} was replaced"
-        for name, owner, key, member in self._classes:
-            if vars(owner).get(key) is not member:
-                return f"{name} was replaced"
+        if replaced := self._replaced():
+            return replaced
         if _modes() != self._modes:
             return "a dispatch or function mode of torch was left on"
         if self._hooks:
@@ -74,9 +76,34 @@ class Tampering:
         names |= {name for name in now.keys() - self._methods.keys() if hasattr(_C.TensorBase, name)}
         return f"torch.Tensor.{min(names)} was replaced" if names else ""
 
+    def _replaced(self) -> str:
+        """The first function, or code of one, that is not what it was."""
+        for where, owner, name, before in self._watched:
+            if getattr(owner, name, None) is not before:
+                return f"{where}.{name} was replaced"
+        for name, owner, key, member in self._classes:
+            if vars(owner).get(key) is not member:
+                return f"{name} was replaced"
+        for function, code in self._code:
+            if any(now is not before for now, before in zip(_code(function), code, strict=True)):
+                return f"the code of {function.__module__}.{function.__qualname__} was replaced"
+        return ""
+
 
 def _ours(value: Any) -> bool:
     return isinstance(value, type) and value.__module__.startswith("fusebench.")
+
+
+def _plain_function(value: Any) -> FunctionType | None:
+    """The Python function behind a function, a method or a property; None if it is written in C."""
+    value = getattr(value, "__func__", getattr(value, "fget", value))
+    value = inspect.unwrap(value) if callable(value) else value
+    return value if isinstance(value, FunctionType) else None
+
+
+def _code(function: FunctionType) -> tuple[Any, ...]:
+    """What a function runs: it can be given other code while it stays the same function."""
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _modes() -> tuple[int, int]:
