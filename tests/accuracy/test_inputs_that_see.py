@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from fusebench.accuracy import check_kernel
+from fusebench.accuracy.draws import Special, plant, special_draws
 from fusebench.accuracy.inputs import rotary_table, shuffled_positions, unusual_channels
 from fusebench.registry import Collection, Kernel, load_collection
 from fusebench.registry.op import argument_names
@@ -215,3 +217,14 @@ def test_what_is_unusual_keeps_shapes_dtypes_and_everything_that_is_timed(collec
         assert all(torch.equal(buffers[key], value) for key, value in before.items())
         if "positions" in before:
             assert torch.equal(before["positions"], torch.arange(24)), "timed calls walk the table in order"
+
+
+def test_values_that_only_untrusted_kernels_get() -> None:
+    buffers = {"x": torch.randn(128, 96, generator=torch.Generator().manual_seed(0)).mul_(3.0)}
+    assert {kind for kinds in special_draws(buffers) for kind in kinds}.isdisjoint({Special.LONE_INF, Special.PLAIN})
+    buffers["x"][:, 5] *= 100.0
+    plant(buffers, (Special.PLAIN,), random.Random(0))
+    assert 2.5 < float(buffers["x"].std()) < 3.5
+    assert float(buffers["x"].abs().max()) < 20.0
+    plant(buffers, (Special.LONE_INF,), random.Random(0))
+    assert set(torch.isinf(buffers["x"]).sum(1).tolist()) == {0, 1}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +15,17 @@ import torch
 
 from fusebench.judge.crosscheck import late_work
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judging import capped
+from fusebench.judge.judge import _Evaluating
+from fusebench.judge.judging import Limits, capped
+from fusebench.judge.protocol import CaseOpened
 from fusebench.judge.stages import COMPARED_CALLS
-from fusebench.schema import Bitwise, Close
-from fusebench.schema.evaluation import EvaluationStatus
+from fusebench.registry import load_collection
+from fusebench.schema import Bitwise, Case, Close
+from fusebench.schema.evaluation import EvaluationStatus, Stage
 from judge.bench import judge_of, toy
 
 Kernel = Callable[..., Any]
+SHIPPED = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
 
 
 def in_place(x: torch.Tensor, *, factor: float = 2.0) -> None:
@@ -180,3 +187,58 @@ def test_a_declared_contract_is_capped() -> None:
         with pytest.raises(CandidateError, match=words) as caught:
             capped(contract, collection, op, op.parse_params({"size": 7}))
         assert caught.value.status is EvaluationStatus.INVALID
+
+
+def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:
+    """An evaluation without processes, and the parameters that it compares; an RMS norm is wrong."""
+    one: Any = _Evaluating.__new__(_Evaluating)
+    one._device, one._op, one._rng, one._remarks, one._loaded = (
+        torch.device("cpu"),
+        SHIPPED.op("norm_scale_shift"),
+        random.Random(0),
+        [],
+        None,
+    )
+    one._task = SimpleNamespace(cases=tuple(cases), stage=Stage.QUICK)
+    one._began = time.monotonic()
+    one._limits = Limits(one._began + seconds)
+    asked: list[Any] = []
+    one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=None)
+
+    def compare(calls: int) -> None:
+        if asked[-1].norm == "rms":
+            raise CandidateError(EvaluationStatus.WRONG, "far off")
+
+    one._judge_of = lambda opened, params: SimpleNamespace(compare=compare)
+    return one, asked
+
+
+def case(name: str, **params: Any) -> Case:
+    params = {"hidden": 64, "tokens": 4096, **params}
+    return Case(name=name, suite="s", op="norm_scale_shift", params=params, weight=1.0, source="")
+
+
+def test_a_kernel_that_is_wrong_in_a_case_that_was_not_drawn_is_found() -> None:
+    cases = [case("drawn"), case("longer", tokens=8192), case("half", dtype="float16")]
+    one, asked = evaluating(cases)
+    assert one._others(cases[:1]) == []
+    assert [params.dtype for params in asked] == ["float16"], "a case that differs in tokens alone says nothing new"
+    one, _ = evaluating([*cases, case("rms", norm="rms")])
+    (failed,) = one._others(cases[:1])
+    assert (failed.case, failed.status) == ("rms", EvaluationStatus.WRONG)
+    assert "rms" in failed.reason
+
+
+def test_other_cases_are_left_out_where_a_batch_takes_longer_than_they_may() -> None:
+    one, asked = evaluating([case("drawn"), case("half", dtype="float16")])
+    one._limits.longest_s = 60.0
+    assert one._others([case("drawn")]) == []
+    assert asked == []
+
+
+def test_an_interpreted_kernel_is_judged_on_as_many_cases_as_there_is_time_for() -> None:
+    one, _ = evaluating([], seconds=60.0)
+    one._began -= 30.0
+    assert one._time_for_another(2)
+    one._limits.deadline = time.monotonic() + 40.0
+    assert not one._time_for_another(1)

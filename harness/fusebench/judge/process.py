@@ -66,7 +66,7 @@ class KernelProcess:
         """Why calls are not timed by the device's default timer; empty if they are."""
         self.marks: list[float] = []
         """When the calls of the last batch began and were through, as `time.perf_counter` has it; empty on a CPU."""
-        self._prepared = False
+        self._prepared, self._confined = False, confined
         self.region = Region.make()
         self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
         to_child, from_judge = os.pipe()
@@ -127,7 +127,8 @@ class KernelProcess:
         self.until_ready()
         token = new_token()
         request = msgspec.structs.replace(request, token=token)
-        self._process.resume()
+        if self._confined:
+            self._process.resume()
         began = time.perf_counter()
         try:
             if self._channel.pending():
@@ -143,8 +144,10 @@ class KernelProcess:
             raise CandidateError(EvaluationStatus.HACKED, f"before {doing}: {error}") from error
         answer = self._answer(token, kind, doing=doing, deadline=deadline)
         seconds = time.perf_counter() - began
-        # Between requests nothing of it runs: no thread or child can slow the baseline, compute ahead, or write after its answer.
-        self._process.pause()
+        # Between requests nothing of a candidate runs: no thread or child can slow the baseline, compute ahead, or write after the answer.
+        # The baseline goes on: without a judge it ends by itself, which a stopped process does not.
+        if self._confined:
+            self._process.pause()
         return answer, seconds
 
     def cpu_ns(self) -> int:
