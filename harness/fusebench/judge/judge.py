@@ -144,7 +144,7 @@ class _Evaluating:
         self._op: Op = judge.project(task).op(task.op)
         self._split = judge.project(task).kernel(f"{task.op}/{self._op.split_reference}")
         self._loaded: Loaded | None = None
-        self._small_left = stages.CHECK_CASES
+        self._small_left, self._longer_left = stages.CHECK_CASES, stages.LONGER_CASES
         self._remarks: list[str] = []
         self._drawn = 0
         """Cases that the stage judges."""
@@ -352,8 +352,9 @@ class _Evaluating:
             longer = self._op.shrink(params, int(INTERPRETER_ROWS * _INTERPRETED_S / max(1e-3, self._limits.longest_s)))
         else:
             longer = stages.longer(self._op, params, self._device.type)
-        if self._op.minimum_bytes(longer) <= self._op.minimum_bytes(compared):
+        if self._longer_left == 0 or self._op.minimum_bytes(longer) <= self._op.minimum_bytes(compared):
             return
+        self._longer_left -= 1
         opened = self._asked(longer)
         if opened.declined is None:
             try:

@@ -21,10 +21,12 @@ QUICK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
 between processes, and a few cases of this size take half a minute."""
 _CHECK_TOKENS = (8, 33)
 """Half of the tokens of a sample in a small shape, from fewest to most; one more makes them odd."""
-CHECK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
+CHECK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 25}
 """Bytes that any implementation must move in the two calls that `check` compares at a shape as long as the case's own."""
+LONGER_CASES = 2
+"""Cases that are compared at longer shapes: `check` must answer within seconds, and such a fault seldom depends on the case."""
 _MOST_TOKENS = 1 << 20
-OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 10.0, Stage.QUICK: 15.0}, "cuda": {Stage.CHECK: 2.0, Stage.QUICK: 5.0}}
+OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 10.0, Stage.QUICK: 15.0}, "cuda": {Stage.CHECK: 1.0, Stage.QUICK: 5.0}}
 """Time for the cases that a stage does not draw, of which it compares some calls at small shapes.  `final` judges all."""
 SMALL_CALLS = 8
 """Calls that `quick` and `final` compare at a small shape of a case before its own."""
