@@ -29,7 +29,14 @@ _MATMUL = re.compile(
 _ATTENTION = re.compile(r"flash|fmha|sdpa|attention|softmax", re.I)
 _COPIES = re.compile(r"memcpy|memset|copy|\bcat\b|catarray|concat|contiguous|clone|\bto\b|_to_copy|fill|arange|stack|zero_|empty", re.I)
 _NORM = re.compile(r"norm|rsqrt|var_mean|welford|modulat|select01", re.I)
-_ROPE = re.compile(r"rope|rotary|rotate", re.I)
+_ROPE = re.compile(r"rope|rotary|rotate|_qk_kernel", re.I)
+_VIEWS = re.compile(
+    r"aten::(expand|view|reshape|_?unsafe_view|t|transpose|permute|unflatten|flatten|chunk|split|slice|select|unsqueeze|as_strided|unbind)"
+)
+"""Operators of a CPU that move no data."""
+_TEMPLATE = re.compile(r"triton_tem_")
+"""Kernels of torch.compile that are templates of a matrix product or of attention, where autotuning chose them."""
+_COMPUTES = re.compile(r"mul|add|sub|div|gelu|silu|sigmoid|tanh|exp|pow|neg|where|mean", re.I)
 _ELEMENTWISE = re.compile(r"elementwise|mul|add|sub|div|gelu|silu|sigmoid|tanh|exp|pow|neg|where|clamp|reduce|mean|pointwise", re.I)
 _MARK = "fusebench stage "
 _IN_NORM, _IN_ATTENTION = f"{_MARK}norm", f"{_MARK}attention"
@@ -98,6 +105,12 @@ def busy_time(activities: Sequence[Activity]) -> float:
 def stage_of(name: str, parents: Sequence[str]) -> str:
     """The stage of one activity; see the module's text."""
     launcher = next((parent for parent in parents if not parent.startswith(_MARK)), "")
+    if name.startswith(("Memcpy", "Memset")):
+        return "copies"
+    if _VIEWS.fullmatch(name):
+        return "other"
+    if name.startswith("triton_") and not _TEMPLATE.match(name):
+        return _stage_of_generated(name)
     copies = bool(_COPIES.search(launcher or name))
     # Beside projections, norms and attention itself, an attention module only rotates and joins.
     rotates = _IN_ATTENTION in parents and not (copies and "cat" in launcher)
@@ -114,6 +127,16 @@ def stage_of(name: str, parents: Sequence[str]) -> str:
         ("elementwise", _ELEMENTWISE.search(name) or _ELEMENTWISE.search(launcher)),
     )
     return next((stage for stage, fits in rules if fits), "other")
+
+
+def _stage_of_generated(name: str) -> str:
+    """The stage of a kernel that torch.compile generated and named by the operators in it.
+
+    Attention and matmul in its name are operators that it prepares inputs of; the product or attention itself is a library's kernel.
+    """
+    if _NORM.search(name):
+        return "norm"
+    return "copies" if not _COMPUTES.search(name) and _COPIES.search(name.replace("_", " ")) else "elementwise"
 
 
 def device_activities(profiler: Any) -> list[Activity]:
