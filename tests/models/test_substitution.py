@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,7 @@ CALLS = {
 """Calls per denoise step of each tiny model, counted by hand from its blocks."""
 EXACT = ("flux1_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")
 """Models whose own operations round as the split chains do: on a CPU, where dispatch runs these chains, their outputs are equal."""
+TRACED = ("qwen_image", "qwen_image_edit_2511", "z_image_turbo")
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -83,12 +85,68 @@ def test_tiny_model_with_fused_ops(name: str) -> None:
     assert own.shape == latents.shape
     if name in EXACT:
         assert torch.equal(own, fused)
-    else:
-        assert (own - fused).float().square().mean().sqrt() < 0.02 * own.float().square().mean().sqrt()
     assert Counter(call.site for call in recorded) == CALLS[name]
     assert model.expected_calls(config) == CALLS[name]
     assert {site.name: site.op for site in model.sites} == {call.site: call.op for call in recorded}
     assert torch.equal(model.predict(transformer, latents, timestep, conditioning), own), "the substitution is not taken out again"
+
+
+@pytest.mark.parametrize("name", sorted(set(CALLS) - set(EXACT)))
+@torch.no_grad()
+def test_fused_ops_are_as_close_to_float32_as_the_models_own(name: str) -> None:
+    """In float32 both compute the same formulas, to the last bit.  In bfloat16 the ops round less often than the model's own norms do, so
+    that their errors against float32 are of one size: over 8 draws their ratio was 0.87 to 1.12, and 1.00 of all together."""
+    model, device = load_model(name), torch.device("cpu")
+    config, shapes = full_config(model, tiny=True), model.tiny_shapes
+    transformer = build(model, config, device=device, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+    timestep = torch.tensor(500.0)  # its thousandth is exact in bfloat16, in which models round it
+    draws = [
+        (
+            model.latents(shapes, config, generator=generator).to(torch.bfloat16),
+            model.conditioning(shapes, config, dtype=torch.bfloat16, generator=generator),
+        )
+        for _ in range(4)
+    ]
+    found: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        transformer.to(dtype)
+        inputs = [(latents.to(dtype), _as(dtype, conditioning)) for latents, conditioning in draws]
+        found["own", dtype] = torch.stack([model.predict(transformer, latents, timestep, given) for latents, given in inputs])
+        with substituted(model, transformer, OpCalls()):
+            found["fused", dtype] = torch.stack([model.predict(transformer, latents, timestep, given) for latents, given in inputs])
+    exact = found["own", torch.float32]
+    assert torch.equal(found["fused", torch.float32], exact)
+    own, fused = ((found[side, torch.bfloat16].float() - exact).square().mean().sqrt() for side in ("own", "fused"))
+    assert own < 0.03 * exact.square().mean().sqrt()
+    assert fused < 1.1 * own
+
+
+def _as(dtype: torch.dtype, value: Any) -> Any:
+    """Floating-point tensors of nested inputs in another dtype."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _as(dtype, each) for key, each in value.items()}
+    return [_as(dtype, each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TRACED)
+@torch.no_grad()
+def test_blocks_with_fused_ops_trace_without_a_graph_break(name: str) -> None:
+    model, device = load_model(name), torch.device("cpu")
+    config = full_config(model, tiny=True)
+    transformer = build(model, config, device=device, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+    latents = model.latents(model.tiny_shapes, config, generator=generator).to(torch.bfloat16)
+    conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.bfloat16, generator=generator)
+    with substituted(model, transformer, OpCalls()):
+        eager = model.predict(transformer, latents, torch.tensor(500.0), conditioning)
+        for module in transformer.modules():
+            if {kind.__name__ for kind in type(module).__mro__} & set(transformer._repeated_blocks):
+                module.compile(fullgraph=True, backend="eager")
+        assert torch.equal(model.predict(transformer, latents, torch.tensor(500.0), conditioning), eager)
 
 
 def test_another_diffusers_is_refused() -> None:

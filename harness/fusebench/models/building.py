@@ -35,13 +35,13 @@ def full_config(model: DiffusionModel, *, tiny: bool = False, layers: Mapping[st
 
 
 def build(model: DiffusionModel, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Any:
-    """The transformer with random weights, in evaluation mode, built on `device`."""
+    """The transformer with random weights, in evaluation mode, built on `device`.  On torch's meta device it has shapes and no values."""
     import torch
 
     with _default_dtype(dtype), torch.device(device):
         transformer = model.transformer(**config)
     keep = tuple(model.transformer._keep_in_fp32_modules or ())
-    generator = torch.Generator(device=device).manual_seed(seed)
+    generator = None if device.type == "meta" else torch.Generator(device=device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in transformer.named_parameters():
             _fill(name, parameter, generator)
@@ -62,7 +62,7 @@ def load(model: DiffusionModel, folder: Path, *, device: torch.device, dtype: to
     return transformer.to(device).eval().requires_grad_(False)
 
 
-def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
+def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator | None) -> None:
     """Weights of matrices keep the variance of what they multiply; biases are small; norms' weights scatter around one."""
     if parameter.ndim >= 2:
         parameter.normal_(0.0, 1.0 / math.sqrt(parameter[0].numel()), generator=generator)
