@@ -156,6 +156,6 @@ def _show(record: ModelRecord, folder: Path) -> None:
         print_table(columns, report.stage_rows(record), title="where the time goes", right=columns[1:])
     if record.calls:
         print_table(report.CALL_COLUMNS, report.call_rows(record), title="calls of ops in one step", right=("calls", "fallbacks"))
-    for line in (*report.drift_lines(record), *report.verdict_lines(record)):
+    for line in (*report.explanation_lines(record), *report.drift_lines(record), *report.verdict_lines(record)):
         typer.echo(line)
     typer.echo(f"run: {folder}")

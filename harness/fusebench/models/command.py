@@ -22,12 +22,14 @@ from ..errors import FusebenchError, UsageError
 from ..runner.context import Reporter
 from ..runner.session import hold
 from ..schema import Estimate, ExitCode, Verdict, VerdictKind
-from ..schema.models import MODEL_VERSION, Confirmation, ModelRecord, StepTime
+from ..schema.models import MODEL_VERSION, Confirmation, Explanation, ModelRecord, StepTime
+from ..store.baselines import load_baseline
 from ..store.finding import runs_folder
 from ..store.model_folder import write_model
 from .diffusion_model import DiffusionModel
+from .explanation import explain
 from .process_main import MARK, REFUSED
-from .variants import SPLIT
+from .variants import SPLIT, parse_variant
 from .work import ModelTask, ModelWork
 
 GAIN = 1.015
@@ -92,6 +94,7 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         times=done.times,
         confirmation=confirmation,
         breakdowns=done.breakdowns,
+        explanation=_explained(request, done),
         drift=done.drift,
         verdicts=verdicts,
         acceptance={one.variant: one.speedup.value >= GAIN for one in done.times if one.speedup is not None},
@@ -102,6 +105,14 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
     )
     record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
     return record, write_model(request.out if request.out is not None else runs_folder(request.project), record)
+
+
+def _explained(request: ModelRequest, done: ModelWork) -> Explanation | None:
+    """The explanation of the first substituted variant's saving, by the stored baseline of this GPU model."""
+    fused = next((one.variant for one in done.times if not one.error and parse_variant(one.variant).substituted), None)
+    if fused is None or request.device.kind != "cuda":
+        return None
+    return explain(done.calls, done.times, done.breakdowns, load_baseline(request.project.results, request.device.name), fused=fused)
 
 
 def conclude(times: tuple[StepTime, ...], confirmation: Confirmation | None, *, comparable: bool) -> dict[str, Verdict]:

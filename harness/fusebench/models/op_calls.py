@@ -24,6 +24,8 @@ class OpCall(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     params: Any
     """The op's `Params` that the arguments amount to."""
+    shape: str
+    minimum_bytes: int
 
     kernel: str
     fallback: str
@@ -75,6 +77,16 @@ class OpCalls:
         """Record one call."""
         chosen = dispatcher.explain(*args, **kwargs)
         params = dispatcher.op.params_of(*args, **kwargs)
+        op = dispatcher.op
         self._noted.append(
-            OpCall(site=site, place=place, op=dispatcher.op.name, params=params, kernel=chosen.kernel, fallback=chosen.reason)
+            OpCall(
+                site=site,
+                place=place,
+                op=op.name,
+                params=params,
+                shape=op.shape(params),
+                minimum_bytes=op.minimum_bytes(params),
+                kernel=chosen.kernel,
+                fallback=chosen.reason,
+            )
         )

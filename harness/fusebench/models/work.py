@@ -168,6 +168,8 @@ def site_calls(recorded: Sequence[OpCall]) -> tuple[SiteCalls, ...]:
                 kernel=first.kernel,
                 calls=len(calls),
                 params=msgspec.to_builtins(params),
+                shape=first.shape,
+                minimum_bytes=first.minimum_bytes,
                 fallbacks=len(fallen),
                 reason=first.fallback,
                 place=first.place,

@@ -68,6 +68,24 @@ def stage_rows(record: ModelRecord) -> list[list[str]]:
     return rows
 
 
+def explanation_lines(record: ModelRecord) -> list[str]:
+    """The predicted and the measured saving, and what stands between."""
+    found = record.explanation
+    if found is None:
+        return []
+    source = f" by stored run {found.stored}" if found.stored else ""
+    lines = [f"a step saves {found.measured_us / 1000:.2f} ms; predicted{source}: {_ms(found.predicted_us)}"]
+    if found.tuned_us is not None:
+        lines.append(f"  against the suite's tuned split chains, which diffusers does not run, it would save {_ms(found.tuned_us)}")
+    lines += [f"  {op.op}: {_ms(op.predicted_us)} predicted ({_ms(op.tuned_us)} against the tuned chain)" for op in found.ops]
+    lines += [f"  {cause.time_us / 1000:+.2f} ms: {cause.cause}" for cause in found.causes]
+    return [*lines, *(f"  {remark}" for remark in found.remarks)]
+
+
+def _ms(time_us: float | None) -> str:
+    return "nothing" if time_us is None else f"{time_us / 1000:.2f} ms"
+
+
 def drift_lines(record: ModelRecord) -> list[str]:
     """The drift in words and by step."""
     drift = record.drift
@@ -95,6 +113,8 @@ def model_markdown(record: ModelRecord) -> str:
     parts.append("\n".join(f"* {line}" for line in verdict_lines(record)))
     if record.breakdowns:
         parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
+    if record.explanation is not None:
+        parts.append("## The saving explained\n\n" + "\n".join(f"    {line}" for line in explanation_lines(record)))
     if record.calls:
         parts.append(_titled("Calls of ops in one step", CALL_COLUMNS, call_rows(record)))
     if record.drift is not None:

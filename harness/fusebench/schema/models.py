@@ -23,6 +23,9 @@ class SiteCalls(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     params: dict[str, Any]
     """The op's parameters of these calls."""
+    shape: str = ""
+    minimum_bytes: int = 0
+    """Bytes that one call must read and write."""
 
     fallbacks: int = 0
     """Calls for which no kernel of the preferred role ran."""
@@ -122,8 +125,9 @@ class OpSaving(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str
     predicted_us: float | None
-    """Sum over the suite's cases of weight x (split - fused); None where no stored run has them all."""
-    measured_us: float | None = None
+    """Sum over its calls of the torch chain's time less the kernel's; None where no stored run has such cases."""
+    tuned_us: float | None = None
+    """The same against the suite's tuned split chain, which the suite's speedups are relative to."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +142,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The saving predicted from the suite, the measured one, and what stands between."""
 
     predicted_us: float | None
+    tuned_us: float | None = None
+    """The same against the suite's tuned split chains."""
     measured_us: float
     stored: str
     """The record that the prediction rests on."""
