@@ -46,6 +46,17 @@ CALLS = {
         "double block: text residual, norm2": 2,
     },
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
+    "hunyuan_video": {
+        "double block: video q and k": 2,
+        "double block: text q and k": 2,
+        "single block: q and k": 2,
+        "double block: norm1 of the video": 2,
+        "double block: norm1 of the text": 2,
+        "single block: norm": 2,
+        "output norm": 1,
+        "double block: video residual, norm2": 2,
+        "double block: text residual, norm2": 2,
+    },
     "qwen_image": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
     "qwen_image_edit_2511": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
     "z_image_turbo": {

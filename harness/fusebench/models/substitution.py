@@ -16,7 +16,7 @@ class Substitution:
     """Replaces parts of one transformer in place, and puts them back."""
 
     def __init__(self, transformer: Any) -> None:
-        self._undo: list[tuple[Any, type]] = []
+        self._undo: list[tuple[Any, type, tuple[str, ...]]] = []
         self._processors: list[tuple[Any, Any]] = []
         self._names = {id(module): name for name, module in transformer.named_modules()}
 
@@ -28,7 +28,7 @@ class Substitution:
         """Make `module` an instance of `kind`, a subclass of its class that overrides `forward`, with further `attributes`."""
         if not issubclass(kind, type(module)):
             raise TypeError(f"{kind.__name__} is no subclass of {type(module).__name__}")
-        self._undo.append((module, type(module)))
+        self._undo.append((module, type(module), tuple(attributes)))
         module.__class__ = kind
         for name, value in attributes.items():
             object.__setattr__(module, name, value)  # plain attributes: torch would register a module as a child
@@ -40,8 +40,10 @@ class Substitution:
 
     def undo(self) -> None:
         """Put everything back."""
-        for module, kind in reversed(self._undo):
+        for module, kind, attributes in reversed(self._undo):
             module.__class__ = kind
+            for name in attributes:
+                del module.__dict__[name]
         for attention, processor in reversed(self._processors):
             attention.set_processor(processor)
         self._undo.clear()

@@ -139,8 +139,8 @@ class FusedDoubleBlock(FluxTransformerBlock):
         image, text = self.attn(
             hidden_states=image, encoder_hidden_states=text, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
         )
-        hidden_states = _feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image)
-        encoder_hidden_states = _feed_forward(
+        hidden_states = feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image)
+        encoder_hidden_states = feed_forward(
             self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text
         )
         if encoder_hidden_states.dtype == torch.float16:
@@ -148,7 +148,7 @@ class FusedDoubleBlock(FluxTransformerBlock):
         return encoder_hidden_states, hidden_states
 
 
-def _feed_forward(
+def feed_forward(
     op: SiteOp, feed_forward: Any, eps: float, residual: torch.Tensor, attended: torch.Tensor, modulation: list[torch.Tensor]
 ) -> torch.Tensor:
     gate_msa, shift_mlp, scale_mlp, gate_mlp = (one[:, None] for one in modulation)
