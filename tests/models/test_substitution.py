@@ -33,18 +33,20 @@ QWEN_BLOCK = (
     "block: image residual, norm2",
     "block: text residual, norm2",
 )
+DOUBLE_AND_SINGLE = {
+    "double block: image q and k": 2,
+    "double block: text q and k": 2,
+    "single block: q and k": 2,
+    "double block: norm1 of the image": 2,
+    "double block: norm1 of the text": 2,
+    "single block: norm": 2,
+    "output norm": 1,
+    "double block: image residual, norm2": 2,
+    "double block: text residual, norm2": 2,
+}
+"""Two blocks of each kind."""
 CALLS = {
-    "flux1_dev": {
-        "double block: image q and k": 2,
-        "double block: text q and k": 2,
-        "single block: q and k": 2,
-        "double block: norm1 of the image": 2,
-        "double block: norm1 of the text": 2,
-        "single block: norm": 2,
-        "output norm": 1,
-        "double block: image residual, norm2": 2,
-        "double block: text residual, norm2": 2,
-    },
+    **dict.fromkeys(("flux1_dev", "flux2_dev"), DOUBLE_AND_SINGLE),
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
     "hunyuan_video": {
         "double block: video q and k": 2,
@@ -73,9 +75,9 @@ CALLS = {
     },
 }
 """Calls per denoise step of each tiny model, counted by hand from its blocks."""
-EXACT = ("flux1_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")
+EXACT = ("flux1_dev", "flux2_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")
 """Models whose own operations round as the split chains do: on a CPU, where dispatch runs these chains, their outputs are equal."""
-TRACED = ("qwen_image", "qwen_image_edit_2511", "z_image_turbo")
+TRACED = ("flux2_dev", "hunyuan_video", "wan2_1_t2v_1_3b", "wan2_2_ti2v_5b", "qwen_image", "qwen_image_edit_2511", "z_image_turbo")
 
 
 @pytest.mark.parametrize("name", CALLS)
