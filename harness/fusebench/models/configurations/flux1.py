@@ -46,7 +46,7 @@ class FusedPosEmbed(FluxPosEmbed):
 
 
 class FusedAttnProcessor(FluxAttnProcessor):
-    """Norm and rotation of q and k in one launch per stream, in place and before the streams are joined.
+    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined.
 
     Args:
         image: op of the image's q and k, or of all tokens' in a single-stream block.

@@ -50,7 +50,7 @@ class FusedEmbedRope(QwenEmbedRope):
 
 
 class FusedAttnProcessor(QwenDoubleStreamAttnProcessor2_0):
-    """Norm and rotation of q and k in one launch per stream, in place and before the streams are joined."""
+    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined."""
 
     def __init__(self, image: SiteOp, text: SiteOp) -> None:
         super().__init__()
