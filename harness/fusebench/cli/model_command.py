@@ -12,7 +12,10 @@ from .run_command import OutOption, WaitOption, command_line
 from .shared.options import DeviceOption, JsonOption, KernelsOption
 
 if TYPE_CHECKING:
+    from ..config import Project
+    from ..schema import Case
     from ..schema.models import ModelRecord
+    from ..suites import Ops
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model configuration: the name of its suite under `models/`.")]
 StepsOption = Annotated[int, typer.Option("--steps", min=0, help="Denoise steps over which drift is followed; 0 for none.")]
@@ -100,6 +103,7 @@ def model(
         weights="" if weights is None else str(weights),
         steps=steps,
         budget_s=budget,
+        cases=() if tiny else _suite_cases(name, project, collection.ops),
     )
     request = ModelRequest(
         project=project, model=found, device=target, task=task, confirm=confirm, wait_s=wait, out=out, command=command_line()
@@ -111,6 +115,14 @@ def model(
     else:
         _show(record, folder)
     raise typer.Exit(record.exit_code)
+
+
+def _suite_cases(name: str, project: Project, ops: Ops) -> tuple[Case, ...]:
+    """The cases of the suite `models/NAME`; none in a project without that suite."""
+    from ..suites import load_suite, suite_names
+
+    suite = f"models/{name}"
+    return load_suite(suite, project, ops).cases if suite in suite_names(project) else ()
 
 
 def parse_layers(texts: list[str]) -> dict[str, int]:

@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
+from ..schema import Case
 from ..schema.models import Breakdown, Drift, SiteCalls, StepTime
 from . import drift as drifting
 from .breakdown import profile_step
@@ -21,6 +22,7 @@ from .denoise import Denoising
 from .op_calls import OpCall
 from .step_timing import TARGET, ratio, step_time, time_rounds
 from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant
+from .verification import verify_calls
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,8 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     """Denoise steps of the drift's loop."""
     budget_s: float = 120.0
     """Seconds of timing."""
+    cases: tuple[Case, ...] = ()
+    """Cases of the suite `models/NAME`, which the calls are held against; none for a tiny model."""
     target: float = TARGET
     confirm: bool = False
     """Only time, in a fresh process."""
@@ -91,7 +95,8 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
         collection = load_collection([Path(root) for root in task.kernels])
         runnable, failed = _prepare(task, denoising, transformer, collection, say)
-        calls = () if task.confirm else _counted(runnable, denoising)
+        recorded = () if task.confirm else _recorded(runnable, denoising)
+        findings = verify_calls(model, config, recorded, device=device.type, cases=task.cases, ops=collection.ops) if recorded else ()
         times = (*_timed(task, runnable, denoising, say), *failed)
         failures: list[str] = []
         breakdowns, drift = None, None
@@ -101,7 +106,8 @@ def work(task: ModelTask, say: Say) -> ModelWork:
     return ModelWork(
         config={key: value for key, value in config.items() if key in model.stacks},
         parameters=parameters,
-        calls=calls,
+        calls=site_calls(recorded),
+        findings=tuple(f"{finding.where}: {finding.text}" for finding in findings),
         times=times,
         breakdowns=breakdowns or (),
         drift=drift,
@@ -141,14 +147,14 @@ def _prepare(
     return runnable, failed
 
 
-def _counted(variants: Sequence[Variant], denoising: Denoising) -> tuple[SiteCalls, ...]:
-    """The calls of ops in one step of the first eager substituted variant."""
+def _recorded(variants: Sequence[Variant], denoising: Denoising) -> Sequence[OpCall]:
+    """The calls of ops in one step of the first eager substituted variant; none where no such variant runs."""
     for variant in variants:
         parts = parse_variant(variant.name)
         if variant.calls is not None and not parts.compiled and not parts.graph:
             with variant.calls.record() as recorded:
                 variant.predict(*denoising.middle())
-            return site_calls(recorded)
+            return recorded
     return ()
 
 
