@@ -15,6 +15,7 @@ from fusebench.models.catalogue import load_model
 from fusebench.models.op_calls import OpCall, OpCalls
 from fusebench.models.substitution import substituted
 from fusebench.models.verification import Finding, count_without_weights, describe, verify_calls
+from fusebench.models.work import ModelTask, work
 from fusebench.registry import Collection, Kernel, kernel, load_collection
 from fusebench.schema import Case, Role
 from fusebench.suites import load_suite
@@ -246,3 +247,12 @@ def check_suite(name: str, config: dict[str, Any], collection: Collection) -> No
         assert any(each.reason_unsupported(call.params) is None for each in fused), f"{call.site}: no fused kernel takes {call.params}"
     findings = verify_calls(load_model(name), config, calls, device="meta", cases=cases_of(name, collection), ops=collection.ops)
     assert [(one.kind, one.where, one.text.partition(" calls a step")[0]) for one in findings] == TO_MEND.get(name, [])
+
+
+def test_findings_reach_the_record(collection: Collection) -> None:
+    case = Case(suite="s", name="more", op="norm_scale_shift", params={"tokens": 9, "hidden": 3072}, weight=3)
+    roots = tuple(str(root) for root in collection.roots)
+    task = ModelTask(
+        model="z_image_turbo", device="cpu", variants=("fused",), kernels=roots, tiny=True, steps=0, budget_s=0.01, cases=(case,)
+    )
+    assert "more: suite says 3, the model calls 0" in work(task, lambda line: None).findings
