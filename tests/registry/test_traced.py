@@ -55,7 +55,7 @@ def block(scale: Dispatcher) -> Callable[[torch.Tensor], Any]:
     return run
 
 
-@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("prefer", ["compiled", "fused", "peer"])
 def test_views_are_overwritten_in_one_graph_as_in_the_eager_call(

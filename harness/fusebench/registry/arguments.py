@@ -115,6 +115,15 @@ class Arguments:
         """Uninitialised outputs as declared by `returns`: one tensor, or a tuple of several. None for an in-place op."""
         return self._allocate()
 
+    def fix_widths(self) -> None:
+        """Make the traced sizes of axes with a rule, such as a row's width, constants of the trace: kernels are compiled for them."""
+        for name, declared in self.tensors.items():
+            value = getattr(self, name)
+            if value is not None and declared.shape is not None:
+                for symbol, size in zip(declared.shape, value.shape, strict=False):
+                    if symbol in self.axes and self.axes[symbol].rule(symbol):
+                        int(size)
+
     def require_gpu(self, *, interpreted: bool = True) -> None:
         """Refuse a call on host memory.
 

@@ -98,4 +98,4 @@ def _compile(
         settings = (torch._inductor.list_mode_options(mode) if mode else {}) | dict(options or {})
         return torch._inductor.compile(graph_module, example_inputs, options=settings)  # type: ignore[no-any-return]
     found = torch._dynamo.lookup_backend(backend) if isinstance(backend, str) else backend
-    return found(graph_module, example_inputs)  # type: ignore[no-any-return]
+    return found(graph_module, example_inputs)

@@ -93,6 +93,7 @@ class Dispatcher:
     def select_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Selection]:
         """The choice for fake tensors, whose sizes may be symbols. Sizes that a kernel's `supports` reads become guards of the trace."""
         with trace():
+            self.op.fix_widths(args, kwargs)
             params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
             try:
                 hash(params)

@@ -6,7 +6,7 @@ Also answers the two questions kernels and argument checks ask about the process
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -32,9 +32,26 @@ def launchable(jit_function: Any) -> Any:
         if recorder is not None:
             return recorder.watch(jit_function)
         return jit_function if current_listener() is None else Watched(jit_function, None)
-    import torch
+    return _Traced(jit_function)
 
-    return torch.library.wrap_triton(jit_function)
+
+class _Traced:
+    """A Triton function whose launch torch traces. Sizes that are constants of its code must not be symbols."""
+
+    def __init__(self, jit_function: Any) -> None:
+        self._jit_function = jit_function
+        self._constants = {parameter.name for parameter in jit_function.params if parameter.is_constexpr}
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        import torch
+
+        launch = torch.library.wrap_triton(self._jit_function)[grid]
+
+        def fixed(*args: Any, **kwargs: Any) -> Any:
+            sizes = {name: int(kwargs[name]) for name in self._constants if isinstance(kwargs.get(name), torch.SymInt)}
+            return launch(*args, **(kwargs | sizes))
+
+        return fixed
 
 
 def tracing() -> bool:

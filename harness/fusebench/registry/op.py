@@ -185,6 +185,11 @@ class Op(ABC):
             raise KernelDeclarationError(f"op {self.name!r} returns new tensors, so its op.py must declare `Arguments` or define `fake`")
         return None
 
+    def fix_widths(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Make the widths of a traced call's rows constants; see `Arguments.fix_widths`."""
+        if self.Arguments is not None:
+            self.Arguments(*args, **kwargs).fix_widths()
+
     def apply(self, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run `kernel` with the op's semantics: tensors that a kernel of an in-place op returns are copied into its arguments.
 

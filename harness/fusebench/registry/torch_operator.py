@@ -36,6 +36,7 @@ def register(kernel: Kernel, namespace: str) -> None:
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             with trace():
+                op.fix_widths(args, kwargs)
                 return kernel.function(*args, **kwargs)
 
         # triton_op infers the schema from a signature even where one is given, and kernel functions need not be annotated.

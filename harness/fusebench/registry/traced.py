@@ -106,7 +106,7 @@ def _namespace(kernel: Kernel) -> str:
 def _library() -> Any:
     import torch
 
-    return torch.library.Library(NAMESPACE, "FRAGMENT")
+    return torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _digest(dispatcher: Dispatcher) -> str:
