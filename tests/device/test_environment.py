@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fusebench.device import environment_of, resolve_device, triton_programs
+from fusebench.device.cpu_process import expected_settings
 from fusebench.device.triton_programs import ASSEMBLER_VARIABLES, program_version, tool
 from fusebench.errors import UsageError
 from fusebench.schema import Environment
@@ -36,6 +37,7 @@ def test_a_gpu_fingerprint_names_device_driver_and_versions(fake_gpu, tmp_path) 
     assert found.torch
     assert found.triton
     assert found.ptxas == program_version(tool("ptxas"))
+    assert found.cpu_process == ""
     assert found.ptxas_blackwell == program_version(tool("ptxas-blackwell")), "which of the two is used depends on Triton's version"
     assert found.state["at_start"]["sm_mhz"] == 345
     assert found.state["unreadable"]["power_w"] == "Not Supported"
@@ -61,6 +63,7 @@ def test_an_assembler_that_is_named_and_does_not_run_is_refused(fake_gpu, tmp_pa
         environment_of(device, tmp_path, monitor)
     found = environment_of(resolve_device("cpu"), tmp_path)
     assert (found.ptxas, found.ptxas_blackwell) == ("", ""), "a CPU assembles nothing"
+    assert found.cpu_process == expected_settings()
 
 
 def test_an_assembler_of_tritons_that_does_not_run_is_recorded_as_unreadable(fake_gpu, tmp_path, monkeypatch) -> None:

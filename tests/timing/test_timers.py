@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,18 +60,85 @@ def test_a_misspelt_timer_is_refused_with_the_nearest_name() -> None:
         require_timer(name)
 
 
-def test_the_host_timer_times_the_call_and_not_its_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    monkeypatch.setattr(host, "now_ns", lambda: now[0])
+class Machine:
+    """A planted clock and the planted time for which a thread has waited for a core."""
 
-    def spend(nanoseconds: int) -> Callable[..., None]:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.waited = 0
+        self.lost: list[int] = []
+        """Waiting times that the next readings of the waiting time meet, half of it before the value is taken."""
+        monkeypatch.setattr(host, "now_ns", lambda: self.now)
+        monkeypatch.setattr(host, "waiting_time", lambda: nullcontext(self.read_waited))
+
+    def spend(self, working: int, waiting: int = 0) -> Callable[..., None]:
         def spend_it(*_: object) -> None:
-            now[0] += nanoseconds
+            self.now += working + waiting
+            self.waited += waiting
 
         return spend_it
 
-    arms = [Arm("quick", spend(70), spend(0)), Arm("slow", spend(300), spend(0))]
-    assert HostTimer().time_calls(arms, spend(10_000)) == [CallTiming(70, 70, 0), CallTiming(300, 300, 0)]
+    def read_waited(self) -> int:
+        half = self.lost.pop(0) // 2 if self.lost else 0
+        self.spend(0, half)()
+        seen = self.waited
+        self.spend(0, half)()
+        return seen
+
+    def span(self, working: int, waiting: int = 0) -> int:
+        (timing,) = HostTimer().time_calls([Arm("arm", self.spend(working, waiting), self.spend(0))], self.spend(10_000))
+        return timing.span_ns
+
+
+def test_the_host_timer_times_the_call_and_not_its_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    arms = [Arm("quick", machine.spend(70), machine.spend(0)), Arm("slow", machine.spend(300), machine.spend(0))]
+    assert HostTimer().time_calls(arms, machine.spend(10_000)) == [CallTiming(70, 70, 0), CallTiming(300, 300, 0)]
+
+
+def test_the_host_timer_leaves_out_the_time_for_which_other_programs_had_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Machine(monkeypatch).span(4_000, waiting=8_000) == 4_000
+
+
+@pytest.mark.parametrize("lost", [[3_000], [0, 3_000]])
+def test_a_wait_outside_of_the_call_shortens_no_call(monkeypatch: pytest.MonkeyPatch, lost: list[int]) -> None:
+    """The core is lost most often where the waiting time is read, since that is a system call."""
+    machine = Machine(monkeypatch)
+    machine.lost = lost
+    assert machine.span(4_000) == 4_000
+    machine.lost = lost
+    assert 4_000 <= machine.span(4_000, waiting=8_000) <= 7_000, "unclear cases may make a call longer, never shorter"
+
+
+@pytest.mark.skipif(not Path(host.SCHEDULING).exists(), reason="this system does not count how long a thread waits for a core")
+def test_the_waiting_time_is_that_of_the_calling_thread() -> None:
+    """Another program spins on the one core of this thread."""
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    spin = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-S", "-c", spin], stdout=subprocess.PIPE) as spinning:
+        try:
+            os.sched_setaffinity(0, [core])
+            assert spinning.stdout is not None
+            spinning.stdout.readline()
+            with host.waiting_time() as waited_ns:
+                waited, began, used = waited_ns(), time.perf_counter_ns(), time.thread_time_ns()
+                while time.thread_time_ns() - used < 30_000_000:
+                    pass
+                wall, used, waited = time.perf_counter_ns() - began, time.thread_time_ns() - used, waited_ns() - waited
+        finally:
+            os.sched_setaffinity(0, cores)
+            spinning.kill()
+    assert waited > 0.2 * used, "the other program did not disturb: the test shows nothing"
+    assert wall - waited == pytest.approx(used, rel=0.1)
+
+
+@pytest.mark.parametrize("text", [None, "", "not counted"])
+def test_without_the_systems_count_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None) -> None:
+    monkeypatch.setattr(host, "SCHEDULING", str(tmp_path / "schedstat"))
+    if text is not None:
+        (tmp_path / "schedstat").write_text(text)
+    with host.waiting_time() as waited_ns:
+        assert waited_ns() == 0
 
 
 @pytest.fixture

@@ -49,6 +49,16 @@ def test_on_a_cpu_python_and_processor_count(synthetic: ModuleType) -> None:
     assert record_differences(run_on(synthetic), cpu) == ["device: AMD EPYC -> NVIDIA H200"]
 
 
+def test_times_of_cpu_processes_with_other_settings_are_not_compared(synthetic: ModuleType) -> None:
+    """Nor with those of records that predate the key: torch then took as many threads as the machine had cores."""
+    one, two, unknown = (
+        run_on(synthetic, device="cpu", device_name="AMD EPYC", cpu_process=words) for words in ("1 thread, kept", "2 threads, kept", "")
+    )
+    assert record_differences(one, one) == []
+    assert record_differences(two, one) == ["CPU process: 1 thread, kept -> 2 threads, kept"]
+    assert record_differences(one, unknown) == ["CPU process: unknown -> 1 thread, kept"]
+
+
 def test_a_case_that_computes_otherwise_is_named_by_its_parameters(synthetic: ModuleType) -> None:
     case = run_on(synthetic).cases[0].case
     other = msgspec.structs.replace(case, params={"tokens": 512, "heads": 24, "head_dim": 64})

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from fusebench.runner.ab.strategy import default_looks
 from fusebench.schema import Estimate, VerdictKind
 from fusebench.stats.paired import describe_change, ratio_estimate
 from fusebench.verdict.margin_rule import MarginRule
@@ -74,3 +75,12 @@ def test_refuses_limits_that_judge_nothing(margin: float, floor: float) -> None:
 def test_a_missing_interval_is_named() -> None:
     assert describe_change(Estimate(1.02, 0.0, math.inf)) == "+2.0% [no interval: one replicate]"
     assert describe_change(Estimate(1.02, 1.01, 1.03)) == "+2.0% [+1.0%, +3.0%]"
+
+
+def test_on_a_cpu_the_usual_margin_is_that_of_ab() -> None:
+    """For calls of any duration, and only where neither a person nor the scatter between runs gives one."""
+    rule, looks = MarginRule(device="cpu"), default_looks("cpu")
+    assert [rule.margin_at(time_us, 0) for time_us in (2.0, 50.0, 1e5)] == [looks.margin_at(time_us) for time_us in (2.0, 50.0, 1e5)]
+    assert rule.widened({}).margin_at(50.0, 0) == 0.10
+    assert MarginRule(0.03, device="cpu").margin_at(50.0) == 0.03
+    assert MarginRule(device="cuda").margin_at(50.0) == 0.02

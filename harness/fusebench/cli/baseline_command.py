@@ -73,7 +73,8 @@ def promote(
         write_views(record, folder)
     device = record.environment.device_name
     last = load_valid_baseline(project.results, device)
-    accepted = require_reason(record, last, MarginRule(margin, scatter=load_scatter(project.results, device)), reason)
+    rule = MarginRule(margin, scatter=load_scatter(project.results, device), device=record.environment.device)
+    accepted = require_reason(record, last, rule, reason)
     joined = record if others else None
     target = promote(folder, project.results, joined=joined, others=others, force=force, reason=reason.strip(), accepted=accepted)
     if others:

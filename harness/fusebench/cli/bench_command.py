@@ -88,7 +88,7 @@ def bench(
         timer=timer,
         plan=msgspec.structs.replace(default_plan(target.kind, cache), **changes),
         options=RunOptions(command=command_line(), selected=(op.name,)),
-        rule=MarginRule(),
+        rule=MarginRule(device=target.kind),
         budget_s=budget,
         wait_s=wait,
         silence_s=kernel_timeout,

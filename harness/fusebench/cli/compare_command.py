@@ -35,7 +35,8 @@ def compare(
     for folder, record in zip(folders, (before, after), strict=True):
         require_valid(record)
         say_altered(folder, record)
-    judgements = judge_each(after, before, MarginRule(scatter=load_scatter(project.results, after.environment.device_name)))
+    scatter = load_scatter(project.results, after.environment.device_name)
+    judgements = judge_each(after, before, MarginRule(scatter=scatter, device=after.environment.device))
     if json:
         print_json(comparison_document(before, after, judgements))
     else:

@@ -36,7 +36,7 @@ def gate(
         typer.Option(
             "--margin",
             help="Share by which a kernel may be slower: 0.02 is 2 %.  By default it comes from the scatter between stored runs of the "
-            "device model, by class of calls; without them it is 2 %, and twice that for calls of several launches.",
+            "device model, by class of calls; without them it is 2 % (10 % on a CPU), and twice that for calls of several launches.",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +97,7 @@ def gate(
                 {"run": judged.id, "baseline": None, "margin": margin, "exit_code": ExitCode.UNDECIDED, "reason": message, "judgements": []}
             )
         raise typer.Exit(ExitCode.UNDECIDED)
-    rule = MarginRule(margin, scatter=load_scatter(project.results, judged.environment.device_name))
+    rule = MarginRule(margin, scatter=load_scatter(project.results, judged.environment.device_name), device=judged.environment.device)
     found = judge_run(judged, against, rule)
     code = gate_exit_code(found.judgements, found.shrunken, run_code=judged.exit_code, allow_incomparable=allow_incomparable)
     if judged.exit_code == ExitCode.DEVICE_UNFIT:

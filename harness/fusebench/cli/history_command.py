@@ -215,7 +215,7 @@ def _write_scatter(folders: Sequence[Path], project: Project) -> None:
         )
     file = write_scatter(project.results, found)
     newest = max(runs, key=lambda run: run.created)
-    typer.echo(f"wrote {file}\n{margin_words(MarginRule(scatter=found), newest)}", err=True)
+    typer.echo(f"wrote {file}\n{margin_words(MarginRule(scatter=found, device=newest.environment.device), newest)}", err=True)
 
 
 def _write_pictures(found: History, plot: Path) -> None:

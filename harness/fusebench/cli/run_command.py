@@ -116,7 +116,7 @@ MarginOption = Annotated[
         max=1.0,
         callback=a_number,
         help="Change against the stored baseline that counts: 0.02 is 2 %.  By default it comes from the scatter between stored runs of "
-        "the device model; without them it is 2 %, and twice that for calls of several launches.",
+        "the device model; without them it is 2 % (10 % on a CPU), and twice that for calls of several launches.",
         show_default=False,
     ),
 ]
@@ -210,7 +210,7 @@ def run(
         timer=timer,
         plan=msgspec.structs.replace(plan, **changes),
         options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case),
-        rule=MarginRule(margin, scatter=load_scatter(selection.project.results, target.name)),
+        rule=MarginRule(margin, scatter=load_scatter(selection.project.results, target.name), device=target.kind),
         budget_s=budget,
         wait_s=wait,
         silence_s=kernel_timeout,

@@ -13,6 +13,7 @@ import msgspec
 from .. import __version__
 from ..schema import Environment
 from . import nvml as nvml_backend
+from .cpu_process import expected_settings
 from .readings import GpuMonitor, GpuReading
 from .select import Device, cpu_model
 from .toolchain import distribution_version, torch_build
@@ -63,6 +64,7 @@ def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | Non
         memory_gb_per_s=memory_peak,
         cpu=cpu_model(),
         cpu_count=os.cpu_count() or 0,
+        cpu_process=expected_settings() if device.kind == "cpu" else "",
         fusebench=__version__,
         git_commit=commit,
         git_dirty=dirty,

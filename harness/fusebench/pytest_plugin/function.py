@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ..device import Device, settle
+from ..device.cpu_process import measuring_on_cpu
 from ..errors import UsageError
 from ..registry import Kernel, Op
 from ..runner.workers.protocol import Measured, MeasureTask, Progress, Reply, Task
@@ -186,7 +187,7 @@ class InProcess:
         timer, fallback = select_timer(self._device.kind, task.timer)
         warm_up: dict[str, Any] = {}
 
-        with torch.cuda.device(self._call.device) if self._device.kind == "cuda" else _nothing():
+        with torch.cuda.device(self._call.device) if self._device.kind == "cuda" else measuring_on_cpu():
             timings = measure_case(
                 task.case.key,
                 op,
@@ -234,11 +235,6 @@ def interpreted_launches() -> Iterator[list[int]]:
         yield seen
     finally:
         GridExecutor.__call__ = known
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -134,6 +134,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint. None if unknown, on a CPU, and in older records."""
     cpu: str = ""
     cpu_count: int = 0
+    cpu_process: str = ""
+    """Threads and memory of every process that measured on a CPU, in words; empty on a GPU, and in records that predate this key."""
     fusebench: str
     git_commit: str = ""
     git_dirty: bool = False

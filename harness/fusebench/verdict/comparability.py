@@ -26,6 +26,8 @@ def record_differences(run: Run, baseline: Run) -> list[str]:
         ("device", baseline.environment.device_name, run.environment.device_name),
         ("timer", baseline.timer, run.timer),
         ("cache state", baseline.plan.cache, run.plan.cache),
+        # More threads speed a kernel and its yardsticks up by different factors, so that relative times differ too.
+        ("CPU process", *(record.environment.cpu_process or "unknown" for record in (baseline, run))),
     )
     return [f"{what}: {old} -> {new}" for what, old, new in pairs if old != new]
 

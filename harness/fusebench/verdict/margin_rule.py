@@ -18,6 +18,9 @@ and two beyond."""
 DEFAULT_FLOOR_US = 0.1
 """Changes below 0.1 us pass at any share: this is about three ticks of CUPTI's 32 ns clock on the same GPU."""
 
+CPU_MARGIN, CPU_FLOOR_US = 0.10, 1.0
+"""The same on a CPU, where other programs share cores, caches and memory: large mistakes show, noise does not.  `ab` has them too."""
+
 SEVERAL_LAUNCHES = 2.0
 """Margin and floor of calls of several launches are this many times as wide: the time between launches scatters with the host and the
 driver.  Of 836 comparisons of such calls, unchanged, between the same nightlies, 2 % and 0.1 us would have called 53 faster or slower, the
@@ -47,20 +50,27 @@ class MarginRule:
     Margins and intervals come from the scatter between stored runs of the device model where it is known.
     """
 
-    def __init__(self, margin: float | None = None, floor_us: float = DEFAULT_FLOOR_US, *, scatter: RunScatter | None = None) -> None:
+    def __init__(
+        self, margin: float | None = None, floor_us: float | None = None, *, scatter: RunScatter | None = None, device: str = "cuda"
+    ) -> None:
         """
         Args:
-            margin: share of the old time (0.03 = 3 %), for calls of one launch; None: from `scatter`, and 2 % where that knows none.
-            floor_us: widens a fixed margin for kernels so short that it is less than that.
+            margin: share of the old time (0.03 = 3 %), for calls of one launch; None: from `scatter`, and 2 % where that knows none, on a
+                CPU 10 %.
+            floor_us: widens a fixed margin for kernels so short that it is less than that; None: 0.1 us, on a CPU 1 us.
             scatter: between stored runs of the device model.
+            device: `cuda` or `cpu`.
 
         Raises:
             ValueError: a margin that is not positive, or a negative floor.
         """
+        usual, usual_floor_us = (CPU_MARGIN, CPU_FLOOR_US) if device == "cpu" else (DEFAULT_MARGIN, DEFAULT_FLOOR_US)
+        floor_us = usual_floor_us if floor_us is None else floor_us
         if not (margin is None or margin > 0) or not floor_us >= 0:
             raise ValueError(f"margin={margin!r}, floor_us={floor_us!r}: the margin must be positive and the floor not negative")
         self.fixed = margin
-        self.margin = DEFAULT_MARGIN if margin is None else margin
+        self.margin = usual if margin is None else margin
+        self._device = device
         self.floor_us = floor_us
         self.scatter = scatter
         classes = scatter.classes if scatter is not None else ()
@@ -77,7 +87,7 @@ class MarginRule:
 
     def widened(self, factors: Mapping[tuple[bool, int], float]) -> MarginRule:
         """The same rule for a comparison that scatters more than the stored runs, by these factors per `call_class`."""
-        rule = MarginRule(self.fixed, self.floor_us, scatter=self.scatter)
+        rule = MarginRule(self.fixed, self.floor_us, scatter=self.scatter, device=self._device)
         rule._widening = dict(factors)
         return rule
 

@@ -16,6 +16,7 @@ from ...stats.fdr import first_level
 from ...stats.sequential import Plan
 from ...store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison
 from ...verdict.conclusion import PROCESSES
+from ...verdict.margin_rule import CPU_FLOOR_US, CPU_MARGIN
 from ...verdict.revisions import ab_exit_code, judge_revisions
 from ..case_kernels import CaseKernels, result_for, split_reference, work_of
 from ..context import MeasuringContext
@@ -33,7 +34,7 @@ def default_looks(device_kind: str) -> Plan:
 
     A CPU shares its cores and caches with other programs, so its margin is a tenth of the time: large mistakes show, noise does not.
     """
-    return Plan() if device_kind == "cuda" else Plan(looks=(12, 18, 28), margin=0.10, floor_us=1.0)
+    return Plan() if device_kind == "cuda" else Plan(looks=(12, 18, 28), margin=CPU_MARGIN, floor_us=CPU_FLOOR_US)
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True, kw_only=True):

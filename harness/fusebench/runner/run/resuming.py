@@ -11,8 +11,8 @@ from ...errors import UsageError
 from ...schema import Case, CaseSummary, Environment, Result, Run, Sample, SamplingPlan, Status
 
 FINGERPRINT = (
-    "device_name", "device_uuid", "driver", "cuda", "python", "torch", "triton", "ptxas", "ptxas_blackwell", "cpu", "fusebench",
-    "git_commit", "git_dirty",
+    "device_name", "device_uuid", "driver", "cuda", "python", "torch", "triton", "ptxas", "ptxas_blackwell", "cpu", "cpu_process",
+    "fusebench", "git_commit", "git_dirty",
 )  # fmt: skip
 """Fields of the environment that must agree: the resumed record must be true of each of its cases."""
 

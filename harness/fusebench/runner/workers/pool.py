@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ...device import Device
+from ...device.cpu_process import expected_settings
 from .failures import FailureLog
 from .process import WorkerProcess
 from .protocol import WorkerSetup
@@ -38,7 +39,7 @@ class WorkerPool:
     ) -> None:
         """
         Args:
-            threads: threads of torch in each process; None leaves it to torch.
+            threads: threads of torch in processes that only check; None leaves it to torch.
             base_roots: kernels folders of the base revision.
             ops: ops whose kernels are loaded; None for all.
             timer: the timer that measurements ask for; fresh workers make it ready while they start.  Empty if nothing is timed.
@@ -51,6 +52,8 @@ class WorkerPool:
         self.failures = failures if failures is not None else FailureLog()
         """The kernels and files that failed so far."""
 
+        cpu_process = expected_settings() if timer and device.kind == "cpu" else ""
+
         def worker(*, interpret: bool = False, timer: str = "") -> WorkerProcess:
             setup = WorkerSetup(
                 roots=self.roots,
@@ -60,6 +63,7 @@ class WorkerPool:
                 gpu_uuid=device.uuid,
                 interpret=interpret,
                 threads=threads,
+                cpu_process=cpu_process,
                 timer=timer,
                 excluded=dict(excluded or {}),
             )

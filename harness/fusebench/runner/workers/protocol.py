@@ -34,6 +34,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Triton kernels run in the interpreter in this process."""
     threads: int | None = None
     """Threads of torch on the CPU; None leaves it to torch."""
+    cpu_process: str = ""
+    """The settings with which the process measures on a CPU (`device.cpu_process`), in words; empty where it does not."""
     timer: str = ""
     """The timer that tasks will ask for, made ready while the worker starts; empty if it may only check."""
 

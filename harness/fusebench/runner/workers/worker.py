@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ...device.cpu_process import THREADS, hold_memory, settings
 from ...errors import TimerError, UnknownNameError, UsageError
 from ...registry import Collection, Kernel, load_collection
 from ...registry.loading.watching import Watch
@@ -121,8 +122,9 @@ class _Worker:
 
             install_exact_casts()
             install_remembered_builtins()
-        if setup.threads:
-            torch.set_num_threads(setup.threads)
+        if threads := THREADS if setup.cpu_process else setup.threads:
+            torch.set_num_threads(threads)
+        self.holds_memory = hold_memory() if setup.cpu_process else False
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         _import_trusted(self.device.type, timed=bool(setup.timer))
@@ -342,6 +344,7 @@ class _Worker:
         from ...timing.select import select_timer
         from ...timing.yardstick import mix_of, yardstick_text
 
+        self._require_settings()
         op, params = self._case(task.case)
         timer, fallback = select_timer(self.device.type, task.timer)
         warm_up: dict[str, Any] = {}
@@ -387,6 +390,12 @@ class _Worker:
             code=code,
             same_code=same_code,
         )
+
+    def _require_settings(self) -> None:
+        """Raise TimerError where this process would measure on a CPU in another way than the run's other ones."""
+        expected = self.setup.cpu_process
+        if expected and (found := settings(held=self.holds_memory)) != expected:
+            raise TimerError(f"this process would measure with {found}; expected {expected}, as in every process of the run")
 
     def _timed_outputs(self, op: Any) -> TimedOutputs:
         """The judge of outputs of timed calls, by the contracts of their kernels in either revision."""
