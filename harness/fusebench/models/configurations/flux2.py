@@ -54,7 +54,7 @@ class FusedPosEmbed(Flux2PosEmbed):
 
 
 class FusedAttnProcessor(Flux2AttnProcessor):
-    """Norm and rotation of q and k in one launch per stream, in place and before the streams are joined.
+    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined.
 
     Args:
         image: op of the image's q and k.

@@ -71,7 +71,7 @@ class FusedRotaryPosEmbed(HunyuanVideoRotaryPosEmbed):
 
 
 class FusedAttnProcessor(HunyuanVideoAttnProcessor2_0):
-    """Norm of q and k, and rotation of the video's, in one launch per stream, in place and before the streams are joined.
+    """Norm of q and k, and rotation of the video's, in one launch per stream, in place and before text and video are joined.
 
     Args:
         image: op of the video's q and k, or of all tokens' in a single-stream block.

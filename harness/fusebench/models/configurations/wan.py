@@ -80,8 +80,8 @@ class FusedAttnProcessor(WanAttnProcessor):
 class FusedBlock(WanTransformerBlock):
     """A block whose residuals, gates, norms and modulations are one launch each.
 
-    Its last residual is fused with the next block's first norm, so that it takes and returns a pair: the residual stream, and the stream
-    normalised and modulated for the block that comes.  The first block takes the stream alone, and the last one returns it.
+    Its last residual is fused with the next block's first norm, so that it takes and returns a pair: the residual, and this residual
+    normalised and modulated for the block that comes.  The first block takes the residual alone, and the last one returns it.
     """
 
     first_norm: SiteOp | None
