@@ -135,7 +135,7 @@ def test_for_tensors_on_a_gpu_the_graph_holds_the_fused_kernel_alone(on_a_gpu: d
     assert found["kernels"] == {f"{each_op}/{NEWEST.get(each_op, 'fused_triton@2')}": 1}
     assert found["fallbacks"] == []
     (graph,) = found["graphs"]
-    computing = [node for node in graph if "getitem" not in node]
+    computing = [node for node in graph if not node.startswith(("<built-in function", "aten.sym_"))]  # tuples and sizes
     launches = [node for node in computing if "triton_kernel_wrapper" in node or f"{each_op}__fused_triton" in node]
     assert len(launches) == 1, graph
     around = ("clone.default", "new_empty.default", "add.Tensor")
