@@ -29,19 +29,24 @@ from fusebench.verdict.calibration import FEWEST_TRIALS, Calibration, as_trials,
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def trials(launches: int, verdict: VerdictKind, times: int = FEWEST_TRIALS) -> list[InjectedTrial]:
-    """Of 5 us, so many times: one of an A/A pair that passes, and one slowed down by 2 % that gets `verdict`."""
-    kinds = ((InjectionPlace(0, f"calls_{launches}", "op/k@1", Injection.IDENTICAL, 0.0), VerdictKind.PASS), (slowed(launches), verdict))
+ENOUGH = 60
+"""Cases of which all are found, so that at least 95 % are with a confidence of 95 %."""
+
+
+def trials(launches: int, verdict: VerdictKind, cases: int = ENOUGH) -> list[InjectedTrial]:
+    """Of 5 us, of so many cases: one of an A/A pair that passes, and one slowed down by 2 % that gets `verdict`."""
+    equal = [InjectionPlace(0, f"calls_{launches}_{number}", "op/k@1", Injection.IDENTICAL, 0.0) for number in range(cases)]
+    kinds = [(place, VerdictKind.PASS) for place in equal] + [(slowed(launches, number), verdict) for number in range(cases)]
     return [
         InjectedTrial(
             place=place, time_us=5.0, first=kind, verdict=kind, change=Estimate(1.0, 0.99, 1.01), replicates=12, launches=launches
         )
-        for place, kind in kinds * times
+        for place, kind in kinds
     ]
 
 
-def slowed(launches: int) -> InjectionPlace:
-    return InjectionPlace(0, f"calls_{launches}", "op/k@1", Injection.DELAY, 0.02)
+def slowed(launches: int, number: int) -> InjectionPlace:
+    return InjectionPlace(0, f"calls_{launches}_{number}", "op/k@1", Injection.DELAY, 0.02)
 
 
 @pytest.fixture
@@ -69,7 +74,9 @@ def record(synthetic: ModuleType) -> CalibrationRecord:
         sessions=("t",),
         trials=(*trials(1, VerdictKind.REGRESSION), *trials(2, VerdictKind.UNDECIDED)),
         ground_truths=tuple(
-            GroundTruth(place=slowed(launches), time_us=5.0, change=Estimate(1.02, 1.019, 1.021), replicates=60) for launches in (1, 2)
+            GroundTruth(place=slowed(launches, number), time_us=5.0, change=Estimate(1.02, 1.019, 1.021), replicates=60)
+            for launches in (1, 2)
+            for number in range(ENOUGH)
         ),
         components=(),
     )
@@ -90,12 +97,12 @@ def test_the_tables_keep_calls_of_one_launch_and_of_several_apart(record: Calibr
     text = calibration_report(record, summary)
     by_class, by_size = rows_of(text)[:2], rows_of(text)[2:]
     assert [(row[0], row[1], *row[5:7]) for row in by_class] == [
-        ("3 to 10 us", "20", "2.00%", "1.90%"),
-        ("3 to 10 us, several launches", "20", "more than 2.00%", DASH),
+        ("3 to 10 us", "60", "2.00%", "1.90%"),
+        ("3 to 10 us, several launches", "60", "more than 2.00%", DASH),
     ]
-    assert [(row[0], row[1], row[2][:8]) for row in by_size] == [
-        ("3 to 10 us", "2.00%", "20 of 20"),
-        ("3 to 10 us, several launches", "2.00%", "0 of 20 "),
+    assert [tuple(row[:5]) for row in by_size] == [
+        ("3 to 10 us", "2.00%", "60 of 60", "60", "95.1%"),
+        ("3 to 10 us, several launches", "2.00%", "0 of 60", "60", "0.0%"),
     ]
     assert "in calls of one launch: 3 to 10 us: 2.00%; in calls of several launches: 3 to 10 us: 5.00%." in text
 
@@ -119,7 +126,7 @@ def test_the_table_claims_as_little_from_few_trials_as_the_headline(record: Cali
     assert "in calls of one launch: 3 to 10 us: too few trials; in calls of several launches: 3 to 10 us: 2.00%." in text
     rows = rows_of(text)
     assert [row[5:7] for row in rows[:2]] == [["too few trials", "too few trials"], ["2.00%", "1.90%"]]
-    assert [row[2][:8] for row in rows[2:]] == ["19 of 19", "20 of 20"], "what was found is shown all the same"
+    assert [row[2][:8] for row in rows[2:]] == ["19 of 19", "60 of 60"], "what was found is shown all the same"
     assert [one["smallest_found"] for one in document["classes"]] == [None, pytest.approx(0.02)]
 
 
@@ -129,7 +136,7 @@ def test_the_stored_calibration_says_the_same_in_headline_and_table() -> None:
     assert summed_up(record) == record, "the stored note is what today's rules make of its trials"
     text = calibration_report(record, summary_of(record))
     rows = rows_of(text)[: len(record.note.effects)]
-    assert [row[5] for row in rows] == ["more than 4.53%", "2.12%", "1.03%", "1.02%", "5.07%", "1.98%"]
+    assert [row[5] for row in rows] == [f"more than {least}%" for least in ("4.53", "0.97", "0.49", "0.53", "1.87", "1.01")]
     assert [row[6] == "too few trials" for row in rows] == [row[5] == "too few trials" for row in rows]
     for row in rows:
         assert f"{row[0].removesuffix(', several launches')}: {row[5]}" in text

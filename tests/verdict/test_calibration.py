@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 from scipy.stats import binomtest
 
@@ -59,8 +60,8 @@ def test_calls_of_several_launches_are_kept_apart_from_calls_of_one() -> None:
             *trials(5.0, 0.02, 10, 20, launches=2),
             *trials(2.0, 0.02, 1, 20, launches=3),
             *trials(5.0, 0.0, 0, 40, launches=2),
-            *trials(5.0, 0.02, 20, 20),
-            *trials(60.0, 0.02, 20, 20),
+            *trials(5.0, 0.02, 60, 60),
+            *trials(60.0, 0.02, 60, 60),
         ]
     )
     names = ["3 to 10 us", "50 us and more", "under 3 us, several launches", "3 to 10 us, several launches"]
@@ -80,7 +81,7 @@ def test_where_the_timer_sees_no_launches_classes_are_by_duration_alone() -> Non
 
 
 def test_the_smallest_effect_is_the_smallest_above_which_all_are_found() -> None:
-    lucky = [*trials(12.0, 0.005, 97, 100), *trials(12.0, 0.01, 60, 100), *trials(12.0, 0.02, 95, 100), *trials(12.0, 0.05, 100, 100)]
+    lucky = [*trials(12.0, 0.005, 97, 100), *trials(12.0, 0.01, 60, 100), *trials(12.0, 0.02, 99, 100), *trials(12.0, 0.05, 100, 100)]
     (one,) = summarise(lucky).classes
     assert one.smallest_found == 0.02
     assert list(one.found) == [0.005, 0.01, 0.02, 0.05]
@@ -90,15 +91,48 @@ def test_the_smallest_effect_is_the_smallest_above_which_all_are_found() -> None
     assert math.isnan(blind.median_replicates)
 
 
+def test_a_size_is_claimed_by_the_lower_limit_of_its_rate_and_not_by_the_rate() -> None:
+    """95 of 100 may be 90 % of all; 59 of 59 are at least 95 % with a confidence of 95 %, and 58 of 58 are not."""
+    (one,) = summarise([*trials(12.0, 0.01, 95, 100), *trials(12.0, 0.02, 59, 59)]).classes
+    assert (one.smallest_found, one.least_found[0.01]) == (0.02, pytest.approx(0.898, abs=0.001))
+    (none,) = summarise([*trials(12.0, 0.01, 95, 100), *trials(12.0, 0.02, 58, 58)]).classes
+    assert (none.smallest_found, none.largest_tried) == (None, 0.01)
+
+
+def clustered(size: float, clusters: list[tuple[int, int]], name: str = "") -> list[Trial]:
+    """Trials at 12 us: of each cluster, those found and all."""
+    return [
+        msgspec.structs.replace(trial, cluster=(name, number))
+        for number, (found, total) in enumerate(clusters)
+        for trial in trials(12.0, size, found, total)
+    ]
+
+
+def test_trials_of_one_case_count_for_less_than_as_many_cases() -> None:
+    """A size whose cases were found either always or never tells that a case of another size is worth one trial, too."""
+    split = clustered(0.005, [(6, 6), (0, 6)] * 10)
+    (one,) = summarise([*split, *clustered(0.01, [(6, 6)] * 20)]).classes
+    worth = one.found[0.01].effective
+    assert worth is not None
+    assert 15 < worth < 20
+    assert (one.found[0.01].count, one.found[0.01].clusters) == (120, 20)
+    assert (one.smallest_found, one.least_found[0.01] < 0.87) == (None, True)
+    (many,) = summarise([*split, *clustered(0.01, [(1, 1)] * 60)]).classes
+    assert many.smallest_found == 0.01
+    mixed = clustered(0.005, [(3, 6), (2, 6), (4, 6), (3, 6)] * 5)
+    (alike,) = summarise([*mixed, *clustered(0.01, [(6, 6)] * 20)]).classes
+    assert alike.smallest_found == 0.01, "cases that do not differ from each other are worth all of their trials"
+
+
 def test_sizes_of_few_trials_count_neither_for_nor_against() -> None:
     few = FEWEST_TRIALS - 1
-    enough = [*trials(12.0, 0.0, 0, 20), *trials(12.0, 0.01, 10, 20), *trials(12.0, 0.02, 20, 20)]
+    enough = [*trials(12.0, 0.0, 0, 20), *trials(12.0, 0.01, 10, 20), *trials(12.0, 0.02, 60, 60)]
     (one,) = summarise([*trials(12.0, 0.005, few, few), *enough, *trials(12.0, 0.05, 0, few)]).classes
     assert (one.smallest_found, one.largest_tried, one.visible) == (0.02, 0.02, pytest.approx(0.019))
     assert list(one.found) == [0.005, 0.01, 0.02, 0.05]
     (none,) = summarise([*trials(12.0, 0.0, 0, 20), *trials(12.0, 0.02, few, few)]).classes
     assert (none.smallest_found, none.largest_tried, none.visible) == (None, None, None)
-    (unanchored,) = summarise([*trials(12.0, 0.0, 0, few), *trials(12.0, 0.02, 20, 20)]).classes
+    (unanchored,) = summarise([*trials(12.0, 0.0, 0, few), *trials(12.0, 0.02, 60, 60)]).classes
     assert (unanchored.smallest_found, unanchored.visible) == (0.02, None)
 
 

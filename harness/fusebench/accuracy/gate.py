@@ -19,7 +19,7 @@ from ..registry.op import Op
 from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
 from .draws import MOST_DRAWS, Special
-from .metrics import ErrorMetrics, merge
+from .metrics import ErrorMetrics, merge, rms_spread
 from .one_draw import Drawing
 from .pool import Pool
 from .repetition import Repetition
@@ -253,14 +253,17 @@ class _Check:
         """Every output's errors over all draws."""
         found = []
         for name in self.names:
-            kernel = merge(part for pool in self.pools.values() for part in pool.kernel[name])
+            draws = [part for pool in self.pools.values() for part in pool.kernel[name]]
+            kernel = merge(draws)
             split = merge(part for pool in self.pools.values() for part in pool.split[name])
             if kernel.channel_elements:
                 unit, rms, split_rms = "channel", kernel.channel_rms, split.channel_rms
                 ulp, rounding = kernel.ulp_channel_rms, kernel.rounding_channel_rms
+                spread = rms_spread([one.channel_squares for one in draws], [one.channel_elements for one in draws])
             else:
                 unit, rms, split_rms = "value", kernel.relative_rms, split.relative_rms
                 ulp, rounding = kernel.ulp_relative_rms, kernel.rounding_relative_rms
+                spread = rms_spread([one.relative_squares for one in draws], [one.relative_elements for one in draws])
             found.append(
                 OutputError(
                     name=name,
@@ -269,6 +272,7 @@ class _Check:
                     split_rms=_storable(split_rms),
                     floor=_storable(FLOAT32_FLOOR_ULPS * ulp),  # 0 for 16-bit outputs: their units are not summed
                     rounding=_storable(rounding),
+                    spread=spread,
                 )
             )
         return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -143,6 +143,25 @@ def merge(parts: Iterable[ErrorMetrics]) -> ErrorMetrics:
         else:
             pooled[member.name] = sum(values)
     return ErrorMetrics(**pooled)
+
+
+def rms_spread(squares: Sequence[float], counts: Sequence[int]) -> float | None:
+    """Standard error of a pooled RMS as a share of it, from how the draws differ; None for fewer than two draws or no error.
+
+    Each draw is left out once: Tukey's jackknife (Ann. Math. Statist. 29 (1958) 614).
+
+    Args:
+        squares: sum of squares of each draw.
+        counts: elements of each draw.
+    """
+    parts = [(square, count) for square, count in zip(squares, counts, strict=True) if count]
+    all_squares, all_counts = math.fsum(square for square, _ in parts), sum(count for _, count in parts)
+    if len(parts) < 2 or not all_squares > 0:
+        return None
+    whole = _root_mean_square(all_squares, all_counts)
+    without = [_root_mean_square(max(0.0, all_squares - square), all_counts - count) / whole for square, count in parts]
+    mean = math.fsum(without) / len(without)
+    return math.sqrt((len(without) - 1) / len(without) * math.fsum((one - mean) ** 2 for one in without))
 
 
 def position(flat: int, shape: torch.Size) -> str:

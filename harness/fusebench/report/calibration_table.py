@@ -83,7 +83,10 @@ def calibration_document(record: CalibrationRecord, summary: Calibration, file: 
                 "comparisons": one.false_regressions.total,
                 "false_regressions": one.false_regressions.count,
                 "undecided": one.undecided.count,
-                "found": [{"planted": size, "count": rate.count, "total": rate.total} for size, rate in one.found.items()],
+                "found": [
+                    {"planted": size, "count": rate.count, "total": rate.total, "low": one.least_found[size]}
+                    for size, rate in one.found.items()
+                ],
                 "smallest_found": one.smallest_found,
             }
             for one in summary.classes
@@ -106,8 +109,17 @@ def _class_row(one: ClassSummary) -> list[str]:
 
 
 def _found(classes: Sequence[ClassSummary]) -> list[str]:
-    rows = [[one.name, f"{size:.2%}", _rate(rate), _rate(one.passed[size])] for one in classes for size, rate in one.found.items()]
-    return [*markdown_table(("duration", "injected slowdown", "found", "passed"), rows), ""] if rows else []
+    rows = [
+        [one.name, f"{size:.2%}", f"{rate.count} of {rate.total}", _clusters(rate), f"{one.least_found[size]:.1%}", _rate(one.passed[size])]
+        for one in classes
+        for size, rate in one.found.items()
+    ]
+    header = ("duration", "injected slowdown", "found", "cases", "found at least", "passed")
+    return [*markdown_table(header, rows), ""] if rows else []
+
+
+def _clusters(rate: Rate) -> str:
+    return str(rate.total if rate.clusters is None else rate.clusters)
 
 
 def _rate(rate: Rate) -> str:

@@ -74,6 +74,9 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
     rounding: float | None = None
     """RMS error of rounding the exact result once, on the same inputs: the smallest error that any kernel can have. 0 for an exact result
     that needs no rounding, None in records that predate this key."""
+    spread: float | None = None
+    """Standard error of `rms` as a share of it, from how the draws of the check differ; None where no two draws have an error, and in
+    records that predate this key."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):

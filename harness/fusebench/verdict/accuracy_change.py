@@ -23,12 +23,17 @@ DRAW_SCATTER = 10.0
 """The RMS error of n elements scatters between draws by sqrt((kurtosis - 1) / (4 n)); with outlier channels the errors' kurtosis
 reaches some tens, so three standard deviations are 10 / sqrt(n).  It adds to the margin and matters below 1e5 elements only."""
 
-PLAIN_SCATTER = 120.0
-"""The same scatter for plain errors, which older records hold for cases of few rows: they follow a few outlier channels.  Between three
-nightlies, 5 of 161 unchanged kernels and cases grew by 15 to 18 %, all at 4e5 elements."""
+SPREADS = 2.0
+"""Standard errors between draws that an error may grow by, where it grew less beside the split chain's.  A few numbers of a draw, such as
+the one scale of all rows, can make every rounding error of it several times as large.  In 4480 comparisons of a torch chain with itself on
+80 small cases, such draws let 70 grow beyond the margin, by up to 54 %."""
 
-MOST_PLAIN_SCATTER = 0.2
-"""The most that this scatter adds: errors of 2e4 elements did not grow, where 120 / sqrt(n) would have allowed 87 %."""
+PLAIN_SCATTER = 600.0
+"""The scatter of DRAW_SCATTER for plain errors, which older records hold for cases of few rows: they follow a few outlier channels.  Of
+2698 comparisons between stored runs, unchanged kernels grew by up to 55 % at 6e5 elements and 31 % at 1.3e6."""
+
+MOST_PLAIN_SCATTER = 1.0
+"""The most that this scatter adds: a plain error that doubles is more than other outlier channels."""
 
 
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
@@ -37,8 +42,8 @@ def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     Errors are in units of each channel's RMS, or of each value for few rows (`OutputError`). If few numbers determine the rounding of exact
     results (one shift for all rows, one position for all tokens), the rounding error varies between draws, by 16 % between two nightlies,
     and the kernel's error with it. So the old error is converted to the new draws (`_on_other_draws`). Errors are not divided by the split
-    chain's, so that a loss that both share is found too. In float32 the error depends on a few sums, and errors within the contract's
-    allowance count as none.
+    chain's, so that a loss that both share is found too; such a loss must exceed what the draws of one check differ by (`_beyond_draws`).
+    In float32 the error depends on a few sums, and errors within the contract's allowance count as none.
 
     Records without the rounding error are compared relative to the split chain's errors: in 4380 comparisons of an output between two of
     three nightlies, all of unchanged kernels, the ratio moved by 6 % at most. The oldest records hold one output only, on which the kernel
@@ -70,7 +75,24 @@ def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
         split = [max(one.split_rms, one.floor) for one in (new, old)]
         return _relative_growth((own, split[0]), (earlier, split[1])), f"{what} relative to the split chain's"
     expected = max(_on_other_draws(earlier, old.rounding, new.rounding), new.floor)
-    return _growth(own, expected), what if new.rounding == old.rounding else f"{what}, allowing for how these draws round,"
+    growth = _beyond_draws(_growth(own, expected), (own, new), (earlier, old))
+    return growth, what if new.rounding == old.rounding else f"{what}, allowing for how these draws round,"
+
+
+def _beyond_draws(growth: float, new: tuple[float, OutputError], old: tuple[float, OutputError]) -> float:
+    """The part of `growth` that other draws do not explain: all of it on the same draws, which round alike, and without a known `spread`.
+
+    Draws on which every rounding error is large raise the split chain's error too.  So the growth counts as far as it also shows beside the
+    split chain's errors, or as far as it is beyond `SPREADS` standard errors between the draws of the two checks.
+
+    Args:
+        new, old: the kernel's error, and the record of the output.
+    """
+    (own, now), (earlier, then) = new, old
+    if now.rounding == then.rounding or now.spread is None or then.spread is None:
+        return growth
+    beside = _relative_growth((own, max(now.split_rms, now.floor)), (earlier, max(then.split_rms, then.floor)))
+    return max(min(growth, beside), growth / (1.0 + SPREADS * math.hypot(now.spread, then.spread)))
 
 
 def _on_other_draws(error: float, rounding: float, there: float) -> float:

@@ -150,7 +150,7 @@ def _accuracy(accuracy: Accuracy | None, where: str) -> list[str]:
     errors = {name: getattr(accuracy, name) for name in names}
     errors |= {
         f"{name} of output {one.name!r}": error
-        for name in ("rms", "split_rms", "floor", "rounding")
+        for name in ("rms", "split_rms", "floor", "rounding", "spread")
         for one in accuracy.outputs
         if (error := getattr(one, name)) is not None
     }

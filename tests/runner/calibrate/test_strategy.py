@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,11 +238,15 @@ def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: 
     (found,) = summary_of(few).classes[0].found.values()
     assert 0 < found.count == found.total < FEWEST_TRIALS
     assert (few.note.effects[0].smallest, few.note.effects[0].largest_injected) == (None, None)
-    # The same trials as often as it takes.
-    repeated = msgspec.structs.replace(few, trials=few.trials * FEWEST_TRIALS)
+
+    def of_cases(found: Iterable[Any]) -> tuple[Any, ...]:
+        """The same of as many cases as it takes."""
+        moved = [(one, msgspec.structs.replace(one.place, case=f"{one.place.case} {number}")) for one in found for number in range(60)]
+        return tuple(msgspec.structs.replace(one, place=place) for one, place in moved)
+
     found = Found(
-        trials=repeated.trials,
-        ground_truths=few.ground_truths,
+        trials=of_cases(few.trials),
+        ground_truths=of_cases(few.ground_truths),
         components=(),
         warnings=(),
         timer="host",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.device import Device, environment_of
 from fusebench.runner.calibrate.pilots import Pilot
 from fusebench.runner.calibrate.strategy import injected_counts
 from fusebench.runner.calibrate.summary import record_of, summary_of
-from fusebench.verdict.calibration import FEWEST_TRIALS
+from fusebench.verdict.calibration import FEWEST_TRIALS, as_trials, summarise
 from helpers.calibration_bench import calibrate, of, options
 
 
@@ -45,13 +47,21 @@ def test_no_subject_has_fewer_than_asked_for() -> None:
     assert injected_counts({0: pilot(5.0, 0.01)}, passes=2, fewest=3, trials=0) == {0: {0.01: 3}}
 
 
-def test_a_calibration_of_one_target_per_class_can_claim_what_it_injected(cpu: Device, reporter: Any) -> None:
-    """Planted pairs alone, three in a pass, are too few to be claimed."""
+def test_a_calibration_of_one_target_per_class_measures_what_is_wanted_and_claims_nothing_of_others(cpu: Device, reporter: Any) -> None:
+    """However many pairs are injected, one case does not tell how far others differ."""
     environment = environment_of(cpu, Path())
     claims = {}
     for trials in (0, FEWEST_TRIALS):
         found = calibrate(cpu, reporter, injected=3, trials=trials)
         assert len(of(found, 0.02)) == 2 * max(trials, 2 * 3)
         claims[trials] = [one.smallest_found for one in summary_of(record_of(found, options(), environment)).classes]
-    assert claims[0] == [None, None]
-    assert claims[FEWEST_TRIALS] == [pytest.approx(0.02, rel=0.1)] * 2
+    assert claims == {0: [None, None], FEWEST_TRIALS: [None, None]}
+    every = [trial for one in range(60) for trial in of_case(found.trials, f"case {one}")]
+    truths = [truth for one in range(60) for truth in of_case(found.ground_truths, f"case {one}")]
+    of_sixty = summarise(as_trials(every, truths))
+    assert [one.smallest_found for one in of_sixty.classes] == [pytest.approx(0.02, rel=0.1)] * 2, "sixty cases do"
+
+
+def of_case(found: Iterable[Any], name: str) -> list[Any]:
+    """Trials or ground truths as those of cases with another name."""
+    return [msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, case=f"{name}, {one.place.case}")) for one in found]

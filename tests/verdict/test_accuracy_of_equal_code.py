@@ -1,0 +1,142 @@
+"""Accuracy comparisons between days never accuse equal code: real checks on freshly drawn inputs, and every pair of stored records."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from fusebench.accuracy import check_kernel
+from fusebench.config import find_project
+from fusebench.registry import Collection, Kernel, Op, load_collection
+from fusebench.schema import FAILED_STATUSES, Accuracy, Run
+from fusebench.store.baselines import list_baselines
+from fusebench.store.history_file import read_history_file
+from fusebench.suites import load_suite, suite_names
+from fusebench.verdict.accuracy_change import accuracy_loss
+from fusebench.verdict.comparability import case_differences
+from helpers.matrices import few
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+ROWS = (1, 6, 33)
+"""Tokens that cases are shrunk to: errors of few rows scatter most between draws."""
+HARD = ("edges_norms:residual_form_scalar", "edges_select01:residual_index_random_int64")
+"""Cases where few numbers of a draw decide how large every rounding error is: without the spread between draws, pairs of equal code were
+accused."""
+ORDINARY = ("qknorm_rope:flux_1024", "norm_tanh_mul_add:odd_rows", "norm_scale_shift:bench_128x1024")
+
+
+@cache
+def collection() -> Collection:
+    return load_collection([ROOT / "kernels"], entry_points=False)
+
+
+@cache
+def small_cases() -> dict[str, tuple[Op, Any]]:
+    """By `suite:case@rows`, op and parameters of every distinct shipped case that is shrunk to so many tokens."""
+    project, found, seen = find_project(ROOT), {}, set()
+    for name in suite_names(project):
+        for case in load_suite(name, project, collection().ops).cases:
+            op = collection().op(case.op)
+            for rows in ROWS:
+                params = op.shrink(op.parse_params(case.params), rows)
+                if (op.name, repr(params)) not in seen:
+                    seen.add((op.name, repr(params)))
+                    found[f"{case.key}@{rows}"] = op, params
+    return found
+
+
+def checks(key: str, count: int) -> list[Accuracy]:
+    """Checks of the split chain in torch, which all other kernels' errors are compared with, each on draws of its own."""
+    op, params = small_cases()[key]
+    split: Kernel = collection().kernel(f"{op.name}/{op.split_reference}")
+    return [check_kernel(split, op, params, split=split, device=CPU) for _ in range(count)]
+
+
+def accused(found: Sequence[Accuracy]) -> Iterator[str]:
+    assert all(one.passed for one in found)
+    return (loss for new, old in permutations(found, 2) if (loss := accuracy_loss(new, old)))
+
+
+def worse(accuracy: Accuracy, factor: float) -> Accuracy:
+    """The check of a kernel whose errors are this many times as large; the split chain's stay."""
+    outputs = tuple(msgspec.structs.replace(one, rms=one.rms * factor) for one in accuracy.outputs)
+    return msgspec.structs.replace(accuracy, outputs=outputs)
+
+
+@pytest.mark.parametrize("case", few(ORDINARY, ORDINARY[1]))
+def test_no_pair_of_checks_of_one_kernel_is_accused_and_a_loss_of_a_quarter_is_found(case: str) -> None:
+    found = checks(f"{case}@6", 10)
+    assert list(accused(found)) == []
+    assert all(accuracy_loss(worse(new, 1.25), old) for new, old in permutations(found, 2))
+
+
+@pytest.mark.parametrize("case", few(HARD, HARD[0]))
+def test_draws_that_make_every_error_larger_are_no_loss_and_a_loss_beside_the_split_chain_is_found(case: str) -> None:
+    found = checks(f"{case}@6", 6)
+    assert list(accused(found)) == []
+    assert all(accuracy_loss(worse(new, 2.0), old) for new, old in permutations(found, 2))
+
+
+@pytest.mark.exhaustive
+def test_ten_thousand_pairs_of_checks_on_fresh_draws_accuse_nobody() -> None:
+    keys = [key for key in small_cases() if not key.endswith("@33")]
+    chosen = random.Random(19).sample(keys, 220) + [f"{case}@{rows}" for case in HARD for rows in ROWS]
+    pairs, found = 0, []
+    for key in chosen:
+        made = checks(key, 8) if key in small_cases() else []
+        pairs += len(made) * (len(made) - 1)
+        found += [f"{key}: {loss}" for loss in accused(made)]
+    assert pairs >= 10_000
+    assert found == []
+
+
+def stored(files: str) -> list[Run]:
+    """The runs of the histories with such names, and the baselines."""
+    histories = [run for file in sorted((ROOT / "results" / "history").glob(files)) for run in read_history_file(file)]
+    return [*histories, *(run for _, run in list_baselines(ROOT / "results"))]
+
+
+def compared(new: Run, old: Run) -> Iterator[tuple[Accuracy, Accuracy, str]]:
+    """Accuracies of the same kernel and case in both runs, where neither failed."""
+    before = {(one.case_key, one.kernel): one for one in old.results}
+    cases = [{summary.case.key: summary.case for summary in run.cases} for run in (new, old)]
+    for one in new.results:
+        other = before.get((one.case_key, one.kernel))
+        if other is None or one.accuracy is None or other.accuracy is None or FAILED_STATUSES & {one.status, other.status}:
+            continue
+        if not case_differences(cases[0][one.case_key], cases[1][one.case_key]):
+            yield one.accuracy, other.accuracy, f"{one.kernel} on {one.case_key} in {new.id} and {old.id}"
+
+
+def losses(pairs: Sequence[tuple[Run, Run]]) -> tuple[int, list[str]]:
+    """The number of comparisons, both ways round, and the accusations."""
+    count, found = 0, []
+    for first, second in pairs:
+        for one, other, where in compared(first, second):
+            count += 2
+            found += [f"{where}: {loss}" for loss in (accuracy_loss(one, other), accuracy_loss(other, one)) if loss]
+    return count, found
+
+
+def test_the_stored_baseline_and_the_newest_nightlies_accuse_no_kernel() -> None:
+    *runs, baseline = stored("*.op_mix.parquet")
+    count, found = losses([(baseline, run) for run in runs])
+    assert count > 5_000
+    assert found == []
+
+
+@pytest.mark.exhaustive
+def test_no_pair_of_stored_runs_accuses_a_kernel() -> None:
+    """No kernel among them lost accuracy: code that changed was meant to keep it."""
+    count, found = losses(list(combinations(stored("*.parquet"), 2)))
+    assert count > 150_000
+    assert found == []
