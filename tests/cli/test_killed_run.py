@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import signal
 import time
@@ -18,6 +17,7 @@ from fusebench.schema import ExitCode, Run
 from fusebench.store.journal import REBUILT, SUFFIX, journals_in, recover, write_whole
 from fusebench.store.run_folder import read_run, read_samples
 from helpers import run_bench
+from helpers.kills import ended, in_child, killed_at_random, seconds_of
 from helpers.run_bench import FakeWorkers, measured
 
 Fusebench = Callable[..., Any]
@@ -50,24 +50,6 @@ def slow(workers: FakeWorkers) -> None:
     workers.timed = timed
 
 
-def in_child(work: Callable[[], int]) -> int:
-    """Do `work` in a forked process, and return its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        code = work()
-    finally:
-        os._exit(code)
-
-
-def ended(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def content(run: Run) -> Any:
     """What must be the same however often a run was killed."""
     results = {(one.case_key, one.kernel): (one.status, one.measurement, one.accuracy) for one in run.results}
@@ -91,16 +73,11 @@ def resumed(fusebench: Fusebench, project: Path) -> Run:
 def kill_and_resume(fusebench: Fusebench, project: Path, kills: int) -> None:
     assert fusebench(*COMMAND).exit_code == ExitCode.PASS  # it also imports all that each child would import anew
     expected = content(read_run(newest(project)))
-    began = time.monotonic()
-    assert ended(in_child(lambda: fusebench(*COMMAND).exit_code)) == ExitCode.PASS
-    longest = time.monotonic() - began
+    longest = seconds_of(lambda: fusebench(*COMMAND).exit_code)
     for number in range(kills):
         for folder in (project / "results" / "runs").iterdir():
             folder.rename(project / f"done{number}_{folder.name}")
-        pid = in_child(lambda: fusebench(*COMMAND).exit_code)
-        time.sleep(random.uniform(0.1, 1.0) * longest)
-        os.kill(pid, signal.SIGKILL)
-        ended(pid)
+        killed_at_random(lambda: fusebench(*COMMAND).exit_code, longest)
         for journal in journals_in(project / "results" / "runs"):
             folder = recover(journal)
             read_samples(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -157,11 +158,34 @@ def test_kernels_that_fail_are_reported_one_by_one_and_the_rest_goes_on(
     assert not (kept.folder / "launches").exists(), "a case with failures is tried again, not remembered"
 
 
-def test_a_file_that_takes_the_worker_down_is_an_error_with_its_last_words(
+@pytest.mark.parametrize(
+    "planted",
+    [
+        ("import os\nos._exit(9)\n", "its import ended the process: exit code 9"),
+        pytest.param(("while True: pass\n", "its import showed no sign of life for 8 s"), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_file_that_takes_the_worker_down_is_left_out_and_the_others_are_compiled(
+    tmp_path: Path, make_project: Callable[..., Path], evidence: Callable[..., StaticReport], monkeypatch: pytest.MonkeyPatch, planted: Any
+) -> None:
+    monkeypatch.setattr("fusebench.evidence.static_process.SILENCE_S", 8.0)
+    code, said = planted
+    root = make_project(tmp_path / "project")
+    (root / "kernels" / "unit_sum" / "fatal.py").write_text(code)
+    report = evidence(root)
+    assert [said in problem for problem in report.not_loaded] == [True]
+    assert of(report, "unchanged").status is StaticStatus.COMPILED
+
+
+def test_code_that_takes_the_worker_down_later_is_an_error_with_its_last_words(
     tmp_path: Path, make_project: Callable[..., Path], evidence: Callable[..., StaticReport]
 ) -> None:
     root = make_project(tmp_path / "project")
-    (root / "kernels" / "unit_sum" / "fatal.py").write_text("import os, sys\nprint('farewell', file=sys.stderr, flush=True)\nos._exit(9)\n")
+    (root / "kernels" / "unit_sum" / "fatal.py").write_text(
+        "import os, sys\nfrom fusebench import kernel\n\n\n"
+        '@kernel("unit_sum", "fatal", version=1, role="fused", language="triton")\n'
+        "def fatal(x):\n    print('farewell', file=sys.stderr, flush=True)\n    os._exit(9)\n"
+    )
     with pytest.raises(StaticWorkerError, match=r"ended with exit code 9; it last said: farewell;") as caught:
         evidence(root)
     assert caught.value.exit_code is ExitCode.KERNEL_FAILED

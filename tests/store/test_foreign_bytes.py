@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,52 +12,116 @@ import pytest
 
 from fusebench.ci.settings import read_settings
 from fusebench.config import find_project
-from fusebench.errors import FusebenchError, RunRecordError
+from fusebench.counters.raw_csv import parse_raw_page
+from fusebench.counters.task import Doing, Raised, read_messages, write_message
+from fusebench.errors import AlteredRecordError, FusebenchError, RunRecordError
+from fusebench.evidence.evidence_cache import EvidenceCache
+from fusebench.evidence.records import CapturedCase
 from fusebench.registry import load_collection
+from fusebench.runner.calibrate.pilots import Pilot
+from fusebench.runner.calibrate.resuming import STATE_FILE, CalibrationState, StoredGroundTruths, read_state, write_state
+from fusebench.runner.calibrate.targets import CalibrationTarget
+from fusebench.runner.calibrate.visit import CalibrationOptions
+from fusebench.schema import Case, Injection, InjectionPlace, Spending
 from fusebench.store.baselines import promote, promotions
-from fusebench.store.calibrations import read_calibration
+from fusebench.store.calibrations import CalibrationRecord, read_calibration, seal_of_calibration, write_calibration
+from fusebench.store.comparison_folder import keep_comparison, read_comparison, read_comparison_samples, seal_of_comparison
+from fusebench.store.counter_folder import keep_counters, read_counters, seal_of_counters
 from fusebench.store.history_file import keep_run, read_history_file, write_history
 from fusebench.store.journal import Journal, rebuild
 from fusebench.store.run_folder import read_run, read_samples, seal_of, write_run
+from fusebench.store.scatter_file import load_scatter
+from fusebench.store.seal import SealState
 from fusebench.suites import load_suite
 from fusebench.verdict.history.snapshots import read_history
+from helpers.mutations import refused
+from helpers.synthetic_counters import FIXTURE
+from helpers.synthetic_records import comparison, counters
 
 REPOSITORY = Path(__file__).parents[2]
 TOY_PROJECT = REPOSITORY / "tests" / "toy_project"
-HOSTILE = [
-    b"null", b"-1", b"1e999", b"NaN", b"9" * 400, b"1" * 5000,
-    b"[" * 3000, b"{\"a\":" * 3000, b'"\\ud800"', b"{}", b"[]", b"true", b'""', b"\x00", b"\xff\xfe", b"'",
-    b"2147483648", b"99999999999999999999", b"0.0", b"\r\n", b"]]", b"= [", b"../../x",
-]  # fmt: skip
-"""Texts that take the place of a value, a key or a separator."""
 Reader = Callable[[Path], object]
 
 
-def mutated(content: bytes, draw: random.Random) -> bytes:
-    """`content` with one to four changes: bits, cuts, repetitions, and hostile texts in the place of values."""
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        place = draw.randrange(len(content) + 1)
-        match draw.randrange(6):
-            case 0:
-                content = content[:place]
-            case 1:
-                content = content[:place] + bytes([draw.randrange(256)]) + content[place + 1 :]
-            case 2:
-                content = content[:place] + content[place + draw.randrange(1, 40) :]
-            case 3:
-                content = content[:place] + content[max(0, place - draw.randrange(1, 200)) :]
-            case 4:
-                content = content[:place] + draw.choice(HOSTILE) + content[place:]
-            case _:
-                found = list(re.finditer(rb'"[^"\n]{0,60}"|-?\d+(\.\d+)?|true|false|null', content))
-                if found:
-                    value = draw.choice(found)
-                    content = content[: value.start()] + draw.choice(HOSTILE) + content[value.end() :]
-    return content
+def stopped_calibration(folder: Path, record: CalibrationRecord) -> Path:
+    """The state of a calibration that was stopped after one visit."""
+    place = InjectionPlace(0, "calibration:rows_1001", "planted/wait@1", Injection.ROWS, 0.02)
+    options = CalibrationOptions(plan=record.sampling, looks=record.looks, slowdowns=(0.02,), passes=1, identical=1)
+    case = Case(suite="calibration", name="rows_1001", op="planted", params={"elements": 1001})
+    state = CalibrationState(
+        created="2026-07-27T07:25:47+00:00", timer="cupti", environment=record.environment, sources="0", options=options,
+        targets=[CalibrationTarget(case=case, kernel="planted/wait@1", injection=Injection.ROWS, key="elements")],
+        pilots={0: Pilot(time_us=12.5, launches=1, values={0.02: 1021})}, done=[(0, 0)], pending=[],
+        ground_truths=[StoredGroundTruths(place=0, logs=[(place, [0.02])], times_us=[(place, [12.5])], rounds=[[[0.0, 0.01]]])],
+        warnings=["one"], spending=Spending(total_s=1.0),
+    )  # fmt: skip
+    write_state(folder, state)
+    assert read_state(folder) == state
+    return folder / STATE_FILE
 
 
 @pytest.fixture
-def files(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader]]:
+def more(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader]]:
+    """Records of other commands than `run`, and files of caches and of other processes."""
+    run = synthetic.make_run(cases=("flux_1024",))
+    samples = synthetic.make_samples(run)
+    compared = keep_comparison(tmp_path, comparison(), [sample for sample in samples if sample.arm == samples[0].arm])
+    (tmp_path / "01.ncu-rep").write_bytes(b"NVR")
+    counted = keep_counters(tmp_path, counters(), tmp_path)
+    record = read_calibration(REPOSITORY / "results" / "calibration" / "nvidia_h200.json")
+    assert record is not None
+    record = msgspec.structs.replace(record, trials=record.trials[:30], ground_truths=record.ground_truths[:4])
+    sealed = write_calibration(tmp_path / "sealed", record)
+    state = stopped_calibration(tmp_path / "stopped", record)
+    scatter = tmp_path / "calibration" / "nvidia_h200.scatter.json"
+    scatter.parent.mkdir()
+    shutil.copyfile(REPOSITORY / "results" / "calibration" / scatter.name, scatter)
+    cache = EvidenceCache(tmp_path / "cache")
+    cache.keep_case("0" * 64, CapturedCase(kernels=(), not_loaded=("one", "two")))
+    (cached,) = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    diary = tmp_path / "diary"
+    for step in range(5):
+        write_message(diary, Doing(f"step {step}"))
+    table = tmp_path / "table.csv"
+    shutil.copyfile(FIXTURE, table)
+
+    def fits(state: SealState) -> None:
+        if state.altered:
+            raise AlteredRecordError(state.altered)
+
+    def ab(_: Path) -> None:
+        read_comparison(compared)
+        read_comparison_samples(compared)
+        fits(seal_of_comparison(compared))
+
+    def ncu(_: Path) -> None:
+        read_counters(counted)
+        fits(seal_of_counters(counted))
+
+    def messages(file: Path) -> None:
+        if any(isinstance(one, Raised) for one in read_messages(file)):
+            raise FusebenchError("the process wrote something else")
+
+    def calibrated(_: Path) -> None:
+        read_calibration(sealed)
+        fits(seal_of_calibration(sealed))
+
+    return {
+        "ab.json": (compared / "ab.json", ab),
+        "ab's samples": (compared / "samples.parquet", ab),
+        "ncu.json": (counted / "ncu.json", ncu),
+        "sealed calibration": (sealed, calibrated),
+        "its trials": (next(sealed.parent.glob("*.parquet")), calibrated),
+        "state of a calibration": (state, lambda file: read_state(file.parent)),
+        "scatter": (scatter, lambda _: load_scatter(tmp_path, "NVIDIA H200")),
+        "evidence cache": (cached, lambda _: cache.case("0" * 64)),
+        "diary of a capture": (diary, messages),
+        "table of counters": (table, lambda file: parse_raw_page(file.read_text(errors="replace"), lambda name: True)),
+    }
+
+
+@pytest.fixture
+def files(tmp_path: Path, synthetic: ModuleType, more: dict[str, tuple[Path, Reader]]) -> dict[str, tuple[Path, Reader]]:
     """By name, a file and what reads it."""
     run = synthetic.make_run(cases=("flux_1024",))
     samples = synthetic.make_samples(run)[:60]
@@ -94,7 +155,7 @@ def files(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader
         if not rebuild(where)[0].cases:
             raise RunRecordError("the case is lost, and the record says so")
 
-    return {
+    return more | {
         "run.json": (folder / "run.json", record),
         "cases.parquet": (folder / "cases.parquet", record),
         "results.parquet": (folder / "results.parquet", record),
@@ -112,6 +173,8 @@ def files(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader
 
 
 NAMES = (
+    "ab.json", "ab's samples", "ncu.json", "sealed calibration", "its trials", "state of a calibration", "scatter", "evidence cache",
+    "diary of a capture", "table of counters",
     "run.json", "cases.parquet", "results.parquet", "kernels.parquet", "samples.parquet", "promotions.json", "history", "journal's head",
     "journal's case", "calibration", "pyproject.toml", "pull_request.toml", "suite",
 )  # fmt: skip
@@ -123,22 +186,12 @@ def test_a_reader_answers_whatever_its_file_holds(files: dict[str, tuple[Path, R
     file, read = files[name]
     content = file.read_bytes()
     read(file)
-    seed = random.SystemRandom().randrange(2**31)
-    draw = random.Random(seed)
-    refused = 0
-    for number in range(count):
-        file.write_bytes(mutated(content, draw))
-        began = time.monotonic()
-        try:
-            read(file)
-        except FusebenchError:
-            refused += 1
-        except BaseException as error:
-            kept = file.with_name("refused")
-            kept.write_bytes(file.read_bytes())
-            raise AssertionError(f"{name}: mutation {number} of seed {seed} ends with {error!r}; it is in {kept}") from error
-        assert time.monotonic() - began < 20, f"mutation {number} of seed {seed} took so long"
-    assert refused > count / 10, "the mutations are seen"
+
+    def write_and_read(one: bytes) -> None:
+        file.write_bytes(one)
+        read(file)
+
+    assert refused(content, write_and_read, count) > count / 10, "the mutations are seen"
 
 
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(

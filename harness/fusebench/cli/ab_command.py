@@ -60,6 +60,16 @@ StaticOption = Annotated[
     bool,
     typer.Option("--static", help="Compare the compiled kernels only, for the targets of --arch; times nothing and needs no GPU."),
 ]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with one that was stopped: a folder, an id or `latest`.  Repeat its command with this option: its finished cases are "
+        "taken over; device, versions, kernels and settings must be the same.",
+        show_default=False,
+    ),
+]
 TimeIdenticalOption = Annotated[
     bool, typer.Option("--time-identical", help="Time every kernel with identical code in both revisions, instead of two per case.")
 ]
@@ -84,6 +94,7 @@ def ab(
     rounds: RoundsOption = None,
     margin: MarginOption = None,
     time_identical: TimeIdenticalOption = False,
+    resume: ResumeOption = None,
     evidence: EvidenceOption = True,
     static: StaticOption = False,
     arch: ArchOption = None,
@@ -164,6 +175,7 @@ def ab(
         wait_s=wait,
         silence_s=kernel_timeout,
         out=out,
+        resume=resume,
         evidence=evidence_tools() if evidence else None,
     )
     outcome = measure_comparison(request, make_reporter())
@@ -172,7 +184,7 @@ def ab(
         raise typer.Exit(ExitCode.PASS)
     _write_report(outcome)
     if outcome.interruption is not None:
-        say_what_is_kept(outcome)
+        say_what_is_kept(outcome, resume=not outcome.record.complete)
         raise outcome.interruption
     if json:
         print_json(ab_document(outcome.record, outcome.folder))

@@ -128,6 +128,16 @@ def calibrate(
     ] = BuiltIn.ALL,
     add: Annotated[bool, typer.Option("--add", help="Add to the stored calibration instead of replacing it.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a stored calibration that stands on more comparisons.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="DIR",
+            show_default=False,
+            help="Go on with one that was stopped: its folder in results/calibration/unfinished, or `latest`.  Repeat its command with "
+            "this option: its finished visits are taken over; device, versions, kernels and settings must be the same.",
+        ),
+    ] = None,
     join: Annotated[
         list[Path] | None,
         typer.Option(
@@ -207,6 +217,7 @@ def calibrate(
         silence_s=kernel_timeout,
         add=add,
         force=force,
+        resume=resume,
     )
     found, record, file = measure_calibration(request, make_reporter())
     done = f"{len(found.trials)} comparisons in {found.seconds:.0f} s"

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
-from .ab_command import BaseKernelsOption, BaseOption, ExactOption
+from .ab_command import BaseKernelsOption, BaseOption, ExactOption, ResumeOption
 from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
 from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
@@ -77,6 +77,7 @@ def ncu(
     device: DeviceOption = "auto",
     kernels: KernelsOption = None,
     out: OutOption = None,
+    resume: ResumeOption = None,
     wait: WaitOption = 0.0,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
@@ -147,13 +148,14 @@ def ncu(
         silence_s=kernel_timeout,
         wait_s=wait,
         out=out,
+        resume=resume,
         command=command_line(),
     )
     outcome = measure_counters(request, make_reporter())
     if outcome.folder is not None:
         _write_report(outcome.record, outcome.folder)
     if outcome.interruption is not None:
-        say_what_is_kept(outcome)
+        say_what_is_kept(outcome, resume=not outcome.record.complete)
         raise outcome.interruption
     _show(outcome.record, outcome.folder, outcome.exit_code, json=json)
     raise typer.Exit(outcome.exit_code)

@@ -227,12 +227,12 @@ def run(
 
 def _stopped(resume: str) -> Run:
     from ..config import find_project
-    from ..runner.run.resuming import require_incomplete
+    from ..runner.resuming import require_incomplete
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
     found = read_run(find_run(resume, find_project(), wait=True))
-    require_incomplete(found)
+    require_incomplete(f"run {found.id}", complete=found.complete)
     return found
 
 
@@ -296,9 +296,11 @@ def command_line() -> str:
     return shlex.join(["fusebench", *sys.argv[1:]])
 
 
-def say_what_is_kept(outcome: Outcome[Any]) -> None:
-    """Say on stderr which part of an interrupted measurement is kept, if any is."""
+def say_what_is_kept(outcome: Outcome[Any], *, resume: bool = False) -> None:
+    """Say on stderr which part of an interrupted measurement is kept, if any is; with `resume`, how the same command goes on with it."""
     from .shared.output import remark
 
     if outcome.folder is not None:
         remark("note", f"interrupted; {outcome.kept}, in {outcome.folder}")
+        if resume:
+            remark("note", f"go on with it by the same command with: --resume {shlex.quote(str(outcome.folder))}")

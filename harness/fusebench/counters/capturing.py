@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -88,6 +88,7 @@ def capture(
     kernel_roots: Sequence[Path],
     settings: Settings,
     report: Path,
+    excluded: Mapping[str, str] | None = None,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> CaptureOutcome:
     """Profile one call of `kernel` on `case`, and read its counters.
@@ -95,6 +96,7 @@ def capture(
     Args:
         roots: kernels folders that define the op.
         kernel_roots: kernels folders that hold the kernel.
+        excluded: files that are not imported, each with the reason.
         report: the `.ncu-rep` file to write; it stays whenever Nsight Compute wrote one.
         on_step: called with the name of each step when it begins.
 
@@ -111,6 +113,7 @@ def capture(
             device=settings.device,
             seed=secrets.randbits(31),
             diary=str(diary),
+            excluded=dict(excluded or {}),
         )
         file.write_bytes(msgspec.json.encode(task))
         command = capture_command(

@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import describe_exception
 from ..registry import load_collection
+from ..registry.loading.watching import Watch
 from ..schema import KernelId
 from ..timing.placement import ArmSpec, Placement
 from .task import Called, CaptureTask, Doing, Raised, write_message
@@ -70,10 +71,12 @@ def _placed(task: CaptureTask, device: torch.device) -> Arm:
     import torch
 
     same, wanted = task.kernel_roots == task.roots, KernelId.parse(task.kernel)
-    own = load_collection([Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted, operators=False)
-    collection = (
-        own if same else load_collection([Path(root) for root in task.kernel_roots], entry_points=False, kernel=wanted, operators=False)
+    watch = Watch(task.excluded)
+    own = load_collection(
+        [Path(root) for root in task.roots], kernels=same, entry_points=False, kernel=wanted, operators=False, watch=watch
     )
+    others = [Path(root) for root in task.kernel_roots]
+    collection = own if same else load_collection(others, entry_points=False, kernel=wanted, operators=False, watch=watch)
     op = own.op(task.case.op)
     kernel = collection.prepared(task.kernel)
     params = op.parse_params(task.case.params)

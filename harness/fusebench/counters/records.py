@@ -84,6 +84,10 @@ class CounterRun(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     base: str = ""
     """Origin of the captures with side `base`: a commit, a folder of kernels, or another run; empty without any."""
+    sources: str = ""
+    """SHA-256 over every file of the kernels folders, the base's included; empty in older records."""
+    resumed_from: tuple[str, ...] = ()
+    """Ids of the stopped runs that this one continued."""
     cases: tuple[Case, ...]
     captures: tuple[Capture, ...]
     warnings: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ class CaptureTask(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     diary: str
     """File that the process writes its messages to, a line each."""
+    excluded: dict[str, str] = {}
+    """Files that are not imported, each with the reason."""
     warm_up_calls: int = WARM_UP_CALLS
 
 
@@ -56,9 +58,17 @@ def write_message(diary: Path, message: Message) -> None:
 
 
 def read_messages(diary: Path) -> list[Message]:
-    """All complete lines so far."""
+    """All complete lines so far, up to the first that is no message: code of the kernel's process can write to the file, too."""
     try:
         content = diary.read_bytes()
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=Message) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    found: list[Message] = []
+    for line in content.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            found.append(msgspec.json.decode(line, type=Message))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return [*found, Raised(f"its process wrote {len(line)} bytes that are no message: {error}")]
+    return found

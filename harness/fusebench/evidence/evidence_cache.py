@@ -61,7 +61,7 @@ class EvidenceCache:
             return None
         except OSError as error:
             raise CacheError(f"{file}: cannot be read: {error.strerror or error}; correct its permissions, or pass --no-cache") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
             raise CacheError(
                 f"{file}: a corrupted cache entry ({error}); nothing was changed: delete the file, or pass --no-cache"
             ) from error

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
 from ..errors import FusebenchError
+from ..registry.loading.process import SILENCE_S
 from ..schema import Case, ExitCode
 from .records import CapturedCase, Code
 
@@ -28,6 +30,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cache: str | None
     """Folder of the cache, for code that is known already."""
     jobs: int
+    excluded: dict[str, str] = {}
+    """Files that are not imported, each with the reason."""
+
+
+class Importing(msgspec.Struct, frozen=True, tag="importing"):
+    """The kernel file whose code runs from now on; empty for none."""
+
+    file: str
 
 
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
@@ -65,7 +75,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """The last message: without it the process was lost."""
 
 
-Message = Recorded | Progress | Assembled | NotCompiled | Broken | Done
+Message = Importing | Recorded | Progress | Assembled | NotCompiled | Broken | Done
 
 
 _CODE_CHANGING = ("TRITON_", "MLIR_", "LLVM_", "PTXAS_", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT", "NVPTX_", "ENABLE_LHS_TO_TMEM")
@@ -85,16 +95,45 @@ def clean_environment() -> dict[str, str]:
     return kept | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+class FileEndedWorkerError(StaticWorkerError):
+    """The same, while a kernel file was imported."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file, self.reason = file, reason
+
+
 def answers(request: Request) -> Iterator[Message]:
     """Yield every message but the last.  Leaving the loop early ends the process.
 
+    A kernel file that ends the process, or never returns, is left out of a further one, which begins anew.
+
     Raises:
+        FusebenchError, StaticWorkerError: as `_answers`.
+    """
+    while True:
+        try:
+            yield from _answers(request)
+        except FileEndedWorkerError as error:
+            if error.file in request.excluded:
+                raise
+            request = msgspec.structs.replace(request, excluded={**request.excluded, error.file: error.reason})
+        else:
+            return
+
+
+def _answers(request: Request) -> Iterator[Message]:
+    """The messages of one process.
+
+    Raises:
+        FileEndedWorkerError: a kernel file ended the process.
         FusebenchError: the request failed as a whole, with the worker's words.
         StaticWorkerError: the process ended without its last message.
     """
     # -P: do not import from the current folder.
     command = [sys.executable, "-P", "-m", "fusebench.evidence.static_worker"]
     finished = False
+    importing = ""
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="fusebench_static_") as scratch:
         environment = clean_environment() | {"TRITON_CACHE_DIR": scratch}  # empty: Triton does not assemble entries of its cache again
         process = subprocess.Popen(
@@ -102,6 +141,7 @@ def answers(request: Request) -> Iterator[Message]:
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        silent = _Silence(process.pid)
         try:
             try:
                 process.stdin.write(msgspec.json.encode(request))
@@ -110,18 +150,24 @@ def answers(request: Request) -> Iterator[Message]:
                 pass  # it ended before it listened; its output is reported below
             for line in process.stdout:
                 message = msgspec.json.decode(line, type=Message)
-                if isinstance(message, Broken):
+                if isinstance(message, Importing):
+                    importing = message.file
+                    silent.begin() if importing else silent.end()
+                elif isinstance(message, Broken):
                     raise FusebenchError(message.reason)
-                if isinstance(message, Done):
+                elif isinstance(message, Done):
                     finished = True
                 else:
                     yield message
         finally:
+            silent.end()
             if not finished:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # and its compilers
+                _end(process.pid)
             process.stdout.close()
             code = process.wait()
+        if not finished and importing:
+            how = f"showed no sign of life for {SILENCE_S:g} s" if silent.ended else f"ended the process: {_how(code)}"
+            raise FileEndedWorkerError(importing, f"its import {how}")
         if not finished:
             errors.seek(0)
             said = " ".join(errors.read()[-2000:].decode("utf-8", "replace").split())
@@ -129,3 +175,37 @@ def answers(request: Request) -> Iterator[Message]:
                 f"the process that records launches and compiles for {request.target} ended with exit code {code}; "
                 f"it last said: {said or 'nothing'}; narrow the selection with --op or --kernel to find the cause"
             )
+
+
+class _Silence:
+    """Ends the process if the code of one file takes too long."""
+
+    def __init__(self, pid: int) -> None:
+        self.ended = False
+        self._pid = pid
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> None:
+        """Another file begins, or the rest of the one that imported it."""
+        self.end()
+        self._timer = threading.Timer(SILENCE_S, self._too_long)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _too_long(self) -> None:
+        self.ended = True
+        _end(self._pid)
+
+
+def _end(pid: int) -> None:
+    """End the process and its compilers."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _how(code: int) -> str:
+    return f"it died of signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

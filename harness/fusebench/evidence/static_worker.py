@@ -23,7 +23,7 @@ from .disassembly import DisassemblyError, Instructions, MachineCode, code_of, d
 from .evidence_cache import EvidenceCache
 from .forked import Failed, run_forked
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus, matches_id
-from .static_process import Assembled, Broken, Done, Message, NotCompiled, Progress, Recorded, Request
+from .static_process import Assembled, Broken, Done, Importing, Message, NotCompiled, Progress, Recorded, Request
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -60,13 +60,17 @@ def main() -> None:
 
 def _answer(request: Request, say: Say) -> None:
     from ..registry import load_collection
+    from ..registry.loading.watching import IMPORTING, Watch
     from .recording import recording
 
     target = TARGETS[request.target]
     say(Progress("load the kernels", 0, 0))
     specialisations: dict[str, Specialisation] = {}
     with recording(target, request.compilers) as recorder:
-        collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False)
+        watch = Watch(
+            request.excluded, lambda text: say(Importing(text.removeprefix(f"{IMPORTING} ") if text.startswith(IMPORTING) else ""))
+        )
+        collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False, watch=watch)
         for index, case in enumerate(request.cases):
             say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
             say(Progress("record launches", index + 1, len(request.cases)))

@@ -22,13 +22,16 @@ _THREADS = 1
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
     """Answer requests until the judge closes its pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from .isolation import protect
+    from .isolation import confine_candidate, protect
     from .protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
 
     channel = Channel(read_fd, write_fd)
     try:
         prepare = channel.receive(PREPARES)
-        isolation = _confine(prepare, (read_fd, write_fd, memory_fd)) if prepare.scratch else (protect(),)
+        descriptors, gpu = (read_fd, write_fd, memory_fd), prepare.device != "cpu"
+        isolation = (
+            tuple(confine_candidate(prepare, seconds=_MOST_SECONDS, gpu=gpu, descriptors=descriptors)) if prepare.scratch else (protect(),)
+        )
         import torch
 
         torch.set_num_threads(_THREADS)
@@ -51,23 +54,6 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
             serving.answer_one()
     except ChannelClosedError:
         return
-
-
-def _confine(prepare: Any, descriptors: tuple[int, ...]) -> tuple[Any, ...]:
-    """Confine this process, and say by which measures."""
-    from .isolation import confine
-
-    return tuple(
-        confine(
-            Path(prepare.scratch),
-            readable=[Path(root) for root in prepare.roots],
-            writable=[],
-            memory_bytes=prepare.memory_bytes,
-            seconds=_MOST_SECONDS,
-            gpu=prepare.device != "cpu",
-            descriptors=descriptors,
-        )
-    )
 
 
 def _readable(file: Path, source: bytes, scratch: str) -> Path:

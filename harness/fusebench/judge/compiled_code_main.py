@@ -19,20 +19,12 @@ def main(read_fd: int, write_fd: int) -> None:
     """Answer one task."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from .compiled_code import TASKS
-    from .isolation import confine
+    from .isolation import confine_candidate
     from .protocol import Channel
 
     channel = Channel(read_fd, write_fd)
     task = channel.receive(TASKS)
-    confine(
-        Path(task.scratch),
-        readable=[Path(root) for root in task.roots],
-        writable=[],
-        memory_bytes=task.memory_bytes,
-        seconds=None,
-        gpu=False,
-        descriptors=(read_fd, write_fd),
-    )
+    confine_candidate(task, seconds=None, gpu=False, descriptors=(read_fd, write_fd))
     channel.send(_compiled(task))
 
 

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from ..schema.evaluation import IsolationMeasure
 from .confined_process import PARENT_VARIABLE, ConfinedProcess, Outcome, kill_tree, start_confined
@@ -53,6 +54,32 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 _GPU_DEVICES = ("nvidia*", "nvhost*", "nvmap", "dxg")
 _PROGRAMS = ("cc", "gcc", "g++", "c++", "clang", "ptxas", "nvcc")
 _LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "CPATH", "LIBRARY_PATH")
+
+
+class Confined(Protocol):
+    """The first message to a process of a candidate: how it confines itself."""
+
+    @property
+    def scratch(self) -> str: ...
+
+    @property
+    def roots(self) -> Sequence[str]: ...
+
+    @property
+    def memory_bytes(self) -> int | None: ...
+
+
+def confine_candidate(asked: Confined, *, seconds: int | None, gpu: bool, descriptors: Collection[int]) -> list[Measure]:
+    """`confine`, for a process that may read the project's folders and change its scratch folder alone."""
+    return confine(
+        Path(asked.scratch),
+        readable=[Path(root) for root in asked.roots],
+        writable=[],
+        memory_bytes=asked.memory_bytes,
+        seconds=seconds,
+        gpu=gpu,
+        descriptors=descriptors,
+    )
 
 
 def confine(

@@ -59,6 +59,20 @@ def root_differences(head: Sequence[Path], base: Sequence[Path]) -> RootDifferen
     return RootDifferences(tuple(sorted(found)), len(own) != len(theirs))
 
 
+def roots_digest(roots: Sequence[Path]) -> str:
+    """SHA-256 over every file of these kernels folders, in their order."""
+    return hashlib.sha256("\n".join(map(root_digest, roots)).encode()).hexdigest()
+
+
+def root_digest(root: Path) -> str:
+    """SHA-256 over every file of a kernels folder, by path and content."""
+    found = hashlib.sha256()
+    for name, file in sorted(files_of(root)):
+        content = file.read_bytes()
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
 def _both(head: dict[str, Path], base: dict[str, Path]) -> dict[str, tuple[Path | None, Path | None]]:
     return {name: (head.get(name), base.get(name)) for name in {*head, *base}}
 

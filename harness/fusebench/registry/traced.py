@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..schema import Language, Role
 from .kernel import Kernel, missing_modules
 from .replay import describe_call
-from .sources import files_of
+from .sources import root_digest
 
 if TYPE_CHECKING:
     from .dispatch import Dispatcher
@@ -116,10 +116,4 @@ def _digest(dispatcher: Dispatcher) -> str:
     return hashlib.sha256("\n".join([*contents, *kernels]).encode()).hexdigest()[:16]
 
 
-@functools.cache
-def _content(root: Path) -> str:
-    found = hashlib.sha256()
-    for name, file in sorted(files_of(root)):
-        content = file.read_bytes()
-        found.update(f"{name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+_content = functools.cache(root_digest)

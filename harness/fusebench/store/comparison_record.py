@@ -148,6 +148,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     """Environment of the head revision: its commit, and whether the tree differs from it."""
     base: BaseRevision
+    sources: str = ""
+    """SHA-256 over every file of both revisions' kernels folders; empty in older records."""
+    resumed_from: list[str] = []
+    """Ids of the stopped comparisons that this one continued."""
     cases: list[ComparedCase]
     kernels: list[ComparedKernel]
     aa_pairs: list[AAPair] = msgspec.field(name="twins")

@@ -50,7 +50,7 @@ def find_run(
     parent = runs_folder(project)
     left = recover_runs(parent)
     there = sorted(parent.iterdir()) if parent.is_dir() else []
-    folders = [folder for folder in there if any((folder / name).is_file() for name in records)]
+    folders = [folder for folder in there if not folder.name.startswith(".") and any((folder / name).is_file() for name in records)]
     newest = folders[-1].name if folders else ""
     for journal, error in left.items():
         name = journal.name.removesuffix(SUFFIX)

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from fusebench.cli.serving import http_server
 from fusebench.schema.evaluation import Evaluation
+from helpers.mutations import refused
 
 from .conftest import SOURCE
 
@@ -74,6 +75,21 @@ def test_a_bad_request_is_answered_with_its_reason(client: TestClient, body: Any
     answer = client.post("/evaluate", content=body, headers={"content-type": "application/json"} | headers)
     assert answer.status_code == status, answer.text
     assert said in answer.text
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_whatever_a_request_holds_it_is_answered(client: TestClient, count: int) -> None:
+    """By a task, or by an error that names the cause; never by 500, which the client of these tests raises."""
+    seen = set()
+
+    def post(body: bytes) -> None:
+        answer = client.post("/evaluate", content=body, headers={"content-type": "application/json"})
+        seen.add(answer.status_code)
+        assert answer.status_code in (202, 400, 413, 422, 503), answer.text
+        assert answer.json().keys() & {"task", "error"}
+
+    refused(json.dumps(ORDER).encode(), post, count)
+    assert 400 in seen
 
 
 def test_a_large_body_is_refused_while_it_arrives(client: TestClient) -> None:

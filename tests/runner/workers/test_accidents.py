@@ -257,6 +257,53 @@ def test_a_cause_that_no_case_changes_is_taken_over_after_two_cases(pool: Worker
     assert pool.native.called_before("") == ("scale/leaves@1",)
 
 
+ATTEMPTS = {
+    "sys.exit(3)": 3,
+    "import library_that_is_absent": 3,
+    "ctypes.string_at(0)": 3,
+    "os._exit(0)": 3,
+    'while True: os.write(1, b"x" * 2**20)': 3,
+    "time.sleep(1000)": 3,
+    "x.new_empty(2**60)": 7,
+}
+"""By the body of a kernel the most often that it may be called in six cases: in each of two, and once alone.  A kernel that raises out of
+memory costs no process, and a smaller case may fit: it is called in every case."""
+
+
+QUICK = ("import library_that_is_absent", "os._exit(0)")
+
+
+@pytest.mark.parametrize("body", [one if one in QUICK else pytest.param(one, marks=pytest.mark.exhaustive) for one in ATTEMPTS])
+def test_a_failing_kernel_is_not_tried_in_every_case(
+    folder: Path, cpu: Device, case: Case, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr("fusebench.runner.workers.failures.SHORTEST_S", 0.2)
+    monkeypatch.setattr(child_module, "MOST_OUTPUT_BYTES", 2**20 - 1)
+    monkeypatch.setattr(child_module, "SHOWN_BYTES", 2048)
+    calls = folder.parent / "calls"
+    for name in ("before", "after"):
+        plant(folder, name)
+    plant(folder, "fails", body=f"open({str(calls)!r}, 'a').write('x')\n    {body}")
+    collection = load_collection([folder], entry_points=False)
+    with WorkerPool(cpu, [folder], silence_s=2.0) as workers:
+        cases = [case, *(other(case, f"later{one}") for one in range(5))]
+        found = [by_name(check_all(workers, unit_of(collection, one, "before", "fails", "after"))) for one in cases]
+    assert {one[name].status for one in found for name in ("before", "after")} == {Status.CHECKED}
+    assert Status.CHECKED not in {one["fails"].status for one in found}
+    assert 1 < calls.stat().st_size <= ATTEMPTS[body]
+
+
+def test_a_kernel_that_takes_its_process_down_in_one_case_alone_is_measured_in_the_next(folder: Path, cpu: Device, case: Case) -> None:
+    for name in ("before", "after"):
+        plant(folder, name)
+    plant(folder, "fails", body="x.numel() == 4100 or os._exit(0)")
+    collection = load_collection([folder], entry_points=False)
+    with WorkerPool(cpu, [folder], silence_s=30.0) as workers:
+        cases = [case, other(case, "later")]
+        found = [by_name(check_all(workers, unit_of(collection, one, "before", "fails", "after"))) for one in cases]
+    assert [one["fails"].status for one in found] == [Status.CRASHED, Status.CHECKED]
+
+
 def test_a_tampering_kernel_is_called_once(pool: WorkerPool, loaded: Collection, case: Case) -> None:
     first, second = (by_name(check_all(pool, unit_of(loaded, one, "moves", "good"))) for one in (case, other(case, "second")))
     assert [one["good"].status for one in (first, second)] == [Status.CHECKED] * 2

@@ -12,22 +12,24 @@ import msgspec
 
 from ...config import Project
 from ...registry import Declarations
-from ...registry.sources import changed_files, definition_digests, root_differences
+from ...registry.sources import changed_files, definition_digests, root_differences, roots_digest
 from ...schema import Case, KernelId, SamplingPlan
 from ...store.calibration_note import load_note, warnings_of_note
-from ...store.comparison_folder import keep_comparison
+from ...store.comparison_folder import keep_comparison, read_comparison, read_comparison_samples, seal_of_comparison
 from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
-from ...store.finding import runs_folder
+from ...store.finding import COMPARISON_FILE, find_run, runs_folder
 from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
 from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_between
 from ..evidence.regressions import compiled_kernels, explained_comparison
-from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of
+from ..resuming import require_unaltered
+from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
 from .case_comparison import CaseComparison
+from .resuming import ResumedComparison
 from .revisions import Revisions, changed_definition
 from .strategy import ComparisonOptions, ComparisonStrategy, PairedCase
 
@@ -44,6 +46,8 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
     plan: SamplingPlan
     out: Path | None = None
     """Folder for the comparison's folder; results/runs of the project where None."""
+    resume: str | None = None
+    """A stopped comparison to go on with: a folder, an id or `latest`."""
     evidence: EvidenceTools | None = None
     """How evidence about regressions is shown; None leaves it out."""
 
@@ -71,6 +75,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
     project, device, collection = request.project, request.device, request.collection
     parent = request.out if request.out is not None else runs_folder(project)
     require_writable(parent, instead="name another with --out DIR")
+    resumed = resumed_comparison(request.resume, project) if request.resume is not None else None
     note = load_note(project.results, device.name)  # one that cannot be read is found before anything is measured
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
@@ -95,11 +100,14 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                 timer=request.timer,
                 excluded={**collection.excluded, **base_kernels.excluded},
             ) as pool:
-                context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan)
+                spent = resumed.record.spending if resumed is not None else None
+                context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
                 for op in sorted(ops_of(request.cases)):
                     if changed := changed_files(definition_digests(op, collection.roots), definition_digests(op, roots)):
                         context.warn(changed_definition(op, changed))
-                strategy = ComparisonStrategy(context, revisions, base, request.options)
+                sources = roots_digest((*collection.roots, *roots))
+                options = msgspec.structs.replace(request.options, sources=sources, resumed=resumed)
+                strategy = ComparisonStrategy(context, revisions, base, options)
                 engine = Engine(strategy, request.budget_s, on_unit=lambda: _keep(parent, strategy))
                 interruption = attempt(engine, request.cases, [*warnings, *warnings_of_note(project.results, device.name)])
         record, interruption = _recorded(engine, strategy, interruption)
@@ -111,12 +119,27 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
                 record = explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept before it is raised again
                 interruption = error
-    if interruption is None:
-        return Outcome(record=record, folder=keep_comparison(parent, record, engine.samples))
-    record = ended_by(record, interruption)
-    folder = keep_comparison(parent, record, engine.samples) if engine.begun else None
+    with signals_held() as received:
+        record = record if interruption is None else ended_by(record, interruption)
+        folder = keep_comparison(parent, record, engine.samples) if interruption is None or engine.begun else None
+    if interruption is None and not received:
+        return Outcome(record=record, folder=folder)
+    interruption = interruption or KeyboardInterrupt()
     kept = f"what was compared is kept, {'without what was to follow' if record.complete else 'marked incomplete'}"
     return Outcome(record=record, folder=folder, interruption=interruption, kept=kept)
+
+
+def resumed_comparison(text: str, project: Project) -> ResumedComparison:
+    """The stopped comparison that `text` names.
+
+    Raises:
+        UsageError: it is complete, or unknown.
+        RunRecordError: it cannot be read, or does not fit its seal.
+    """
+    folder = find_run(text, project, records=(COMPARISON_FILE,), made_by="fusebench ab")
+    record = read_comparison(folder)
+    require_unaltered(f"comparison {record.id}", seal_of_comparison(folder), folder)
+    return ResumedComparison(record, read_comparison_samples(folder))
 
 
 def declared_base(roots: Sequence[Path], cases: Sequence[Case], kernel: KernelId | None = None) -> Declarations:

@@ -148,6 +148,10 @@ LOST = "does not run here"
 """How the reason of a kernel begins that only base can run: such a kernel is undecided, and no pass."""
 
 
+NOT_COMPARED = "not compared: "
+"""Begins the reason of a kernel that the budget left no time for."""
+
+
 def unchecked(unit: CaseKernels, pair: KernelPair, undecided: str = "") -> ComparedKernel:
     """A kernel before it is run; `undecided` says why it will not be, if so."""
     lost = pair.reason if pair.reason.startswith(LOST) else ""

@@ -22,7 +22,8 @@ from ..case_kernels import CaseKernels, result_for, split_reference, work_of
 from ..context import MeasuringContext
 from ..engine import Strategy
 from .case_comparison import CaseComparison
-from .revisions import KernelPair, Revisions, unchecked
+from .resuming import ResumedComparison
+from .revisions import NOT_COMPARED, KernelPair, Revisions, unchecked
 
 SAMPLED_AA_PAIRS = 2
 """Kernels of identical code that are timed in every case (fewer if it has fewer): they show the run's own noise. The choice changes from
@@ -46,6 +47,10 @@ class ComparisonOptions(msgspec.Struct, frozen=True, kw_only=True):
     time_identical: bool = False
     """Whether every kernel of identical code is timed, and not a sample."""
     command: str = ""
+    sources: str = ""
+    """Digest of both revisions' kernels folders, for the record."""
+    resumed: ResumedComparison | None = None
+    """A stopped comparison to go on with."""
 
 
 class PairedCase(msgspec.Struct, frozen=True):
@@ -86,13 +91,20 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         return self._samples
 
     def prepare(self, items: Sequence[Case]) -> int:
-        """A kernel file of head that does not load has failed; one of base is one kernel less to compare."""
+        """A kernel file of head that does not load has failed; one of base is one kernel less to compare.
+
+        Raises:
+            UsageError: the comparison to go on with was made on another machine, of other sources, or with other settings.
+        """
         ops = {case.op for case in items}
         for problem in (one for one in self.revisions.head.problems if one.op in ops):
             self.context.warn(f"not loaded: {problem}")
             self._exit_code = ExitCode.KERNEL_FAILED
         for problem in (one for one in self.revisions.base.problems if one.op in ops):
             self.context.warn(f"not loaded in the base revision: {problem}")
+        if (resumed := self.options.resumed) is not None:
+            context = self.context
+            resumed.require_same(context.environment_at_start, context.plan, context.timer, self.base, self.options.sources)
         return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[PairedCase]:
@@ -103,7 +115,24 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         count = sum(not pair.reason for unit in units for pair in unit.pairs)
         level = first_level(max(1, count), PROCESSES, most=self.options.looks.alarm_level)
         self._looks = msgspec.structs.replace(self.options.looks, alarm_level=level)
+        if self.options.resumed is not None:
+            self.options.resumed.require_same_looks(self.context.environment_at_start, self._looks)
         return units
+
+    def taken_over(self, unit: PairedCase) -> bool:
+        resumed = self.options.resumed
+        found = resumed.finished(unit.unit, unit.pairs) if resumed is not None else None
+        if found is None or resumed is None:
+            return False
+        self.context.timer, self.context.timer_fallback = resumed.record.timer, resumed.record.timer_fallback
+        if found.warm_up is not None:
+            self.context.warm_up[unit.case.key] = found.warm_up
+        self.context.warnings += found.warnings
+        self._cases.append(found.figures)
+        self._samples += found.samples
+        self._aa_pairs += found.aa_pairs
+        self._finish(unit, found.kernels)
+        return True
 
     def same_work(self, unit: PairedCase) -> Hashable | None:
         return work_of(unit.unit)
@@ -113,7 +142,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
 
     def skip(self, unit: PairedCase, reason: str) -> None:
         self._cases.append(ComparedCase(case=unit.case, shape=unit.shape))
-        self._finish(unit, [unchecked(unit.unit, pair, f"not compared: {reason}" if pair.compared else "") for pair in unit.pairs])
+        self._finish(unit, [unchecked(unit.unit, pair, f"{NOT_COMPARED}{reason}" if pair.compared else "") for pair in unit.pairs])
 
     def work_on(self, unit: PairedCase, number: int) -> CaseComparison:
         sampled = self._sampled(unit.pairs, number)
@@ -135,7 +164,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
 
     def record(self, *, complete: bool, judge: bool = True) -> Comparison:
         """The comparison with verdicts on its finished cases; without `judge` its verdicts are pending."""
-        context = self.context
+        context, resumed = self.context, self.options.resumed
         kernels = judge_revisions(self._kernels, self._aa_pairs) if judge else list(self._kernels)
         for case in self._cases:
             if case.same_as:
@@ -151,6 +180,8 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
             looks=self._looks,
             environment=context.environment(),
             base=self.base,
+            sources=self.options.sources,
+            resumed_from=[*resumed.record.resumed_from, resumed.record.id] if resumed is not None else [],
             cases=list(self._cases),
             kernels=kernels,
             aa_pairs=list(self._aa_pairs),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from ...config import Project, find_project
 from ...errors import AlteredRecordError, UsageError
+from ...registry.sources import roots_digest
 from ...store.calibration_note import calibration_file
 from ...store.calibrations import (
     CalibrationRecord,
@@ -19,13 +21,14 @@ from ...store.calibrations import (
     seal_of_calibration,
     write_calibration,
 )
-from ...store.files import require_writable
+from ...store.files import not_written, require_writable
 from ...store.seal import ALTERED
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
-from ..session import MeasuringRequest, hold, ops_of
+from ..session import MeasuringRequest, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
-from .joining import joined, require_same_method
+from .joining import joined, require_same_method, without_session
+from .resuming import UNFINISHED, find_unfinished, read_state, write_state
 from .strategy import CalibrationStrategy, Found
 from .summary import record_of
 from .targets import CALIBRATION_KERNELS, CalibrationTarget
@@ -48,6 +51,8 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     """Whether the session joins the stored sessions instead of replacing them."""
     force: bool = False
     """Whether it may replace a calibration that stands on more comparisons."""
+    resume: str | None = None
+    """A stopped calibration to go on with: a folder, its name or `latest`."""
 
     @property
     def comparisons(self) -> int:
@@ -61,6 +66,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     Raises:
         UsageError: the stored calibration was made another way or stands on more comparisons, or its folder takes no file.
         RunRecordError: the stored calibration cannot be read.
+        RecordNotWrittenError: the disk is full; what was written before stays.
         DeviceUnfitError: the device is locked or busy, or proved unfit before anything was measured.
         KeyboardInterrupt: before the first visit was over.
     """
@@ -68,6 +74,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     # A calibration that cannot be read, and a folder that takes none, are found before anything is measured.
     earlier = load_calibration(project.results, device.name)
     require_writable(calibration_file(project.results, device.name).parent)
+    stopped = find_unfinished(request.resume, project) if request.resume is not None else None
     if request.add and earlier is not None:
         _require_unaltered(calibration_file(project.results, device.name), "--add")
         require_same_method(earlier, options, earlier.timer if request.timer == "auto" else request.timer)
@@ -81,26 +88,54 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     ):
         for warning in warnings:
             reporter.note(warning)
-        context = MeasuringContext(device, project.root, reporter, pool=pool, plan=options.plan)
-        strategy = CalibrationStrategy(context, options)
-        unfinished = (
-            calibration_file(project.results, device.name).parent / "unfinished" / f"{context.created:%Y%m%dT%H%M%SZ}_{os.getpid()}"
-        )
+        resumed = read_state(stopped) if stopped is not None else None  # under the lock: nobody writes it any more
+        spent = resumed.spending if resumed is not None else None
+        context = MeasuringContext(device, project.root, reporter, pool=pool, plan=options.plan, spent=spent)
+        sources = roots_digest(roots)
+        if resumed is not None:
+            resumed.require_same(context.environment_at_start, options, list(request.targets), request.timer, sources)
+            context.created = datetime.fromisoformat(resumed.created)
+        strategy = CalibrationStrategy(context, options, resumed)
+        parent = calibration_file(project.results, device.name).parent / UNFINISHED
+        unfinished = stopped if stopped is not None else parent / f"{context.created:%Y%m%dT%H%M%SZ}_{os.getpid()}"
 
         def keep() -> None:
-            """Have the finished visits on disk before the next one begins: a record of its own, which `--join` takes."""
+            """Have the finished visits on disk before the next one begins: a record of its own, which `--join` takes, and the state."""
             if strategy.begun:
-                write_calibration(unfinished, record_of(strategy.record(complete=False), options, context.environment_at_start))
+                with told_of_full_disk(unfinished):
+                    write_calibration(unfinished, record_of(strategy.record(complete=False), options, context.environment_at_start))
+                    write_state(unfinished, strategy.state(sources))
 
         engine = Engine(strategy, request.budget_s, on_unit=keep)
         engine.run(request.targets)
         found = engine.record()
     new = record_of(found, options, context.environment_at_start)
-    record, file = join_calibration(project.results, device.name, lambda stored: joined(stored if request.add else None, new))
-    shutil.rmtree(unfinished, ignore_errors=True)
-    with suppress(OSError):  # that of another session is there
-        unfinished.parent.rmdir()
+
+    def join(stored: CalibrationRecord | None) -> CalibrationRecord:
+        return joined(without_session(stored, new) if request.add and resumed is not None else stored if request.add else None, new)
+
+    with signals_held(), told_of_full_disk(unfinished):
+        record, file = join_calibration(project.results, device.name, join)
+        if strategy.interrupted:
+            reporter.note(f"go on with it by the same command with: --resume {unfinished}")
+        else:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            with suppress(OSError):  # that of another session is there
+                unfinished.parent.rmdir()
     return found, record, file
+
+
+@contextmanager
+def told_of_full_disk(unfinished: Path) -> Iterator[None]:
+    """Say what is kept, and where, if the body cannot write.
+
+    Raises:
+        RecordNotWrittenError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise not_written(unfinished, error, "fusebench calibrate") from error
 
 
 def _require_unaltered(file: Path, option: str) -> None:

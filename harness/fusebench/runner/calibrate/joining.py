@@ -80,6 +80,39 @@ def joined(earlier: CalibrationRecord | None, new: CalibrationRecord, option: st
     )
 
 
+def without_session(record: CalibrationRecord | None, new: CalibrationRecord) -> CalibrationRecord | None:
+    """`record` without the part of the one session of `new` that it holds already, because that session was stopped and gone on with.
+
+    None where nothing else is left.
+    """
+    if record is None:
+        return None
+    measured = {(trial.place, trial.change) for trial in new.trials}
+    parts = [
+        number
+        for number, created in enumerate(record.sessions)
+        if created in new.sessions and {(trial.place, trial.change) for trial in _session(record, number)} <= measured
+    ]
+    if not parts:
+        return record
+    left = {number: place for place, number in enumerate(one for one in range(len(record.sessions)) if one not in parts)}
+    return (
+        msgspec.structs.replace(
+            record,
+            sessions=tuple(created for number, created in enumerate(record.sessions) if number in left),
+            trials=tuple(moved for number in left for moved in _placed(_session(record, number), left[number])),
+            ground_truths=tuple(
+                moved
+                for number in left
+                for moved in _placed((one for one in record.ground_truths if one.place.session == number), left[number] - number)
+            ),
+            components=tuple(msgspec.structs.replace(one, session=left[one.session]) for one in record.components if one.session in left),
+        )
+        if left
+        else None
+    )
+
+
 def _method(record: CalibrationRecord) -> _Method:
     return _Method(record.timer, record.cache, record.sampling, record.looks, record.same_buffers, record.processes)
 

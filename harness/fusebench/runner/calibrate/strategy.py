@@ -27,6 +27,7 @@ from ..engine import Budget, Strategy
 from ..workers.process import WorkerProcess
 from .ground_truth import GroundTruths
 from .pilots import Pilot, make_pilot
+from .resuming import CalibrationState, stored_ground_truths
 from .targets import CalibrationTarget
 from .visit import CalibrationOptions, Pending, Visit, VisitWork
 
@@ -52,7 +53,8 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
 
     whole_units = True
 
-    def __init__(self, context: MeasuringContext, options: CalibrationOptions) -> None:
+    def __init__(self, context: MeasuringContext, options: CalibrationOptions, resumed: CalibrationState | None = None) -> None:
+        """`resumed`: the state of a stopped calibration to go on with."""
         self.context: MeasuringContext = context
         self.options = options
         self._targets: Sequence[CalibrationTarget] = ()
@@ -61,6 +63,15 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         self._pending: list[Pending] = []
         self._ground_truths: dict[int, GroundTruths] = {}
         self._unfit = ""
+        self.interrupted = False
+        """Whether an interruption or an unfit device, and no budget, ended it early."""
+        self._done: list[tuple[int, int]] = []
+        self._resumed = resumed
+        if resumed is not None:
+            context.timer = resumed.timer
+            context.warnings += resumed.warnings
+            self._done, self._pending = list(resumed.done), list(resumed.pending)
+            self._pilots, self._ground_truths = dict(resumed.pilots), resumed.known_ground_truths()
 
     @property
     def begun(self) -> bool:
@@ -77,7 +88,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         """
         self.context.pool.native.start()
         self._fresh = self.context.fresh(self.options.processes)
-        for place, target in enumerate(items):
+        for place, target in enumerate(items if self._resumed is None else ()):
             self.context.reporter.step(f"pilot of {target.name}", place, len(items))
             if (pilot := make_pilot(target, self.options.slowdowns, self.context)) is not None:
                 self._pilots[place] = pilot
@@ -89,12 +100,18 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             for place, pilot in self._pilots.items()
         ]
 
+    def taken_over(self, unit: Visit) -> bool:
+        return (unit.pass_number, unit.place) in self._done
+
     def work_on(self, unit: Visit, number: int) -> VisitWork:
         return VisitWork(unit, self.options, self.context, self._fresh, first=unit.place not in self._ground_truths)
 
     def keep(self, unit: Visit, work: VisitWork, *, finished: bool) -> None:
         """Keep what the visit found when it is over, and nothing of it before."""
-        if not finished or not work.found:
+        if not finished:
+            return
+        self._done.append((unit.pass_number, unit.place))
+        if not work.found:
             return
         self._pending += work.found
         if work.ground_truths is not None:
@@ -107,6 +124,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         """After the first finished visit, an interruption or an unfit device ends the calibration, and the finished visits are kept."""
         if not self._pending:
             return False
+        self.interrupted = True
         visits = f"after {done} of {units} visits"
         if isinstance(error, DeviceUnfitError):
             self._unfit = f"{visits}, which are kept: {error}"
@@ -114,6 +132,24 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         else:
             self.context.warn(f"interrupted {visits}")
         return True
+
+    def state(self, sources: str) -> CalibrationState:
+        """What the visits so far have found; `sources`: the digest of the kernels folders."""
+        context = self.context
+        return CalibrationState(
+            created=context.created_text,
+            timer=context.timer,
+            environment=context.environment_at_start,
+            sources=sources,
+            options=self.options,
+            targets=list(self._targets),
+            pilots=self._pilots,
+            done=self._done,
+            pending=self._pending,
+            ground_truths=[stored_ground_truths(place, found) for place, found in self._ground_truths.items()],
+            warnings=context.distinct_warnings,
+            spending=context.phases.spending(),
+        )
 
     def record(self, *, complete: bool) -> Found:
         """What the calibration found.

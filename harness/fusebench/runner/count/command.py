@@ -14,6 +14,7 @@ from ...counters.capturing import listed_metrics, settings_for
 from ...counters.metric_sets import require_known
 from ...counters.records import CounterRun
 from ...faults import what_ended
+from ...registry.sources import roots_digest
 from ...schema import CacheState, Case, ExitCode, KernelId
 from ...store.counter_folder import keep_counters
 from ...store.finding import runs_folder
@@ -22,8 +23,9 @@ from ..case_kernels import Kernels
 from ..context import Context, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
-from ..session import Outcome, attempt
+from ..session import Outcome, attempt, signals_held
 from .device import FitDevice, hold_for_counters
+from .resuming import resumed_captures
 from .stored import beside
 from .strategy import CountingOptions, CountingStrategy
 
@@ -50,6 +52,8 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     silence_s: float
     wait_s: float = 0.0
     out: Path | None = None
+    resume: str | None = None
+    """A stopped run to go on with: a folder, an id or `latest`."""
     command: str = ""
 
 
@@ -70,15 +74,22 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
     settings = settings_for(
         device, request.fit.probe, metric_set=request.metric_set, metrics=request.metrics, cache=request.cache, silence_s=request.silence_s
     )
+    resumed = resumed_captures(request.resume, project) if request.resume is not None else None
     parent = request.out if request.out is not None else runs_folder(project)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ncu-")))
-        base, name = _base(request, scratch / "base", reporter)
+        base, name, roots = _base(request, scratch / "base", reporter)
         warnings = stack.enter_context(hold_for_counters(request.fit, reporter, wait_s=request.wait_s))
         if request.named:
             require_known(settings.metrics, listed_metrics(settings))
         options = CountingOptions(
-            settings=settings, ncu_version=request.fit.probe.version, kernel=request.kernel, command=request.command, base=name
+            settings=settings,
+            ncu_version=request.fit.probe.version,
+            kernel=request.kernel,
+            command=request.command,
+            base=name,
+            sources=roots_digest((*request.collection.roots, *roots)),
+            resumed=resumed,
         )
         context = Context(device, project.root, reporter)
         strategy = CountingStrategy(context, request.collection, options, reports=scratch, base=base)
@@ -87,7 +98,10 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
         record = engine.record() if request.earlier is None else beside(engine.record(), request.earlier)
         if interruption is not None and (ended := what_ended(interruption)):
             record = msgspec.structs.replace(record, warnings=(*record.warnings, ended[1]))
-        folder = keep_counters(parent, record, scratch) if interruption is None or engine.begun else None
+        with signals_held() as received:
+            folder = keep_counters(parent, record, scratch) if interruption is None or engine.begun else None
+        if received and interruption is None:
+            interruption = KeyboardInterrupt()
     return CountOutcome(
         record=record,
         folder=folder,
@@ -103,11 +117,11 @@ def _keep(parent: Path, strategy: CountingStrategy, reports: Path) -> None:
         keep_counters(parent, strategy.record(complete=False), reports)
 
 
-def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Kernels | None, str]:
-    """The base's kernels and its description; None without a base."""
+def _base(request: CountRequest, scratch: Path, reporter: Reporter) -> tuple[Kernels | None, str, Sequence[Path]]:
+    """The base's kernels, its description and its kernels folders; None and nothing without a base."""
     if request.base is None:
-        return None, ""
+        return None, "", ()
     base, roots = request.base.resolve(request.project, request.collection.roots, scratch)
     for note in base.notes:
         reporter.note(note)
-    return declared_base(roots, request.cases, request.exact_kernel), name_of(base, "folder ")
+    return declared_base(roots, request.cases, request.exact_kernel), name_of(base, "folder "), roots

@@ -18,6 +18,7 @@ from ..ab.revisions import Revisions
 from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels
 from ..context import Context
 from ..engine import Strategy
+from .resuming import ResumedCaptures
 from .stored import BASE
 
 FAILURES = frozenset({CaptureStatus.FAILED, CaptureStatus.NO_LAUNCH})
@@ -35,6 +36,10 @@ class CountingOptions(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     base: str = ""
     """The base in words; empty without a base."""
+    sources: str = ""
+    """Digest of the kernels folders, for the record."""
+    resumed: ResumedCaptures | None = None
+    """A stopped run to go on with."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -101,6 +106,13 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         return ExitCode.KERNEL_FAILED if failed or self._not_loaded else ExitCode.PASS
 
     def prepare(self, items: Sequence[Case]) -> int:
+        """Refuse a run to go on with that was made otherwise.
+
+        Raises:
+            UsageError: on another machine, of other sources, or with other settings.
+        """
+        if self.options.resumed is not None:
+            self.options.resumed.require_same(self.record(complete=False))
         self._not_loaded = self.context.note_unloaded(self._collection.problems, {case.op for case in items})
         return len(items)
 
@@ -115,7 +127,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         """Every capture was kept when it was over."""
 
     def record(self, *, complete: bool) -> CounterRun:
-        settings = self.options.settings
+        settings, resumed = self.options.settings, self.options.resumed
         return CounterRun(
             id=self._id,
             created=self.context.created_text,
@@ -127,6 +139,8 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             clock_control="none",
             environment=self.context.environment(),
             base=self.options.base,
+            sources=self.options.sources,
+            resumed_from=(*resumed.run.resumed_from, resumed.run.id) if resumed is not None else (),
             cases=tuple(self._cases),
             captures=tuple(self._captures),
             warnings=tuple(self.context.distinct_warnings),
@@ -168,11 +182,15 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         return self.options.kernel is not None or captured_by_default(kernel)
 
     def capture(self, job: Job) -> None:
-        """Run one capture and keep it."""
+        """Run one capture and keep it, unless an earlier run had made it."""
         collection = self._base if job.revision == BASE else self._collection
         assert collection is not None
         label = f"{job.kernel.id}{f' ({job.revision})' if job.revision else ''}"
         report = self._reports / report_name(len(self._captures) + 1, job.unit.case, job.kernel, job.revision)
+        resumed = self.options.resumed
+        if resumed is not None and (found := resumed.taken(job.unit.case, str(job.kernel.id), job.revision, report)) is not None:
+            self._add(found)
+            return
         began = time.monotonic()
         outcome = capture(
             job.unit.case,
@@ -181,6 +199,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
             kernel_roots=collection.roots,
             settings=self.options.settings,
             report=report,
+            excluded=collection.excluded,
             on_step=lambda what: self.context.reporter.step(f"{label}: {what}"),
         )
         self.context.warnings += outcome.warnings

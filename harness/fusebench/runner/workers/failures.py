@@ -14,7 +14,8 @@ from ...schema import Status
 from .protocol import Failure
 
 MOST_LOST = 2
-"""Processes that a kernel may take down before it is called no more: each costs the start of another one."""
+"""Cases in which a kernel may take processes down, or hang, before it is called no more: each costs the start of another process, and a
+first hang its whole limit of silence.  After one case it is called again, because a kernel may fail for one shape and work for the next."""
 SAME_CAUSE = 2
 """Failures with the same words after which a kernel that does not compile, or whose library is absent, is called no more."""
 UNCHANGING = ("ImportError: ", "ModuleNotFoundError: ", "it asked its process to end ")
@@ -54,7 +55,7 @@ class FailureLog:
         lost = [one for one in known if one.failure.lost]
         if last.failure.tampered:
             why = f"not called again, because in case {last.case} {last.failure.reason}"
-        elif len(lost) >= MOST_LOST:
+        elif len({one.case for one in lost}) >= MOST_LOST:
             why = f"not called again, because it took down {len(lost)} worker processes; in case {lost[-1].case}: {lost[-1].failure.reason}"
             last = lost[-1]
         elif _cannot_change(last.failure) and len([one for one in known if one.failure.reason == last.failure.reason]) >= SAME_CAUSE:
