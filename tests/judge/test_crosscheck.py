@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusebench.judge.crosscheck import BatchPair, below_limit, hidden_time
+from fusebench.judge.crosscheck import BatchPair, below_limit, hidden_time, slowed_baseline
 
 
 def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: int = 0) -> list[BatchPair]:
@@ -29,3 +29,10 @@ def test_a_time_below_the_limit_is_not_believed() -> None:
     assert below_limit(9.0, 10.0, "cuda") == "9.00 us is faster than the limit of 10.00 us, the time of the case's minimum bytes"
     assert below_limit(9.9, 10.0, "cuda") == ""
     assert below_limit(1.0, None, "cuda") == ""
+
+
+def test_a_candidate_that_holds_the_device_while_others_are_timed_is_doubted() -> None:
+    between = pairs(500.0, 500.0)
+    assert slowed_baseline([], between) == ""
+    assert slowed_baseline([960.0, 1010.0, 905.0], between) == ""
+    assert "took 705.0 us before them" in slowed_baseline([700.0, 705.0, 690.0], between)

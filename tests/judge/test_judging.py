@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fusebench.judge.crosscheck import late_work
+from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judge import _Evaluating
 from fusebench.judge.judging import Limits, capped
@@ -187,6 +188,14 @@ def test_a_declared_contract_is_capped() -> None:
         with pytest.raises(CandidateError, match=words) as caught:
             capped(contract, collection, op, op.parse_params({"size": 7}))
         assert caught.value.status is EvaluationStatus.INVALID
+
+
+def test_the_baseline_is_timed_alone_before_the_candidate() -> None:
+    judge, _ = judge_of(fresh)
+    _, other = judge_of(in_place)
+    judge._time_alone(Exchange(other, judge.expected))  # type: ignore[arg-type]
+    assert len(judge.found.alone_us) == 3
+    assert min(judge.found.alone_us) > 0
 
 
 def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:

@@ -29,6 +29,10 @@ BELOW_LIMIT = {"cuda": 0.95, "cpu": 0.5}
 (`timing.yardstick`); a CPU's yardstick is a chain of torch calls, and caches keep part of the inputs."""
 
 
+SLOWED = 1.3
+"""Times on a GPU by which the baseline may be slower between the candidate's batches than before them.  An H200's clocks vary by 10 %."""
+
+
 class BatchPair(NamedTuple):
     """One batch by the candidate and one of the same values by the baseline; times in microseconds per call."""
 
@@ -117,6 +121,18 @@ def _spread(values: Sequence[float]) -> float:
     """Interquartile range."""
     low, _, high = statistics.quantiles(values, n=4)
     return high - low
+
+
+def slowed_baseline(alone_us: Sequence[float], pairs: Sequence[BatchPair]) -> str:
+    """Why the candidate is assumed to hold the device while the baseline runs; empty if it does not.
+
+    Args:
+        alone_us: times of the baseline's batches before the candidate's; empty on a CPU, where the candidate is stopped meanwhile.
+    """
+    usual = statistics.median(pair.baseline_us for pair in pairs)
+    if not alone_us or usual <= SLOWED * max(alone_us):
+        return ""
+    return f"the split chain takes {usual:.1f} us between its batches, and took {max(alone_us):.1f} us before them: it holds the device"
 
 
 def late_work(shares: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work, unclaimed_us
+from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
@@ -423,7 +423,7 @@ class _Evaluating:
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
-        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.outside, found.pairs)
+        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.outside, found.pairs) or slowed_baseline(found.alone_us, found.pairs)
         if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         added = unclaimed_us(found.outside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ _BATCH_BYTES = 2**29
 """Bytes that the calls of one batch may move together."""
 _CASE_BYTES = 2**31
 """Bytes that the calls of one case which only compare may move together; small cases have all the calls that find a flaky kernel."""
+_ALONE = 3
+"""Batches of the baseline alone."""
 _GUARDS_BYTES = 2**20
 """Of one call, roughly."""
 
@@ -70,6 +72,8 @@ class CaseJudgement:
     pairs: list[BatchPair] = field(default_factory=list)
     outside: list[CpuPair] = field(default_factory=list)
     """Empty on a GPU."""
+    alone_us: list[float] = field(default_factory=list)
+    """Times of the baseline before the candidate was timed; empty on a CPU."""
     late_shares: list[float] = field(default_factory=list)
     untimed: list[str] = field(default_factory=list)
     calls: int = 0
@@ -170,6 +174,8 @@ class CaseJudge:
         Raises:
             CandidateError: a timed call was wrong, or the candidate failed.
         """
+        if self._device.type == "cuda":
+            self._time_alone(baseline)
         self._pair(baseline, candidate_first=True)
         self.found.pairs.clear()  # both had their first timed batch
         self.found.untimed.clear()
@@ -180,21 +186,25 @@ class CaseJudge:
             self._limits.require_time()
             self._pair(baseline, candidate_first=number % 4 in (0, 3))
 
+    def _time_alone(self, baseline: Exchange) -> None:
+        for number in range(1 + _ALONE):
+            times = self._by_baseline(baseline, self._comparison.some(min(2, self._most)))
+            if number and not times.untimed:  # the first one warms up
+                self.found.alone_us.append(_per_call(times, 0.0)[0])
+
+    def _by_baseline(self, baseline: Exchange, calls: Sequence[Call]) -> BatchTimes:
+        try:
+            return baseline.time([call.arguments for call in calls], deadline=self._limits.until(), doing="the split chain's calls")
+        except CandidateError as error:
+            raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
+
     def _pair(self, baseline: Exchange, *, candidate_first: bool) -> None:
         count = min(self._rng.randint(2, MOST_CALLS), self._most)
         calls = self._comparison.some(count)
-        keywords = [call.arguments for call in calls]
-
-        def by_baseline() -> BatchTimes:
-            try:
-                return baseline.time(keywords, deadline=self._limits.until(), doing="the split chain's calls")
-            except CandidateError as error:
-                raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
-
         if candidate_first:
-            own, other = self._run(calls), by_baseline()
+            own, other = self._run(calls), self._by_baseline(baseline, calls)
         else:
-            other, own = by_baseline(), self._run(calls)
+            other, own = self._by_baseline(baseline, calls), self._run(calls)
         untimed = own.untimed or other.untimed
         self.found.untimed.append(untimed)
         if not untimed:
