@@ -313,7 +313,7 @@ class _Evaluating:
         """Compare a few calls of the cases that were not drawn at a small shape, as many as the stage has time for: a kernel may be wrong
         for one dtype or layout alone.  Returns the case that failed, if any."""
         allowed = stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0)
-        ends = min(self._limits.deadline, time.monotonic() + allowed)
+        ends = time.monotonic() + min(allowed, stages.OTHERS_SHARE * (self._limits.deadline - time.monotonic()))
         known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
         kinds = {key: stages.small(self._op, params, random.Random(0)) for key, params in known.items()}
         seen = {kinds[case.key] for case in judged if case.key in kinds}

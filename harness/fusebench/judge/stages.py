@@ -26,8 +26,10 @@ CHECK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 25}
 LONGER_CASES = 2
 """Cases that are compared at longer shapes: `check` must answer within seconds, and such a fault seldom depends on the case."""
 _MOST_TOKENS = 1 << 20
-OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 10.0, Stage.QUICK: 15.0}, "cuda": {Stage.CHECK: 1.0, Stage.QUICK: 5.0}}
+OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 5.0, Stage.QUICK: 15.0}, "cuda": {Stage.CHECK: 1.0, Stage.QUICK: 5.0}}
 """Time for the cases that a stage does not draw, of which it compares some calls at small shapes.  `final` judges all."""
+OTHERS_SHARE = 0.25
+"""Most that they take of the time that is left."""
 SMALL_CALLS = 8
 """Calls that `quick` and `final` compare at a small shape of a case before its own."""
 _FINAL_ROWS = (0.3, 1.3)
