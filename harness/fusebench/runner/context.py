@@ -25,8 +25,8 @@ from .workers.protocol import Failure, Measured, MeasureTask, Progress, kernels_
 
 CHECK = "accuracy checks"
 """The phase of the accuracy gate; the phases of timing are named in `timing.measure`."""
-COMPILE = "compilation ahead of checks"
-"""The phase in which several processes compile the kernels of all cases; checks compile what it leaves out."""
+AHEAD = "checks of several processes, with compilation"
+"""The phase in which several processes compile and check the kernels of all cases; the next phase checks what it leaves out."""
 START = "start of further processes"
 """The phase in which processes beyond the first import torch and the kernels, and start the profiler."""
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
+from fusebench.runner.case_kernels import case_kernels, work_of
+from fusebench.runner.workers.ahead import Checks
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
+from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, TimeTask
 from fusebench.schema import Case, ExitCode, Status
 from helpers import session_bench
-from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, by_kernel, measured
+from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, accuracy, by_kernel, measured
 
 bench, cases = session_bench.bench, session_bench.cases
 
@@ -26,6 +29,22 @@ def test_a_wrong_kernel_is_never_timed(bench: Bench, case: Case) -> None:
     assert bench.worker.timed == [(GOOD, SPLIT)]
     assert by_kernel(run)[WRONG].reason == "off by half"
     assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def test_checks_that_were_made_ahead_are_not_repeated_and_a_wrong_one_is_on_the_same_draws(bench: Bench, case: Case) -> None:
+    engine = bench.engine()
+    work = work_of(case_kernels(bench.collection, case, "cpu"))
+    wrong = msgspec.structs.replace(accuracy(passed=False), seed=9, reason="planted")
+    engine.strategy._checks = Checks(passed={work: {GOOD: accuracy()}}, wrong={work: {SPLIT: wrong}})  # type: ignore[attr-defined]
+    engine.run([case])
+    run = engine.record()
+    checks = {task.kernel: task.seed for task in bench.worker.tasks if isinstance(task, CheckTask)}
+    assert checks == {SPLIT: 9, WRONG: 9}
+    found = by_kernel(run)
+    assert (found[GOOD].status, found[GOOD].accuracy) == (Status.MEASURED, accuracy())
+    assert found[SPLIT].status is Status.MEASURED
+    assert f"case {case.key}: {SPLIT} was wrong, and then right on the same draws: planted" in run.warnings
+    assert WRONG not in bench.worker.timed[0]
 
 
 def test_every_measurement_has_a_seed_of_its_own(bench: Bench, cases: list[Case]) -> None:

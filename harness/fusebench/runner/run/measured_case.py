@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...schema import CaseSummary, Result, Status
+from ...schema import Accuracy, CaseSummary, Result, Status
 from ...timing.placement import CONTROL
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
@@ -80,6 +80,21 @@ class _CaseWork:
 class CaseMeasurement(_CaseWork):
     """Checks and times one case for the first time."""
 
+    def __init__(
+        self,
+        unit: CaseKernels,
+        context: MeasuringContext,
+        passed: Mapping[str, Accuracy] | None = None,
+        wrong: Mapping[str, Accuracy] | None = None,
+    ) -> None:
+        """
+        Args:
+            passed: by kernel, the checks that were made ahead.
+            wrong: those of kernels that were wrong; they are checked again, on the same draws.
+        """
+        super().__init__(unit, context)
+        self._passed, self._wrong = passed or {}, wrong or {}
+
     def measure(self, seconds: float | None) -> None:
         """Check every kernel, and time the correct ones against their baseline.
 
@@ -96,10 +111,15 @@ class CaseMeasurement(_CaseWork):
             checked = check_all(
                 context.pool,
                 self._unit,
+                seed=next((accuracy.seed for accuracy in self._wrong.values()), None),
+                known=self._passed,
                 on_progress=self._show_check,
                 on_checked=lambda kernel, seconds: context.phases.add({}, {kernel: seconds}),
                 on_remark=context.warn,
             )
+        for result in checked:
+            if result.status is Status.CHECKED and (before := self._wrong.get(result.kernel)) is not None:
+                context.warn(f"case {self._unit.case.key}: {result.kernel} was wrong, and then right on the same draws: {before.reason}")
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
         if self._unit.baseline_id not in {result.kernel for result in ready}:

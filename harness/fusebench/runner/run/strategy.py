@@ -27,9 +27,9 @@ from ...store.run_folder import WARM_UP
 from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
 from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, result_for, split_reference, work_of
-from ..context import COMPILE, MeasuringContext
+from ..context import AHEAD, MeasuringContext
 from ..engine import Budget, Strategy
-from ..workers.compiling import compile_ahead
+from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
 from .measured_case import CaseMeasurement, Remeasurement
 from .precision import LOOKS
@@ -92,7 +92,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             journal: takes every finished case before the next one begins; None keeps them in memory alone.
             baseline: the stored baseline, which is valid; None if there is none.
             confirm: whether suspects are remeasured.
-            ahead: whether several processes compile the kernels of all cases before the first check.
+            ahead: whether several processes check the kernels of all cases before the first one is measured.
         """
         self.context: MeasuringContext = context
         self.collection, self.options = collection, options
@@ -104,6 +104,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         """By case."""
         self._id, self._journal = secrets.token_hex(4), journal
         self._units: dict[str, CaseKernels] = {}
+        self._checks = Checks()
         self._exit_code = ExitCode.PASS
 
     @property
@@ -135,13 +136,16 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             every = [self._info(kernel) for kernel in self.collection.kernels.values()]
             self._journal.begin(msgspec.structs.replace(self.record(complete=False), kernels=every))
         if self._ahead:
-            self._compile(units)
+            self._check_ahead(units)
         return units
 
-    def _compile(self, units: Sequence[CaseKernels]) -> None:
+    def _check_ahead(self, units: Sequence[CaseKernels]) -> None:
         context = self.context
-        with context.phases.timed(COMPILE):
-            compile_ahead(context.pool, units, on_step=lambda done, total: context.reporter.step("compile", done, total))
+        with context.phases.timed(AHEAD):
+            self._checks = check_ahead(
+                context.pool, units, on_step=lambda done, total: context.reporter.step("compile and check", done, total)
+            )
+        context.phases.add({}, self._checks.seconds)
 
     def same_work(self, unit: CaseKernels) -> Hashable | None:
         copied = any(summary.same_as for summary in self._cases if summary.case.key == unit.case.key)
@@ -175,7 +179,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
 
     def work_on(self, unit: CaseKernels, number: int) -> CaseMeasurement:
         # Every case chooses its timer anew: where the default one fails on one case, it may do for the next.
-        return CaseMeasurement(unit, self.context)
+        work = work_of(unit)
+        return CaseMeasurement(unit, self.context, self._checks.passed.get(work), self._checks.wrong.get(work))
 
     def keep(self, unit: CaseKernels, work: CaseMeasurement, *, finished: bool) -> None:
         """Take over final results, also before an interruption; the reporter has shown them."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from .protocol import Checked, Compiled, Failure, Measured, Progress, Task
+from .protocol import Checked, CheckedAhead, Failure, Measured, Prepared, Progress, Task
 
 MOST_BYTES = 256 * 2**20
 """Size of the largest answer.  The samples of a case of a nightly take some hundred kilobytes."""
@@ -23,7 +23,7 @@ CHUNK_BYTES = 2**16
 _HEADER = struct.Struct("!i")
 """How `multiprocessing.connection` writes the length of a message."""
 
-Message = Progress | Checked | Compiled | Measured | Failure
+Message = Progress | Checked | CheckedAhead | Prepared | Measured | Failure
 
 
 class GarbledReplyError(Exception):

@@ -87,6 +87,7 @@ def check_all(
     case_kernels: CaseKernels,
     *,
     seed: int | None = None,
+    known: Mapping[str, Accuracy] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_checked: Callable[[str, float], None] = lambda kernel, seconds: None,
     on_remark: Callable[[str], None] = lambda text: None,
@@ -96,6 +97,9 @@ def check_all(
     All are checked on the same draws, which a worker computes once.  `on_progress`, and `on_checked` with a kernel and the seconds that its
     check took (compilation included), are called from two threads.  `on_remark`: as in `check`.
 
+    Args:
+        known: checks by kernel that passed already, and are not repeated.
+
     Raises:
         DeviceUnfitError: as `check`.
     """
@@ -103,6 +107,10 @@ def check_all(
     seed = _drawn(seed)
 
     def timed(kernel: AnyKernel) -> Result:
+        accuracy = (known or {}).get(str(kernel.id))
+        if accuracy is not None and workers.failures.of_file(kernel.file) is None:
+            reason = timeable(kernel, workers.device.kind) or ""
+            return result_for(case_kernels.case, case_kernels.shape, kernel, Status.CHECKED, reason, accuracy=accuracy)
         began = time.monotonic()
         result = check(workers, case_kernels, kernel, seed=seed, on_progress=on_progress, on_remark=on_remark)
         on_checked(str(kernel.id), time.monotonic() - began)

@@ -53,11 +53,26 @@ class CheckTask(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without a sign of life after which the kernel counts as hung; the worker's usual limit where None."""
 
 
-class CompileTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Call kernels once on one case, so that their code is in the compilers' caches; nothing is judged."""
+class AheadTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the accuracy gate for kernels on one case while other processes use the device; their code is then in the compilers' caches."""
 
     case: Case
     kernels: tuple[str, ...]
+    seed: int
+    checked: bool = True
+    """Whether they are judged; otherwise each is called once."""
+    silence_s: float | None = None
+
+
+class PrepareTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Make ready, while nothing is measured, what a first task would wait for."""
+
+    case: Case
+    """Any."""
+    timer: str
+    """The timer that measurements will ask for."""
+    compiler: bool
+    """Whether something will be compiled by torch.compile."""
     silence_s: float | None = None
 
 
@@ -148,8 +163,19 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     accuracy: Accuracy
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Every kernel of a `CompileTask` was called."""
+class CheckedAhead(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Every kernel of an `AheadTask` was called."""
+
+    accuracy: dict[str, Accuracy] = {}
+    """By kernel; without kernels whose check raised an error."""
+    tuned: tuple[str, ...] = ()
+    """Kernels that a compiler tuned by timing."""
+    seconds: dict[str, float] = {}
+    """By kernel, what its check took, compilation included."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A `PrepareTask` is done."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -240,14 +266,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Whether the worker's process died or was ended; only the runner says so."""
 
 
-Task = CheckTask | CompileTask | MeasureTask
-Reply = Checked | Compiled | Measured | Failure
+Task = CheckTask | AheadTask | PrepareTask | MeasureTask
+Reply = Checked | CheckedAhead | Prepared | Measured | Failure
 
 
 def kernels_of(task: Task) -> tuple[str, ...]:
     """Names of the kernels that a task calls."""
     if isinstance(task, CheckTask):
         return (task.kernel,)
-    if isinstance(task, CompileTask | TimeTask):
+    if isinstance(task, AheadTask | TimeTask):
         return task.kernels
     return tuple(dict.fromkeys((*getattr(task, "kernels", ()), *(arm.kernel for arm in task.arms)))) if isinstance(task, PairsTask) else ()

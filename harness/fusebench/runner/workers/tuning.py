@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
+_tunings = [0]
 
-def keep_tuning_in_memory(*, inductor: bool) -> None:
-    """Make Inductor and Triton in this process write no configuration that they tune to disk.
+
+def keep_tuning_in_memory(*, inductor: bool) -> int:
+    """Make Inductor and Triton in this process write no configuration that they tune to disk, and count what they tune.
 
     They tune by timing.  Where other processes use the GPU at the same time, the choice may be a bad one, and every later process would
     take it from the disk.
@@ -16,20 +19,41 @@ def keep_tuning_in_memory(*, inductor: bool) -> None:
     Args:
         inductor: whether anything is compiled by it; importing it takes seconds.
 
+    Returns:
+        Number of kernels that were tuned so far.
+
     Raises:
         AttributeError: the compiler has changed; then nothing may be compiled ahead.
     """
     import triton.runtime.autotuner as triton_tuner
 
     def tune(tuner: Any, key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
+        _tunings[0] += 1
         benchmark()
         return False
 
     _replace(triton_tuner.Autotuner, "check_disk_cache", tune)
     if inductor:
-        from torch._inductor.runtime import autotune_cache
+        from torch._inductor.runtime import autotune_cache, triton_heuristics
 
         _replace(autotune_cache.AutotuneCache, "save", lambda *args, **kwargs: None)
+        for name in ("autotune_to_one_config", "coordinate_descent_tuning"):
+            _replace(triton_heuristics.CachingAutotuner, name, _counted(getattr(triton_heuristics.CachingAutotuner, name)))
+    return _tunings[0]
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, counted as a tuning; itself if it is counted already."""
+    if hasattr(function, "counts_tunings"):
+        return function
+
+    @functools.wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        _tunings[0] += 1
+        return function(*args, **kwargs)
+
+    counted.counts_tunings = True  # type: ignore[attr-defined]
+    return counted
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:

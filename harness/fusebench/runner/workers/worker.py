@@ -30,17 +30,19 @@ from .digests import digested, digests, same_codes
 from .imports import ImportWatch, TamperingImportError
 from .protocol import (
     BASE,
+    AheadTask,
     CalibrationTask,
     Checked,
+    CheckedAhead,
     CheckTask,
     CompareTask,
-    Compiled,
-    CompileTask,
     ConfirmTask,
     Failure,
     Measured,
     MeasureTask,
     PairsTask,
+    Prepared,
+    PrepareTask,
     Progress,
     Reply,
     Task,
@@ -53,6 +55,8 @@ from .surroundings import settle_in
 from .tuning import forget_compiled_code, keep_tuning_in_memory
 
 if TYPE_CHECKING:
+    import torch
+
     from ...accuracy.repetition import Repetition
     from ...accuracy.shared_draws import DrawStore
     from ...accuracy.timed_outputs import TimedOutputs
@@ -111,6 +115,8 @@ def worker_main(connection: WorkerEnd, setup: WorkerSetup, calling: Any, streams
 
 class _Worker:
     def __init__(self, connection: WorkerEnd, setup: WorkerSetup, calling: Any) -> None:
+        # One process compiles: Inductor would start one per core, which takes longer than what one case compiles.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         import torch
 
         self.connection = connection
@@ -141,18 +147,20 @@ class _Worker:
         """Draws that the checks of a case's kernels share; None where there are none."""
         self.repetition: Repetition | None = None
         """Repeated calls of the kernels that are checked, once each; made with the first check."""
-        if setup.timer and self.device.type == "cuda":
-            self._start_timer()
-            self.state = SharedState()
+        if setup.timer:
+            self._start_timer(setup.timer)
 
-    def _start_timer(self) -> None:
+    def _start_timer(self, timer: str) -> None:
         """Start the profiler where it will be needed: here workers do so together, in their first measurements in turn."""
+        if self.device.type != "cuda":
+            return
         from ...timing.cupti import CuptiTimer, start_profiler
         from ...timing.select import select_timer
 
         with suppress(Exception):  # what is wrong with it, the measurement says, or the timer that is taken in its place
-            if isinstance(select_timer("cuda", self.setup.timer)[0], CuptiTimer):
+            if isinstance(select_timer("cuda", timer)[0], CuptiTimer):
                 start_profiler(self.device)
+        self.state = SharedState()
 
     def _load(self, roots: Sequence[Path], watch: Watch) -> Collection:
         # Operators are for what is compiled, which few processes come to; importing the compiler would double their start.
@@ -190,8 +198,10 @@ class _Worker:
         if isinstance(task, CheckTask):
             return self._check(task)
         self.draws = None
-        if isinstance(task, CompileTask):
-            return self._compile(task)
+        if isinstance(task, AheadTask):
+            return self._check_ahead(task)
+        if isinstance(task, PrepareTask):
+            return self._prepare(task)
         measured = self._measure(task)
         self._return_memory()
         around = time.monotonic() - began - measured.seconds
@@ -311,30 +321,56 @@ class _Worker:
             on_draw=lambda done, total: self._progress("check", done, total, task.kernel),
         )
 
-    def _compile(self, task: CompileTask) -> Compiled:
-        """Call each kernel as its check will, on inputs of the same layout."""
+    def _check_ahead(self, task: AheadTask) -> CheckedAhead:
+        """Check each kernel, or call it where there is no memory for more; errors are left to its check alone."""
+        accuracy: dict[str, Accuracy] = {}
+        seconds: dict[str, float] = {}
+        tuned = []
+        for number, name in enumerate(task.kernels):
+            self._progress("check", number, len(task.kernels), name)
+            self._call(name)
+            kernel, _ = self._kernel(name)
+            began, tunings = time.monotonic(), keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED)
+            try:
+                if task.checked:
+                    accuracy[name] = self._check(CheckTask(case=task.case, kernel=name, seed=task.seed)).accuracy
+                else:
+                    self._call_once(task.case, kernel)
+            except Exception as error:
+                if is_device_fault(error):
+                    raise
+                self.draws = None
+            seconds[name] = time.monotonic() - began
+            if keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED) > tunings:
+                tuned.append(name)
+        self.draws = None
+        self._return_memory()
+        return CheckedAhead(accuracy=accuracy, tuned=tuple(tuned), seconds=seconds)
+
+    def _call_once(self, case: Case, kernel: Kernel) -> None:
+        """Call a kernel as its check will, on inputs of the same layout."""
         import torch
 
         from ...accuracy.execution import place_at_random
         from ...registry.calling import call_form
 
-        # Other processes compile at the same time, and in each of them Inductor, which is not imported yet, would start one per core.
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        op, params = self._case(task.case)
+        op, params = self._case(case)
         generator = torch.Generator(device=self.device).manual_seed(0)
         buffers = op.buffers(params, device=self.device, generator=generator)
-        for number, name in enumerate(task.kernels):
-            self._progress("compile", number, len(task.kernels), name)
-            self._call(name)
-            kernel, _ = self._kernel(name)
-            keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED)
-            whole = op if kernel.part is None else kernel.part.op_of(op)
-            arguments = whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers)
-            whole.apply(kernel, *call_form(whole, arguments))
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-        self._return_memory()
-        return Compiled()
+        whole = op if kernel.part is None else kernel.part.op_of(op)
+        arguments = whole.arguments(params, place_at_random(buffers, self.device, random.Random(0)).buffers)
+        whole.apply(kernel, *call_form(whole, arguments))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _prepare(self, task: PrepareTask) -> Prepared:
+        """Import torch.compile, by compiling something small, and start the timer: on an H200 they take 12 s and 3 s."""
+        if task.compiler:
+            import torch
+
+            torch.compile(_successor, fullgraph=True, dynamic=False)(torch.zeros(64, device=self.device))
+        self._start_timer(task.timer)
+        return Prepared()
 
     def _measure(self, task: MeasureTask) -> Measured:
         from ...device import settle
@@ -437,6 +473,10 @@ class _Worker:
     def _case(self, case: Case) -> tuple[Any, Any]:
         op = self.collection.op(case.op)
         return op, op.parse_params(case.params)
+
+
+def _successor(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
 
 
 def _import_trusted(device: str, *, timed: bool) -> None:

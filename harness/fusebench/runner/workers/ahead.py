@@ -1,0 +1,209 @@
+"""Checks the kernels of many cases in several processes at once, before the first case is measured; compilation is most of that work.
+
+Nothing depends on it.  A check that passed here counts, because neither inputs nor bounds depend on other processes.  After any other
+outcome the kernel is checked again, alone: it may have failed for lack of the memory that others held.  So is a kernel that a compiler
+tuned by timing: the processes disturb each other, so the choice is not kept, and the timed code may be another.  Peers, which may keep
+such choices in ways of their own, are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import hashlib
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from ...device import Device
+from ...schema import Accuracy, Role
+from ..case_kernels import AnyKernel, CaseKernels, work_of
+from .checking import usable_cores
+from .pool import WorkerPool
+from .process import WorkerProcess
+from .protocol import AheadTask, CheckedAhead, Failure, PrepareTask
+
+FEWEST_CASES = 12
+"""Cases to compile that are worth the start of further processes.  On an H200 compilation takes 1.4 s per case (189 s for 132), and eight
+processes take some 20 s to import torch and its compiler together."""
+FEWEST_CHECKS = 40
+"""The same for cases whose code is in the compilers' caches: a check takes 0.6 to 0.8 s per case then."""
+MOST_PROCESSES = 8
+MEMORY_SHARE = 0.6
+"""Part of the GPU's memory that the checks of one moment may take, as far as it can be foreseen."""
+MEMORY_FACTOR = 16
+"""Memory of a check in multiples of the case's minimum bytes: 14 to 18 for cases of 1.4 to 2.8 GB on an H200."""
+LEAST_NEED = 2**28
+
+OnStep = Callable[[int, int], None]
+"""Called after each case with the number done and the number of cases."""
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that were made ahead."""
+
+    cases: int = 0
+    """Cases whose kernels were called."""
+    passed: dict[Hashable, dict[str, Accuracy]] = {}
+    """By the case's work and by kernel, the checks that count."""
+    wrong: dict[Hashable, dict[str, Accuracy]] = {}
+    """The same of kernels that were wrong, which are checked again."""
+    seconds: dict[str, float] = {}
+    """By kernel, the seconds of its checks."""
+
+
+def check_ahead(
+    pool: WorkerPool,
+    cases: Sequence[CaseKernels],
+    *,
+    processes: int | None = None,
+    marks: Path | None = None,
+    on_step: OnStep = lambda done, total: None,
+) -> Checks:
+    """Check every runnable kernel of every case, in processes that end before this returns.
+
+    Meanwhile the pool's native worker imports the compilers and starts the timer.  Nothing is done for few cases, whose checks take less
+    time than the start of the processes.
+
+    Args:
+        processes: at a time; half the cores, at most `MOST_PROCESSES`, where None.
+        marks: folder of a file per compiled case; in Inductor's cache where None, so that marks go with the code.
+    """
+    processes = min(MOST_PROCESSES, usable_cores() // 2) if processes is None else processes
+    marks = marks or _inductor_cache() / "fusebench"
+    distinct = {work_of(unit): unit for unit in reversed(cases) if _own(unit)}  # of equal ones the first
+    units = list(reversed(distinct.values()))
+    marked = {work_of(unit): marks / _name(unit, pool.device, pool.roots) for unit in units}
+    uncompiled = sum(not mark.exists() for mark in marked.values())
+    if processes < 2 or (uncompiled < FEWEST_CASES and len(units) < FEWEST_CHECKS):
+        return Checks()
+    found = Checks(cases=len(units), passed={}, wrong={}, seconds={})
+    lost: set[str] = set()
+    """Kernels that took a process down: each costs the start of another one."""
+    queue = _Queue(units, int(MEMORY_SHARE * (pool.device.memory_bytes or 0)))
+
+    def work(worker: WorkerProcess) -> None:
+        while True:
+            with queue.next() as unit:
+                if unit is None:
+                    return
+                kernels = tuple(name for kernel in _own(unit) if (name := str(kernel.id)) not in lost)
+                reply = worker.ask(AheadTask(case=unit.case, kernels=kernels, seed=secrets.randbits(32), checked=queue.has_room(unit)))
+            if isinstance(reply, Failure):
+                if reply.unfit:
+                    return
+                if reply.lost:
+                    lost.add(reply.kernel)
+            elif isinstance(reply, CheckedAhead):
+                with suppress(OSError):  # without a mark it only counts as uncompiled
+                    mark = marked[work_of(unit)]
+                    mark.parent.mkdir(parents=True, exist_ok=True)
+                    mark.touch()
+                _take_in(found, work_of(unit), reply)
+            on_step(len(units) - queue.waiting, len(units))
+
+    compiled = any(kernel.role is Role.COMPILED for unit in units for kernel in _own(unit))
+    with pool.helpers(processes) as workers, ThreadPoolExecutor(processes + 1) as executor:
+        try:
+            executor.submit(pool.native.ask, PrepareTask(case=units[0].case, timer=pool.timer, compiler=compiled))
+            for future in as_completed([executor.submit(work, worker) for worker in workers]):
+                future.result()
+        except BaseException:
+            for worker in (*workers, pool.native):
+                worker.interrupt()
+            raise
+    return found
+
+
+def _take_in(found: Checks, work: Hashable, reply: CheckedAhead) -> None:
+    found.passed[work] = {name: one for name, one in reply.accuracy.items() if one.passed and name not in reply.tuned}
+    found.wrong[work] = {name: one for name, one in reply.accuracy.items() if not one.passed}
+    for name, seconds in reply.seconds.items():
+        found.seconds[name] = found.seconds.get(name, 0.0) + seconds
+
+
+class _Queue:
+    """Cases in their order, of which so many are handed out at a time as the memory lets."""
+
+    def __init__(self, units: Sequence[CaseKernels], memory: int) -> None:
+        """`memory`: bytes; 0 where it is not known, and not limited."""
+        self._units, self._memory, self._free = list(units), memory, memory
+        self._changed = threading.Condition()
+
+    @property
+    def waiting(self) -> int:
+        """Cases that were not handed out."""
+        return len(self._units)
+
+    def has_room(self, unit: CaseKernels) -> bool:
+        """Whether the memory suffices for the checks of a case; calls of its kernels need less."""
+        return not self._memory or self._need(unit) <= self._memory
+
+    @contextmanager
+    def next(self) -> Iterator[CaseKernels | None]:
+        """The next case for which there is memory, waiting until there is; None at the end."""
+        with self._changed:
+            while True:
+                fitting = (unit for unit in self._units if not self._memory or self._taken(unit) <= self._free)
+                unit = next(fitting, None)
+                if unit is not None or not self._units:
+                    break
+                self._changed.wait()
+            if unit is not None:
+                self._units.remove(unit)
+                self._free -= self._taken(unit)
+        try:
+            yield unit
+        finally:
+            with self._changed:
+                self._free += self._taken(unit) if unit is not None else 0
+                self._changed.notify_all()
+
+    def _taken(self, unit: CaseKernels) -> int:
+        return min(self._memory, self._need(unit))
+
+    @staticmethod
+    def _need(unit: CaseKernels) -> int:
+        return LEAST_NEED + MEMORY_FACTOR * unit.facts.minimum_bytes
+
+
+def _own(unit: CaseKernels) -> list[AnyKernel]:
+    return [kernel for kernel in unit.runnable if kernel.role is not Role.PEER]
+
+
+def _inductor_cache() -> Path:
+    """Inductor's cache folder, as torch chooses it."""
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
+
+
+def _name(unit: CaseKernels, device: Device, roots: Sequence[Path]) -> str:
+    """A file name that stands for the code of all kernels of the case."""
+    parts = [*map(str, work_of(unit)), *(str(kernel.id) for kernel in _own(unit)), device.name]
+    parts += [f"{package} {_version(package)}" for package in ("torch", "triton")]
+    parts += [_sources(root, unit.op.name) for root in roots]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+@functools.cache
+def _sources(root: Path, op: str) -> str:
+    """A digest of the files of the op, and of those that ops share."""
+    found = hashlib.sha256()
+    for folder in (root / op, root / "_shared"):
+        for file in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            found.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return found.hexdigest()
