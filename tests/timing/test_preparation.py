@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from fusebench.schema import CacheState, Sample
 from fusebench.timing import preparation
+from fusebench.timing.arm import Arm
 from fusebench.timing.preparation import (
     CHAIN_FACTOR,
     LIMIT_PERSISTING_L2,
@@ -94,6 +96,43 @@ def test_persisting_lines_are_released_only_where_a_kernel_set_cache_aside(monke
     assert (lines.set_aside_bytes, kept.resets, done) == (1 << 20, 1, ["synchronize"])
 
 
+@pytest.fixture
+def released_before(prepare: Preparation, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`released_before(orders, groups)`: for each call of an arm, whether persisting lines were released before it."""
+
+    def run(orders: list[str], groups: dict[str, str] | None = None) -> list[list[bool]]:
+        log: list[str] = []
+        made = Preparation(Gpu(), CacheState.COLD, groups)  # type: ignore[arg-type]
+        monkeypatch.setattr(made._persisting, "release", lambda: log.append("released"))
+        found = []
+        for order in orders:
+            found.append([])
+            for name in order:
+                log.clear()
+                made(Arm(name, lambda: None, lambda: log.append("restored")))
+                assert log[-1] == "restored", "new inputs come after it"
+                found[-1].append(log[0] == "released")
+        return found
+
+    return run
+
+
+def test_no_call_finds_lines_that_an_earlier_call_of_its_arm_persisted(released_before: Any) -> None:
+    orders = ["abc", "bca", "acb", "bca"]
+    found = released_before(orders)
+    assert found == [[True, False, False]] * 4
+    since: dict[str, bool] = {}
+    for name, released in zip("".join(orders), itertools.chain(*found), strict=True):
+        since = {} if released else since
+        assert name not in since
+        since[name] = True
+    assert released_before(["aaaa"]) == [[True] * 4], "an arm by itself has them released before every call"
+
+
+def test_no_call_finds_lines_that_an_arm_of_the_same_buffers_persisted(released_before: Any) -> None:
+    assert released_before(["hbc"], {"h": "pair", "b": "pair"}) == [[True, True, False]]
+
+
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
@@ -102,7 +141,6 @@ def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
 
     import torch
 
-    from fusebench.timing.arm import Arm
     from fusebench.timing.case_timings import host_cost_us
     from fusebench.timing.cupti import CuptiTimer
 

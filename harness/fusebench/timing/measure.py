@@ -110,7 +110,7 @@ def measure_case(
         values = draw(params)
         own_values = {spec.name: draw(spec.params) for spec in specs if spec.params is not None}
         verification = Verification(outputs, values, device, seed)
-        prepare = Preparation(device, plan.cache)
+        prepare = Preparation(device, plan.cache, {spec.name: spec.buffer_group or spec.name for spec in specs})
     for replicate in range(length.replicates):
         if deadline is not None and replicate >= MINIMUM_REPLICATES and time.monotonic() > deadline:
             timings.cut_short = True
