@@ -143,6 +143,7 @@ class _Worker:
         self.base = self._load(setup.base_roots, watch) if setup.base_roots else None
         watch.close()
         self.case_key = ""
+        self._frozen = False
         self.draws: DrawStore | None = None
         """Draws that the checks of a case's kernels share; None where there are none."""
         self.repetition: Repetition | None = None
@@ -277,8 +278,9 @@ class _Worker:
             import torch
 
             gc.collect()
-            if gc.get_freeze_count() == 0:
-                gc.freeze()  # modules, for the most part: to walk them again after every measurement takes 0.2 s each time
+            if not self._frozen:
+                gc.freeze()  # modules, for the most part: to walk or count them after every measurement takes 0.1 to 0.7 s each time
+                self._frozen = True
             torch.cuda.empty_cache()
 
     def _progress(self, text: str, done: int = 0, total: int = 0, kernel: str = "") -> None:
