@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,12 @@ def test_a_table_without_launches_has_none() -> None:
 def test_what_is_no_table_is_refused_with_what_was_found(text: str, said: str) -> None:
     with pytest.raises(CounterTableError, match=said):
         parse_raw_page(text, lambda name: True)
+
+
+@pytest.mark.parametrize(("broken", "said"), [("a\rb,", "is no CSV"), ("(" + "1" * 5000 + ", 1, 1)", "expected three numbers")])
+def test_what_a_fuzz_test_found_is_an_error_of_the_table(broken: str, said: str) -> None:
+    names, units, row = TABLE.splitlines()[:3]
+    cell = next(cell for cell in re.findall(r'"\([^"]*\)"', row))
+    row = row.replace(cell, f'"{broken}"') if said.startswith("expected") else broken + row
+    with pytest.raises(CounterTableError, match=said):
+        parse_raw_page("\n".join([names, units, row]), lambda name: True)

@@ -43,7 +43,10 @@ def parse_raw_page(text: str, keep: Callable[[str], bool]) -> tuple[Launch, ...]
         raise CounterTableError(
             f'Nsight Compute printed no table of metrics; expected a line that starts with "ID", found {said or "nothing"}'
         )
-    rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+    try:
+        rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+    except csv.Error as error:
+        raise CounterTableError(f"Nsight Compute's table is no CSV: {error}") from error
     names, units, launches = rows[0], rows[1] if len(rows) > 1 else [], [row for row in rows[2:] if row]
     absent = [name for name in (_NAME, _GRID, _BLOCK) if name not in names]
     if absent or len(units) != len(names):
@@ -100,7 +103,10 @@ def _part_factor(part: str) -> float:
 
 def _extent(cell: str) -> tuple[int, int, int]:
     """The three sizes in a cell such as `(4096, 1, 1)`."""
-    numbers = [int(number) for number in re.findall(r"\d+", cell)]
+    try:
+        numbers = [int(number) for number in re.findall(r"\d+", cell)]
+    except ValueError as error:  # Python converts 4300 digits at most
+        raise CounterTableError(f"a grid or a block of {len(cell)} characters, expected three numbers: {error}") from error
     if len(numbers) != 3:
         raise CounterTableError(f"Nsight Compute's table: a size of {cell!r}, expected three numbers such as (4096, 1, 1)")
     return numbers[0], numbers[1], numbers[2]
