@@ -22,13 +22,38 @@ from fusebench.suites import load_suite
 
 pytest.importorskip("diffusers")
 
-NAMES = ("flux1_dev", "qwen_image", "qwen_image_edit_2511", "z_image_turbo")
+NAMES = (
+    "flux1_dev",
+    "flux2_dev",
+    "hunyuan_video",
+    "wan2_1_t2v_1_3b",
+    "wan2_1_t2v_14b",
+    "wan2_2_ti2v_5b",
+    "qwen_image",
+    "qwen_image_edit_2511",
+    "z_image_turbo",
+)
 TO_MEND = {
     "flux1_dev": [
         ("undescribed", "double block: image residual, norm2", "19 residual_gate_norm_scale_shift"),
         ("undescribed", "double block: text residual, norm2", "19 residual_gate_norm_scale_shift"),
         ("weight", "norm_image", "suite says 39, the model calls 20 (19 at 'double block: norm1 of the image'; 1 at 'output norm')"),
         ("weight", "norm_text", "suite says 38, the model calls 19 (19 at 'double block: norm1 of the text')"),
+    ],
+    "flux2_dev": [
+        ("undescribed", "double block: image residual, norm2", "8 residual_gate_norm_scale_shift"),
+        ("undescribed", "double block: text residual, norm2", "8 residual_gate_norm_scale_shift"),
+        ("weight", "norm_image", "suite says 16, the model calls 9 (8 at 'double block: norm1 of the image'; 1 at 'output norm')"),
+        ("weight", "norm_text", "suite says 16, the model calls 8 (8 at 'double block: norm1 of the text')"),
+    ],
+    "hunyuan_video": [
+        ("undescribed", "double block: video q and k", "20 qknorm_rope"),
+        ("undescribed", "double block: text q and k", "20 qknorm_rope"),
+        ("undescribed", "single block: q and k", "40 qknorm_rope"),
+        ("weight", "qk_image", "suite says 20, the model calls 0"),
+        ("weight", "qk_text", "suite says 20, the model calls 0"),
+        ("weight", "qk_joint", "suite says 40, the model calls 0"),
+        ("weight", "norm_image", "suite says 20, the model calls 21 (20 at 'double block: norm1 of the video'; 1 at 'output norm')"),
     ],
     "qwen_image_edit_2511": [("undescribed", "output norm", "2 norm_scale_shift")],
     "z_image_turbo": [

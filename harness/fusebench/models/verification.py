@@ -170,15 +170,15 @@ def count_without_weights(
     conditioning = model.conditioning(shapes, config, dtype=torch.bfloat16, generator=generator)
     calls = OpCalls(collection=collection)
     with torch.no_grad(), substituted(model, transformer, calls), calls.record() as recorded:
-        model.predict(transformer, latents, torch.zeros((), device=device), _moved(dict(conditioning), device))
+        model.predict(transformer, latents, torch.zeros((), device=device), moved(dict(conditioning), device))
     return recorded
 
 
-def _moved(value: Any, device: Any) -> Any:
+def moved(value: Any, device: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _moved(each, device) for key, each in value.items()}
+        return {key: moved(each, device) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_moved(each, device) for each in value)
+        return type(value)(moved(each, device) for each in value)
     return value.to(device) if hasattr(value, "to") else value
 
 

@@ -19,6 +19,7 @@ from .breakdown import profile_step
 from .building import build, full_config, load
 from .catalogue import load_model
 from .denoise import Denoising
+from .memory import require_memory
 from .op_calls import OpCall
 from .step_timing import TARGET, ratio, step_time, time_rounds
 from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant
@@ -85,6 +86,8 @@ def work(task: ModelTask, say: Say) -> ModelWork:
     device, dtype = torch.device(task.device), getattr(torch, task.dtype)
     config = full_config(model, tiny=task.tiny, layers=task.layers)
     shapes = model.tiny_shapes if task.tiny else model.shapes
+    if device.type == "cuda":
+        require_memory(model, config, shapes, dtype, free=torch.cuda.mem_get_info(device)[0])
     say(f"building {model.title}")
     if task.weights:
         transformer = load(model, Path(task.weights), device=device, dtype=dtype)
