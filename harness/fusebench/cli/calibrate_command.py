@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 GPU_SLOWDOWNS = (0.005, 0.01, 0.02, 0.05)
 CPU_SLOWDOWNS = (0.15, 0.3, 0.6)
 """A CPU's margin is a tenth of the time: smaller slowdowns pass by design."""
-PASSES = 2
-IDENTICAL = 24
-"""A/A pairs in each pass: two passes over the twelve built-in targets and the twelve of the suite make 1152 comparisons."""
-INJECTED = 3
+PASSES = 1
+IDENTICAL = 16
+"""A/A pairs in each pass.  More targets tell more than more pairs of one: what is compared on one case comes out alike."""
+INJECTED = 2
 """Pairs of each slowdown in each pass, at least."""
 QUICK_IDENTICAL, QUICK_INJECTED, QUICK_SIZES = 8, 1, 2
 """With --quick: A/A pairs of a target, pairs of a slowdown, and slowdowns, the largest.
@@ -105,7 +105,8 @@ def calibrate(
             metavar="SECONDS",
             min=1.0,
             callback=a_number,
-            help="Take no longer than about this; later measurements are left out.",
+            help="Take no longer than about this; later measurements are left out. With --add, targets that the stored calibration knows "
+            "least come first: several calls make a whole one.",
         ),
     ] = None,
     injected: Annotated[
@@ -155,14 +156,15 @@ def calibrate(
 
     Kernels against themselves, and kernels slowed down by known shares (by more rows, or by a wait on the device), go through the whole
     pipeline of `ab`: sequential measurement, confirmation in fresh processes, correction for the number of comparisons.  The targets are
-    fusebench's own kernels of 2 to 200 us, and the newest fused kernel of each case of SELECTION: on a GPU the suite `calibration` unless
-    given.
+    fusebench's own kernels of 2 to 200 us, and of each case of SELECTION the newest kernel of each role and language, fused launches and
+    split chains: on a GPU the suite `calibration` unless given.
 
     The result lies in results/calibration/ and stands in every report of the device.  It replaces an earlier one, but not one that stands
     on more comparisons, unless told with --force.  Several GPUs of one model can be calibrated at the
     same time, with --add and a --device each; those on other machines are put together with --join.
 
-    The whole takes half an hour of an H200, and --quick well under a minute.
+    The whole takes an hour of an H200; the command says by how much it reckons.  --budget ends it earlier, and --quick takes well under a
+    minute.
     """
     if join:
         _join(context, join, json)
@@ -182,15 +184,16 @@ def calibrate(
     import msgspec
 
     from ..runner.ab.strategy import default_looks
-    from ..runner.calibrate.command import CalibrationRequest, measure_calibration
+    from ..runner.calibrate.command import CalibrationRequest, measure_calibration, planned_words
     from ..runner.calibrate.targets import built_in_targets, one_of_each
     from ..runner.calibrate.visit import CalibrationOptions
     from ..runner.run.strategy import default_plan
     from ..verdict.conclusion import PROCESSES
+    from .shared.output import remark
     from .shared.progress import make_reporter
 
     own = built_in_targets(target.kind, ("rows", "delay") if quick and built_in is BuiltIn.ALL else built_in.ways)
-    targets = [*(one_of_each(own) if quick else own), *selected]
+    targets = [*selected, *(one_of_each(own) if quick else own)]
     if not targets:
         raise UsageError("--built-in none, and no case of SELECTION has a kernel that can be timed here: nothing to calibrate with")
     state = cache or (CacheState.COLD if target.kind == "cuda" else CacheState.WARM)
@@ -211,6 +214,7 @@ def calibrate(
             injected=injected or (QUICK_INJECTED if quick else INJECTED),
             trials=FEWEST_TRIALS if injected is None and not quick else 0,
             processes=PROCESSES,
+            pilots_ahead=budget is None,
         ),
         budget_s=budget,
         wait_s=wait,
@@ -219,6 +223,7 @@ def calibrate(
         force=force,
         resume=resume,
     )
+    remark("note", planned_words(request))
     found, record, file = measure_calibration(request, make_reporter())
     done = f"{len(found.trials)} comparisons in {found.seconds:.0f} s"
     if quick:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runner.calibrate.summary import claim_of
+from ..runner.calibrate.targets import OWN_OP
 from ..schema import GroundTruth
 from ..stats.rates import Rate
 from ..store.calibrations import CalibrationRecord, CaseComponents
@@ -46,6 +47,8 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         f"{record.processes} fresh processes confirm; "
         f"{len(record.trials)} comparisons in {len(record.sessions)} session{'s' if len(record.sessions) > 1 else ''}, "
         f"the last on {escape.markdown(record.sessions[-1])}.",
+        "",
+        _coverage(record),
         "",
         "## By duration of the call, and whether it makes one launch or several",
         "",
@@ -93,6 +96,20 @@ def calibration_document(record: CalibrationRecord, summary: Calibration, file: 
         ],
         "warnings": list(record.warnings),
     }
+
+
+def _coverage(record: CalibrationRecord) -> str:
+    """The share of real kernels among the A/A comparisons, and how many there are."""
+    equal = [trial.place for trial in record.trials if trial.place.nominal == 0]
+    real = [place for place in equal if not place.kernel.startswith(f"{OWN_OP}/")]
+    if not real:
+        return "All comparisons are of fusebench's own kernels."
+    ops = {place.kernel.partition("/")[0] for place in real}
+    kernels, cases = {place.kernel for place in real}, {(place.kernel, place.case) for place in real}
+    return (
+        f"{len(real) / len(equal):.0%} of the A/A comparisons are of real kernels: {len(kernels)} kernels of {len(ops)} ops, "
+        f"{len(cases)} kernels and cases. The others are of fusebench's own."
+    )
 
 
 def _class_row(one: ClassSummary) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -255,3 +256,26 @@ def test_a_size_that_was_tried_too_seldom_is_not_claimed(cpu: Device, reporter: 
         complete=True,
     )
     assert record_of(found, options(), environment).note.effects[0].smallest == pytest.approx(0.02, rel=0.1)
+
+
+def test_without_pilots_ahead_each_comes_with_its_targets_first_visit_and_finds_the_same(cpu: Device, reporter: Any) -> None:
+    ahead, lazy = (calibrate(cpu, reporter, pilots_ahead=pilots_ahead) for pilots_ahead in (True, False))
+    assert Counter(one.place for one in lazy.trials) == Counter(one.place for one in ahead.trials)
+    assert len(lazy.ground_truths) == len(ahead.ground_truths)
+    assert lazy.complete
+
+
+def test_without_pilots_ahead_no_other_target_is_touched_before_the_first_visit_is_over(cpu: Device, reporter: Any) -> None:
+    def asked(pilots_ahead: bool) -> list[str]:
+        names: list[str] = []
+
+        class Recorded(FakeWorker):
+            def ask(self, task: Any, on_progress: Any) -> Any:
+                names.append(task.case.name)
+                return super().ask(task, on_progress)
+
+        calibrate(cpu, reporter, Recorded(), pilots_ahead=pilots_ahead)
+        return names[:2]
+
+    first, other = asked(True)
+    assert (first != other, asked(False)) == (True, [first, first])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from fusebench.config import find_project
 from fusebench.registry import load_collection
-from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets, comparing, pairs_at_once, targets_of
-from fusebench.schema import Case, Injection
+from fusebench.runner.calibrate.targets import CALIBRATION_KERNELS, built_in_targets, comparing, fewest_first, pairs_at_once, targets_of
+from fusebench.schema import Case, Injection, Role
+from fusebench.suites import load_suite
 
 ROWS, DELAY = (built_in_targets("cpu", (way,))[0] for way in ("rows", "delay"))
 
@@ -57,3 +60,28 @@ def test_selected_cases_give_the_newest_fused_kernel_that_can_be_timed(collectio
     (one,) = targets_of(collection, [case], "cpu", "*good*")
     assert (one.kernel, one.key, one.injection) == ("scale/good@1", "", Injection.ROWS)
     assert targets_of(collection, [case], "cpu", "*fast*") == [], "a CUDA kernel is not timed on a CPU"
+
+
+def test_the_shipped_targets_are_real_kernels_of_every_op_role_language_and_size() -> None:
+    root = Path(__file__).parents[3]
+    shipped = load_collection([root / "kernels"], entry_points=False)
+    cases = load_suite("calibration", find_project(root), shipped.ops).cases
+    real, own = targets_of(shipped, cases, "cuda"), built_in_targets("cuda")
+    assert len(real) / (len(real) + len(own)) >= 0.7
+    gating = {Role.FUSED, Role.SPLIT}
+    wanted = {(one.id.op, one.role, one.language) for one in shipped.kernels.values() if one.role in gating and not one.covers}
+    kernels = [shipped.kernel(one.kernel) for one in real]
+    assert {(one.id.op, one.role, one.language) for one in kernels} == wanted
+    assert 0.3 < sum(one.role is Role.SPLIT for one in kernels) / len(kernels) < 0.6, "chains of launches"
+    for op in shipped.ops:
+        sizes = [one.bytes / 4e6 for one in real if one.case.op == op]  # microseconds at 4 TB/s
+        assert min(sizes) < 7
+        assert max(sizes) > 50
+        assert any(7 < size < 50 for size in sizes)
+    assert [one.case.name for one in real[: len(cases)]] == [case.name for case in cases], "every case before the next kernel of any"
+
+
+def test_targets_that_are_known_least_come_first() -> None:
+    targets = built_in_targets("cpu")
+    known = {(one.case.key, one.kernel): count for one, count in zip(targets, (24, 0, 24), strict=False)}
+    assert fewest_first(targets, known) == [targets[1], targets[3], targets[0], targets[2]]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from ...config import Project, find_project
 from ...errors import AlteredRecordError, UsageError
@@ -28,10 +31,11 @@ from ..engine import Engine
 from ..session import MeasuringRequest, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
 from .joining import joined, require_same_method, without_session
+from .pilots import PILOT_REPLICATES, WORK_PER_SLOWDOWN
 from .resuming import UNFINISHED, find_unfinished, read_state, write_state
 from .strategy import CalibrationStrategy, Found
 from .summary import record_of
-from .targets import CALIBRATION_KERNELS, CalibrationTarget
+from .targets import CALIBRATION_KERNELS, OWN_OP, CalibrationTarget, fewest_first
 from .visit import CalibrationOptions
 
 WHAT_TO_NAME = "name the results/calibration/<device>.json of another checkout"
@@ -58,6 +62,33 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     def comparisons(self) -> int:
         """A/A comparisons that it will make, unless a budget ends it earlier."""
         return len(self.targets) * self.options.passes * self.options.identical
+
+
+CALL_SECONDS = 0.36e-3
+"""One timed call on an H200 with all that it costs: a stored session of 48 visits to 24 targets made some 4.3 million in 1555 s."""
+USUAL_REPLICATES = 24, 16
+"""Of a pair until it is decided, and of a finding in each confirming process: about what that session took."""
+
+
+def estimated_calls(request: CalibrationRequest) -> int:
+    """The timed calls that the calibration makes, roughly: pilots, judgement, confirmation and ground truths."""
+    options, targets = request.options, len(request.targets)
+    rounds, sizes = options.plan.rounds, len(options.slowdowns)
+    judged, confirmed = USUAL_REPLICATES
+    pilot = (1 + sizes * (len(WORK_PER_SLOWDOWN) - 1)) * PILOT_REPLICATES
+    visit = (options.identical + sizes * options.injected) * judged + options.processes * sizes * options.injected * confirmed
+    truth = options.processes * (1 + sizes) * options.plan.replicates
+    return 2 * rounds * targets * (pilot + options.passes * visit + truth)
+
+
+def planned_words(request: CalibrationRequest) -> str:
+    """The plan of a calibration: targets, share of real kernels, A/A comparisons, and on a GPU its time."""
+    targets = request.targets
+    real = sum(target.case.op != OWN_OP for target in targets)
+    words = f"{len(targets)} targets, {real / len(targets):.0%} of them real kernels; {request.comparisons} A/A comparisons"
+    if request.device.kind != "cuda":
+        return words
+    return f"{words}; some {estimated_calls(request) * CALL_SECONDS / 60:.0f} min by the time of an H200's calls"
 
 
 def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tuple[Found, CalibrationRecord, Path]:
@@ -92,8 +123,12 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
         spent = resumed.spending if resumed is not None else None
         context = MeasuringContext(device, project.root, reporter, pool=pool, plan=options.plan, spent=spent)
         sources = roots_digest(roots)
+        targets = fewest_first(request.targets, _measured(earlier) if request.add else {})
         if resumed is not None:
-            resumed.require_same(context.environment_at_start, options, list(request.targets), request.timer, sources)
+            options = msgspec.structs.replace(options, pilots_ahead=resumed.options.pilots_ahead)  # it follows from the budget
+            order = {target.name: place for place, target in enumerate(resumed.targets)}
+            targets = sorted(request.targets, key=lambda target: order.get(target.name, len(order)))
+            resumed.require_same(context.environment_at_start, options, targets, request.timer, sources)
             context.created = datetime.fromisoformat(resumed.created)
         strategy = CalibrationStrategy(context, options, resumed)
         parent = calibration_file(project.results, device.name).parent / UNFINISHED
@@ -107,7 +142,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
                     write_state(unfinished, strategy.state(sources))
 
         engine = Engine(strategy, request.budget_s, on_unit=keep)
-        engine.run(request.targets)
+        engine.run(targets)
         found = engine.record()
     new = record_of(found, options, context.environment_at_start)
 
@@ -144,6 +179,12 @@ def _require_unaltered(file: Path, option: str) -> None:
         raise AlteredRecordError(
             f"{option}: {file} {ALTERED}: {altered}; nothing was changed: restore it from a copy, or delete it and calibrate again"
         )
+
+
+def _measured(record: CalibrationRecord | None) -> Mapping[tuple[str, str], int]:
+    """By case and kernel, the stored A/A comparisons."""
+    equal = [trial.place for trial in record.trials if trial.place.nominal == 0] if record is not None else []
+    return Counter((place.case, place.kernel) for place in equal)
 
 
 def _require_no_fewer(request: CalibrationRequest, earlier: CalibrationRecord) -> None:

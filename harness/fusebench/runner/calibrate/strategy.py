@@ -58,7 +58,8 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         self.context: MeasuringContext = context
         self.options = options
         self._targets: Sequence[CalibrationTarget] = ()
-        self._pilots: dict[int, Pilot] = {}
+        self._pilots: dict[int, Pilot | None] = {}
+        """None for a target that cannot be measured."""
         self._fresh: Sequence[WorkerProcess] = ()
         self._pending: list[Pending] = []
         self._ground_truths: dict[int, GroundTruths] = {}
@@ -71,7 +72,8 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             context.timer = resumed.timer
             context.warnings += resumed.warnings
             self._done, self._pending = list(resumed.done), list(resumed.pending)
-            self._pilots, self._ground_truths = dict(resumed.pilots), resumed.known_ground_truths()
+            self._pilots.update(resumed.pilots)
+            self._ground_truths = resumed.known_ground_truths()
 
     @property
     def begun(self) -> bool:
@@ -88,22 +90,31 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
         """
         self.context.pool.native.start()
         self._fresh = self.context.fresh(self.options.processes)
+        options, numbers = self.options, range(self.options.passes)
+        if not options.pilots_ahead:
+            return [Visit(number, place, target, None, {}) for number in numbers for place, target in enumerate(items)]
         for place, target in enumerate(items if self._resumed is None else ()):
             self.context.reporter.step(f"pilot of {target.name}", place, len(items))
-            if (pilot := make_pilot(target, self.options.slowdowns, self.context)) is not None:
-                self._pilots[place] = pilot
-        options = self.options
-        counts = injected_counts(self._pilots, options.passes, options.injected, options.trials)
-        return [
-            Visit(number, place, items[place], pilot, counts[place])
-            for number in range(options.passes)
-            for place, pilot in self._pilots.items()
-        ]
+            self._pilot(place, target)
+        counts = injected_counts(self._known, options.passes, options.injected, options.trials)
+        return [Visit(number, place, items[place], pilot, counts[place]) for number in numbers for place, pilot in self._known.items()]
+
+    def _pilot(self, place: int, target: CalibrationTarget) -> Pilot | None:
+        """The target's pilot, made at the first call; None if the target cannot be measured."""
+        if place not in self._pilots:
+            self._pilots[place] = make_pilot(target, self.options.slowdowns, self.context)
+        return self._pilots[place]
+
+    @property
+    def _known(self) -> dict[int, Pilot]:
+        return {place: pilot for place, pilot in self._pilots.items() if pilot is not None}
 
     def taken_over(self, unit: Visit) -> bool:
         return (unit.pass_number, unit.place) in self._done
 
     def work_on(self, unit: Visit, number: int) -> VisitWork:
+        if unit.pilot is None and (pilot := self._pilot(unit.place, unit.target)) is not None:
+            unit = unit._replace(pilot=pilot, injected=dict.fromkeys(pilot.values, self.options.injected))
         return VisitWork(unit, self.options, self.context, self._fresh, first=unit.place not in self._ground_truths)
 
     def keep(self, unit: Visit, work: VisitWork, *, finished: bool) -> None:
@@ -143,7 +154,7 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             sources=sources,
             options=self.options,
             targets=list(self._targets),
-            pilots=self._pilots,
+            pilots=self._known,
             done=self._done,
             pending=self._pending,
             ground_truths=[stored_ground_truths(place, found) for place, found in self._ground_truths.items()],
@@ -164,13 +175,13 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
             trials=tuple(self._concluded()),
             ground_truths=tuple(truth for one in self._ground_truths.values() for truth in one.ground_truths()),
             components=tuple(
-                one.scatter(self._targets[place], self._pilots[place].time_us) for place, one in self._ground_truths.items() if one.rounds
+                one.scatter(self._targets[place], self._known[place].time_us) for place, one in self._ground_truths.items() if one.rounds
             ),
             warnings=tuple(context.distinct_warnings),
             timer=context.timer,
             created=context.created_text,
             seconds=context.phases.spending().total_s,
-            complete=complete and len(self._pilots) == len(self._targets),
+            complete=complete and len(self._known) == len(self._targets),
             unfit=self._unfit,
         )
 

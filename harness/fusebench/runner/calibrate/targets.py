@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...schema import Case, Injection, Role
+from ...schema import Case, Injection, Language, Role
 from ...stats.sequential import Plan
 from ...timing.coldness import require_emptied
 from ...timing.pairs import Pair
-from ..case_kernels import Kernels, case_kernels, timeable
+from ..case_kernels import AnyKernel, Kernels, case_kernels, timeable
 from ..context import MeasuringContext
 from ..workers.interference import Worker
 from ..workers.protocol import CalibrationTask, ExtraArm, Failure, Measured
@@ -21,6 +21,7 @@ from ..workers.remarks import label_refused
 
 CALIBRATION_KERNELS = Path(__file__).parents[2] / "calibration_kernels"
 """A kernels folder of fusebench's own, with the op `planted`."""
+OWN_OP = "planted"
 WAITING_KERNEL = "planted/negate_and_wait@1"
 """One launch; on a GPU with a delay two launches, and the second waits."""
 SPINNING_KERNEL = "planted/negate_and_spin@2"
@@ -123,17 +124,37 @@ def _built_in(way: Way, kernel: str, elements: int) -> CalibrationTarget:
 
 
 def targets_of(collection: Kernels, cases: Iterable[Case], device_kind: str, pattern: str | None = None) -> list[CalibrationTarget]:
-    """For every case the newest fused kernel that matches `pattern` and can be timed, else the first such kernel of any role."""
-    found = []
+    """For every case the newest kernel of each role and language that matches `pattern` and can be timed.
+
+    Kernels of torch.compile and of other libraries are left out where others can be timed: their speed gates nothing.  The targets of one
+    rank of all cases come before those of the next, so that a calibration that ends early has seen every case.
+    """
+    ranks: dict[int, list[CalibrationTarget]] = {}
     for case in cases:
         unit = case_kernels(collection, case, device_kind, pattern, with_baseline=False)
         ready = [kernel for kernel in unit.runnable if timeable(kernel, device_kind) is None and not kernel.covers]
-        if ready:
-            chosen = max(ready, key=lambda kernel: (kernel.role is Role.FUSED, kernel.id.version))
-            key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
-            size = int(unit.facts.known("minimum_bytes"))
-            found.append(CalibrationTarget(case=case, kernel=str(chosen.id), injection=Injection.ROWS, key=key, bytes=size))
-    return found
+        key = next((key for key in ROW_KEYS if isinstance(case.params.get(key), int)), "")
+        size = int(unit.facts.known("minimum_bytes")) if ready else 0
+        for rank, kernel in enumerate(_newest_of_each(ready)):
+            target = CalibrationTarget(case=case, kernel=str(kernel.id), injection=Injection.ROWS, key=key, bytes=size)
+            ranks.setdefault(rank, []).append(target)
+    return [target for rank in sorted(ranks) for target in ranks[rank]]
+
+
+def _newest_of_each(kernels: Sequence[AnyKernel]) -> list[AnyKernel]:
+    """The newest kernel of each role and language, fused ones first; of names with equal versions the first."""
+    gating = [kernel for kernel in kernels if kernel.role in (Role.FUSED, Role.SPLIT)] or kernels[:1]
+    found: dict[tuple[Role, Language], AnyKernel] = {}
+    for kernel in sorted(gating, key=lambda kernel: kernel.role is not Role.FUSED):
+        known = found.get((kernel.role, kernel.language))
+        if known is None or kernel.id.version > known.id.version:
+            found[kernel.role, kernel.language] = kernel
+    return list(found.values())
+
+
+def fewest_first(targets: Sequence[CalibrationTarget], measured: Mapping[tuple[str, str], int]) -> list[CalibrationTarget]:
+    """The targets with the fewest A/A comparisons in `measured` (by case and kernel) first, otherwise in their order."""
+    return sorted(targets, key=lambda target: measured.get((target.case.key, target.kernel), 0))
 
 
 def fits(target: CalibrationTarget, value: int, memory_bytes: int | None) -> bool:

@@ -42,6 +42,9 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     trials: int = 0
     """Trials of each slowdown in each class of calls after all passes: a visit holds more than `injected` pairs if that needs more."""
     processes: int = PROCESSES
+    pilots_ahead: bool = True
+    """Whether every target has its pilot before the first visit, which tells how many pairs a class of calls needs.  A budget has no room
+    for pilots of targets that it may never visit: each then comes before the target's first visit, and `trials` is not kept."""
 
 
 class Visit(NamedTuple):
@@ -51,7 +54,8 @@ class Visit(NamedTuple):
     place: int
     """The target's place among all targets."""
     target: CalibrationTarget
-    pilot: Pilot
+    pilot: Pilot | None
+    """None until the target's first visit, where pilots are not made ahead."""
     injected: Mapping[float, int]
     """By slowdown, the number of its pairs to measure."""
 
@@ -61,7 +65,7 @@ class Visit(NamedTuple):
 
     @property
     def shape(self) -> str:
-        return f"{self.target.kernel}, {self.pilot.time_us:.1f} us"
+        return f"{self.target.kernel}, {self.pilot.time_us:.1f} us" if self.pilot is not None else self.target.kernel
 
 
 class Pending(msgspec.Struct, kw_only=True):
@@ -84,10 +88,11 @@ class VisitWork:
         self.found: list[Pending] = []
         self.ground_truths = GroundTruths() if first else None
         self._visit, self._options, self._context, self._fresh = visit, options, context, fresh
+        self._values: Mapping[float, int] = visit.pilot.values if visit.pilot is not None else {}
 
     def measure(self, seconds: float | None) -> None:
         """Measure every pair until it is decided, and its findings again in every fresh process."""
-        self.found = self._compare()
+        self.found = self._compare() if self._visit.pilot is not None else []
         if self.found:
             self._confirm()
 
@@ -95,7 +100,7 @@ class VisitWork:
         """The first stage: every pair measured until it is decided."""
         visit, target, context = self._visit, self._visit.target, self._context
         pending: list[Pending] = []
-        values = visit.pilot.values
+        values = self._values
         wanted = comparing(target, self._options.identical, visit.injected, values)
         for part in wanted.batches(pairs_at_once(target, values.values(), context.device.memory_bytes)):
             reply = measure_pairs(target, part.arms, part.pairs, context.pool.native, context, looks=self._options.looks)
@@ -118,7 +123,7 @@ class VisitWork:
         claims = [one for one in self.found if one.compared.finding.claims_change]
         # Long ones together: pairs of one group end with its longest.
         claims.sort(key=lambda one: placements_for(one.compared.finding))
-        values = visit.pilot.values
+        values = self._values
         # Beside the first group every injected slowdown and a pair of equal arms are measured by themselves.
         room = pairs_at_once(visit.target, values.values(), self._context.device.memory_bytes) - len(values) - 1
         size = max(1, min(CONFIRMED_AT_ONCE, room))
@@ -132,7 +137,7 @@ class VisitWork:
 
     def _confirm_in(self, worker: Worker, claims: Sequence[Pending], found: GroundTruths | None) -> None:
         """Measure the claims again in one fresh process, each in a pair of its own; with `found`, each injected slowdown by itself."""
-        target, values, plan = self._visit.target, self._visit.pilot.values, self._options.plan
+        target, values, plan = self._visit.target, self._values, self._options.plan
         nominals = [one.place.nominal for one in claims]
         separate = [] if found is None else [0.0, *values]
         counts = Counter([*nominals, *separate])
