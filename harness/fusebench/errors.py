@@ -83,6 +83,12 @@ class NotCapturableError(FusebenchError, RuntimeError):
     """No CUDA graph can hold the call, so a timer that replays graphs cannot time it."""
 
 
+class MeasuringProcessError(FusebenchError):
+    """A process that measured a model died, or gave no answer."""
+
+    exit_code = ExitCode.KERNEL_FAILED
+
+
 class RunRecordError(UsageError):
     """A run folder that cannot be read: missing, truncated, or of another schema version."""
 

@@ -1,11 +1,13 @@
-"""Small records of `ab` and `ncu`."""
+"""Small records of `ab`, `ncu` and `model`."""
 
 from __future__ import annotations
 
 import math
 
+import msgspec
+
 from fusebench.counters.records import Capture, CaptureStatus, CounterRun, Launch
-from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind
+from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind, models
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 
@@ -45,3 +47,37 @@ def counters() -> CounterRun:
             ),
         ),
     )  # fmt: skip
+
+
+def model_record(*, psnr_db: float = 80.0, **changes: object) -> models.ModelRecord:
+    """A reduced stack on a GPU: one variant faster, one that does not run."""
+    fused = Estimate(1.25, 1.24, 1.26)
+    after = (models.DriftStep(step=1, rms=1e-3, largest=5e-3, psnr_db=psnr_db),)
+    drift = Verdict(kind=VerdictKind.PASS, reason="0.90 times the drift of the equivalent model")
+    stages = (models.StageTime(stage="matmul", time_us=6000.0, launches=9), models.StageTime(stage="norm", time_us=3000.0, launches=4))
+    record = models.ModelRecord(
+        version=1, id="abcd1234", created="2026-07-27T07:25:47+00:00", command="fusebench model toy", environment={"device": "cuda"},
+        model="toy", title="Toy, 64 x 64", tiny=False, layers={"num_layers": 2}, full_layers={"num_layers": 19}, shapes={"height": 64},
+        dtype="bfloat16", weights="random", parameters=2_000_000_000, diffusers="0.42.1",
+        calls=(models.SiteCalls(site="block: norm", op="scale", kernel="scale/a@1", calls=4, params={"size": 8}),),
+        times=(
+            models.StepTime(variant="split", rounds_ms=(10.0, 10.0), time_ms=Estimate(10.0, 9.9, 10.1), peak_bytes=2**30),
+            models.StepTime(variant="fused", rounds_ms=(8.0, 8.0), time_ms=Estimate(8.0, 7.9, 8.1), speedup=fused),
+            models.StepTime(variant="compiled", error="Unsupported: graph break"),
+        ),
+        breakdowns=(
+            models.Breakdown(variant="split", span_us=10_000.0, busy_us=9000.0, stages=stages),
+            models.Breakdown(variant="fused", span_us=8000.0, busy_us=7500.0, stages=stages[:1]),
+        ),
+        explanation=models.Explanation(
+            predicted_us=1500.0, measured_us=2000.0, stored="run 1", ops=(models.OpSaving(op="scale", predicted_us=1500.0),),
+            causes=(models.Cause(cause="gaps", time_us=500.0),), remarks=("split is host-bound",),
+        ),
+        drift=models.Drift(variant="fused", steps=after, equivalent=after, equivalent_by="another order", limit=1.5, verdict=drift),
+        verdicts={
+            "fused": Verdict(kind=VerdictKind.IMPROVEMENT, reason="1.250x in one process"),
+            "compiled": Verdict(kind=VerdictKind.ERROR, reason="Unsupported: graph break"),
+        },
+        acceptance={"fused": True}, exit_code=5,
+    )  # fmt: skip
+    return msgspec.structs.replace(record, **changes)

@@ -18,7 +18,7 @@ import msgspec
 
 from ..config import Project
 from ..device import Device, EnvironmentMonitor, environment_of
-from ..errors import FusebenchError, UsageError
+from ..errors import FusebenchError, MeasuringProcessError, UsageError
 from ..runner.context import Reporter
 from ..runner.session import hold
 from ..schema import Estimate, ExitCode, Verdict, VerdictKind
@@ -34,6 +34,8 @@ from .work import ModelTask, ModelWork
 
 GAIN = 1.015
 """SGLang's rule: a change is accepted for a mean gain of 1.5 % or more."""
+CHILD = ("-m", "fusebench.models.process_main")
+"""Python's arguments for a measuring process."""
 ANSWER_EXTRA_S = 1800.0
 """Seconds beyond the budget of timing after which a process counts as hung: building, compiling and drift take their time."""
 
@@ -57,7 +59,7 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
     Raises:
         UsageError: what is asked for does not exist.
         DeviceUnfitError: the device is locked or busy.
-        FusebenchError: the measuring process died; its last words are in the message.
+        MeasuringProcessError: the first measuring process died; its last words are in the message.
     """
     began, created = time.monotonic(), datetime.now(UTC)
     environment = environment_of(request.device, request.project.root)
@@ -164,7 +166,7 @@ def _in_process(task: ModelTask, reporter: Reporter) -> ModelWork:
     with tempfile.TemporaryDirectory(prefix="fusebench-model-") as folder:
         asked, answer = Path(folder) / "task.json", Path(folder) / "answer.json"
         asked.write_bytes(msgspec.json.encode(task))
-        command = [sys.executable, "-m", "fusebench.models.process_main", str(asked), str(answer)]
+        command = [sys.executable, *CHILD, str(asked), str(answer)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         last: list[str] = []
         follower = threading.Thread(target=_follow, args=(process.stderr, reporter, last), daemon=True)
@@ -172,7 +174,7 @@ def _in_process(task: ModelTask, reporter: Reporter) -> ModelWork:
         try:
             status = process.wait(task.budget_s + ANSWER_EXTRA_S)
         except subprocess.TimeoutExpired:
-            raise FusebenchError(f"the measuring process gave no answer within {task.budget_s + ANSWER_EXTRA_S:.0f} s") from None
+            raise MeasuringProcessError(f"the measuring process gave no answer within {task.budget_s + ANSWER_EXTRA_S:.0f} s") from None
         finally:
             process.kill()
             process.wait()
@@ -185,7 +187,7 @@ def _read(answer: Path, status: int, last: list[str]) -> ModelWork:
         content = answer.read_bytes()
     except FileNotFoundError:
         said = " | ".join(last[-5:]) or "nothing on stderr"
-        raise FusebenchError(f"the measuring process ended with status {status} and without an answer: {said}") from None
+        raise MeasuringProcessError(f"the measuring process ended with status {status} and without an answer: {said}") from None
     found: Mapping[str, Any] = msgspec.json.decode(content)
     if REFUSED in found:
         kind = UsageError if found.get("exit_code") == ExitCode.USAGE else FusebenchError

@@ -1,0 +1,109 @@
+"""`fusebench model`: a whole run of a tiny model, and every way to ask for what does not exist."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusebench.models import command
+from fusebench.schema import ExitCode
+
+pytest.importorskip("diffusers")
+
+REPOSITORY = Path(__file__).parents[2]
+TINY = ("flux1_dev", "--tiny", "--device", "cpu")
+pytestmark = pytest.mark.usefixtures("project_folder")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measuring process is this one, which has imported diffusers already."""
+    from fusebench.models.work import work
+
+    monkeypatch.setattr(command, "_in_process", lambda task, reporter: work(task, reporter.line))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    shown = fusebench("model", *TINY, "--budget", "1", "--steps", "2", "--out", str(tmp_path / "out"), "--json")
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout)
+    assert {one["variant"]: len(one["rounds_ms"]) for one in document["times"]}.keys() == {"split", "fused"}
+    assert all(len(one["rounds_ms"]) >= 4 for one in document["times"])
+    assert (document["tiny"], document["layers"]) == (True, {"num_layers": 2, "num_single_layers": 2})
+    assert sum(one["calls"] for one in document["calls"]) == 17
+    assert all(one["fallbacks"] == one["calls"] for one in document["calls"]), "a CPU runs split chains"
+    assert [one["variant"] for one in document["breakdowns"]] == ["split", "fused"]
+    assert len(document["drift"]["steps"]) == 2
+    assert document["verdicts"]["fused"]["kind"] == "incomparable"
+    folder = Path(document["run"])
+    assert folder.parent == tmp_path / "out"
+    assert {"model.json", "report.md"} <= {file.name for file in folder.iterdir()}
+    assert (folder / "report.md").read_text().startswith("# FLUX.1-dev")
+    assert "building FLUX.1-dev" in shown.stderr
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("flux1_def",), "did you mean 'flux1_dev'?"),
+        ((*TINY, "--layers", "num_blocks=1"), "no stack 'num_blocks'; expected one of num_layers, num_single_layers"),
+        ((*TINY, "--layers", "num_layers"), "expected STACK=N, such as num_layers=4"),
+        ((*TINY, "--layers", "num_layers=3"), "num_layers=3: model 'flux1_dev' has 1 to 2 of these blocks"),
+        ((*TINY, "--layers", "num_layers=0"), "num_layers=0"),
+        ((*TINY, "--variant", "fastest"), "no variant 'fastest'; expected one of split, fused"),
+        ((*TINY, "--weights", "."), "holds no config.json; expected a folder of FluxTransformer2DModel"),
+    ],
+)
+def test_what_does_not_exist(fusebench: Callable[..., Any], arguments: tuple[str, ...], said: str) -> None:
+    shown = fusebench("model", *arguments)
+    assert (shown.exit_code, shown.stdout) == (ExitCode.USAGE, ""), shown.output
+    assert said in shown.stderr
+    assert not Path("results").exists()
+
+
+def test_without_diffusers(fusebench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    monkeypatch.delitem(sys.modules, "fusebench.models.configurations.flux1", raising=False)
+    for name in [name for name in sys.modules if name.startswith("diffusers.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    shown = fusebench("model", *TINY)
+    assert shown.exit_code == ExitCode.USAGE, shown.output
+    assert "model 'flux1_dev' needs diffusers" in shown.stderr
+    assert "pip install 'fusebench[models]'" in shown.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_another_diffusers(fusebench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusebench.models.catalogue import load_model
+
+    kind = type(load_model("flux1_dev"))
+    first, *_ = kind.forward_arguments
+    monkeypatch.setattr(kind, "forward_arguments", {**kind.forward_arguments, first: ("x", "mask")})
+    shown = fusebench("model", *TINY)
+    assert shown.exit_code == ExitCode.USAGE, shown.output
+    assert f"{first.__name__}(" in shown.stderr
+    assert "expected (x, mask); install diffusers 0.42" in shown.stderr
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ("import sys; sys.exit('CUDA error: an illegal instruction')", "status 1 and without an answer: CUDA error: an illegal"),
+        ("import os; os.kill(os.getpid(), 9)", "status -9 and without an answer: nothing on stderr"),
+    ],
+)
+def test_a_measuring_process_that_dies(fusebench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, child: str, said: str) -> None:
+    monkeypatch.setattr(command, "CHILD", ("-c", child))
+    shown = fusebench("model", *TINY)
+    assert shown.exit_code == ExitCode.KERNEL_FAILED, shown.output
+    assert f"the measuring process ended with {said}" in shown.stderr
+    assert not Path("results").exists()

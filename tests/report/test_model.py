@@ -1,0 +1,41 @@
+"""The report of a model's denoise step says what its record says, in the terminal's tables and in Markdown."""
+
+from __future__ import annotations
+
+from fusebench.report.model import head_lines, model_markdown, stage_columns, stage_rows, time_rows
+from helpers.synthetic_records import model_record
+
+
+def test_the_head_says_that_the_stack_is_reduced() -> None:
+    (line,) = head_lines(model_record())
+    assert "published widths; a reduced stack: 2 of 19 num_layers; 2 billion weights (random)" in line
+    (line,) = head_lines(model_record(layers={"num_layers": 19}))
+    assert "full configuration; 2 billion" in line
+
+
+def test_a_row_per_variant() -> None:
+    split, fused, compiled = time_rows(model_record())
+    assert split[:3] == ["split", "10.00", "1"]
+    assert fused[:3] == ["fused", "8.00", "1.250x [1.240, 1.260]"]
+    assert compiled[:3] == ["compiled", "-", "Unsupported: graph break"]
+
+
+def test_the_breakdown_adds_up_to_the_span() -> None:
+    assert stage_columns(model_record()) == ["stage", "split ms", "fused ms"]
+    rows = {name: [float(one) for one in cells] for name, *cells in stage_rows(model_record())}
+    assert rows == {"matmul": [6.0, 6.0], "norm": [3.0, 0.0], "idle": [1.0, 0.5], "span": [10.0, 8.0]}
+
+
+def test_the_page_holds_every_part() -> None:
+    page = model_markdown(model_record(findings=("12 of 57 calls fell back: strides",), failures=("drift: no",)))
+    for said in (
+        "# Toy, 64 x 64",
+        "a step saves 2.00 ms; predicted by stored run run 1: 1.50 ms",
+        "+0.50 ms: gaps",
+        "split is host-bound",
+        "drift of fused against split: pass: 0.90 times",
+        "substitution: 12 of 57 calls fell back: strides",
+        "failed: drift: no",
+        "fused: improvement: 1.250x",
+    ):
+        assert said in page
