@@ -78,10 +78,10 @@ class CalibrationState(msgspec.Struct, frozen=True, kw_only=True):
         """By place of the target."""
         found = {}
         for one in self.ground_truths:
-            truths = GroundTruths(rounds=list(one.rounds))
-            truths.logs.update(one.logs)
-            truths.times_us.update(one.times_us)
-            found[one.place] = truths
+            known = GroundTruths(rounds=list(one.rounds))
+            known.logs.update(one.logs)
+            known.times_us.update(one.times_us)
+            found[one.place] = known
         return found
 
 
