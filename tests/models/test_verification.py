@@ -33,36 +33,6 @@ NAMES = (
     "qwen_image_edit_2511",
     "z_image_turbo",
 )
-TO_MEND = {
-    "flux1_dev": [
-        ("undescribed", "double block: image residual, norm2", "19 residual_gate_norm_scale_shift"),
-        ("undescribed", "double block: text residual, norm2", "19 residual_gate_norm_scale_shift"),
-        ("weight", "norm_image", "suite says 39, the model calls 20 (19 at 'double block: norm1 of the image'; 1 at 'output norm')"),
-        ("weight", "norm_text", "suite says 38, the model calls 19 (19 at 'double block: norm1 of the text')"),
-    ],
-    "flux2_dev": [
-        ("undescribed", "double block: image residual, norm2", "8 residual_gate_norm_scale_shift"),
-        ("undescribed", "double block: text residual, norm2", "8 residual_gate_norm_scale_shift"),
-        ("weight", "norm_image", "suite says 16, the model calls 9 (8 at 'double block: norm1 of the image'; 1 at 'output norm')"),
-        ("weight", "norm_text", "suite says 16, the model calls 8 (8 at 'double block: norm1 of the text')"),
-    ],
-    "hunyuan_video": [
-        ("undescribed", "double block: video q and k", "20 qknorm_rope"),
-        ("undescribed", "double block: text q and k", "20 qknorm_rope"),
-        ("undescribed", "single block: q and k", "40 qknorm_rope"),
-        ("weight", "qk_image", "suite says 20, the model calls 0"),
-        ("weight", "qk_text", "suite says 20, the model calls 0"),
-        ("weight", "qk_joint", "suite says 40, the model calls 0"),
-        ("weight", "norm_image", "suite says 20, the model calls 21 (20 at 'double block: norm1 of the video'; 1 at 'output norm')"),
-    ],
-    "qwen_image_edit_2511": [("undescribed", "output norm", "2 norm_scale_shift")],
-    "z_image_turbo": [
-        ("undescribed", "noise refiner: norm before the attention", "2 norm_scale_shift"),
-        ("undescribed", "block: norm before the attention", "30 norm_scale_shift"),
-        ("undescribed", "output norm", "1 norm_scale_shift"),
-    ],
-}
-"""Findings on suites that are still to be mended; a mended suite has none."""
 SHORT = 2
 """Blocks of each stack where a short model stands for the whole one."""
 
@@ -271,7 +241,7 @@ def check_suite(name: str, config: dict[str, Any], collection: Collection) -> No
         fused = [each for each in collection.kernels_of(call.op) if each.role is Role.FUSED]
         assert any(each.reason_unsupported(call.params) is None for each in fused), f"{call.site}: no fused kernel takes {call.params}"
     findings = verify_calls(load_model(name), config, calls, device="meta", cases=cases_of(name, collection), ops=collection.ops)
-    assert [(one.kind, one.where, one.text.partition(" calls a step")[0]) for one in findings] == TO_MEND.get(name, [])
+    assert [(one.kind, one.where, one.text) for one in findings] == []
 
 
 def test_findings_reach_the_record(collection: Collection) -> None:

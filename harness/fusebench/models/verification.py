@@ -20,8 +20,9 @@ from .diffusion_model import DiffusionModel, Site
 from .op_calls import OpCall, OpCalls
 from .substitution import substituted
 
-NOT_COMPARED = ("eps", "mode", "position_offset", "index")
-"""Parameters that a call and its case may differ in: they change values, not the bytes that are read and written."""
+NOT_COMPARED = ("eps", "mode", "position_offset", "index", "packed")
+"""Parameters that a call and its case may differ in: they change values or strides, not the bytes that are read and written.  Whether q and
+k are packed is up to the user: `fuse_qkv_projections` packs them."""
 SAME_AS = {"kv_heads": "heads", "rope_dim": "head_dim"}
 """Sizes that a case may leave out, with the size that they then equal."""
 Described = tuple[tuple[str, Any], ...]
