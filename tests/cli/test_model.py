@@ -41,6 +41,7 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert all(one["fallbacks"] == one["calls"] for one in document["calls"]), "a CPU runs split chains"
     assert [one["variant"] for one in document["breakdowns"]] == ["split", "fused"]
     assert len(document["drift"]["steps"]) == 2
+    assert [(one["variant"], one["steps"]) for one in document["loops"]] == [("split", 2), ("fused", 2)]
     assert document["verdicts"]["fused"]["kind"] == "incomparable"
     folder = Path(document["run"])
     assert folder.parent == tmp_path / "out"

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fusebench.models import step_timing
-from fusebench.models.command import conclude, exit_code
+from fusebench.models.command import accepted, conclude, exit_code, speedups_of
+from fusebench.models.timed_variants import SmClock
 from fusebench.schema import Estimate, ExitCode, Verdict, VerdictKind
-from fusebench.schema.models import Confirmation, Drift, ModelRecord, StepTime
+from fusebench.schema.models import Confirmation, Drift, LoopTime, ModelRecord, StepTime
 
 CPU = torch.device("cpu")
 
@@ -52,6 +53,43 @@ def test_nothing_is_claimed_of_times_on_a_cpu() -> None:
 def test_a_variant_that_fails_is_an_error() -> None:
     found = conclude((StepTime(variant="compiled", error="Unsupported: graph break"),), None, comparable=True)
     assert (found["compiled"].kind, found["compiled"].reason) == (VerdictKind.ERROR, "Unsupported: graph break")
+
+
+def _compiled(fused_ms: float) -> tuple[StepTime, ...]:
+    """A compiled variant that is slower than split, and one with fused ops in it."""
+    split, fused = _times(fused_ms)
+    slower = tuple(1.1 * one for one in split.rounds_ms)
+    compiled = StepTime(variant="compiled", rounds_ms=slower, speedup=step_timing.ratio(split.rounds_ms, slower))
+    return split, compiled, StepTime(variant="fused_compiled", rounds_ms=fused.rounds_ms, speedup=fused.speedup)
+
+
+def test_fused_ops_inside_torch_compile_are_held_against_torch_compile_alone() -> None:
+    name = "fused_compiled against compiled"
+    times = _compiled(12.0)
+    found = conclude(times, Confirmation(speedups=speedups_of(times)), comparable=True)
+    assert (found[name].kind, found[name].gating) == (VerdictKind.REGRESSION, True)
+    assert conclude(_compiled(9.0), None, comparable=True)[name].kind is VerdictKind.IMPROVEMENT
+    assert name not in conclude(_times(9.0), None, comparable=True)
+
+
+def test_torch_compile_alone_decides_no_exit_code() -> None:
+    found = conclude(_compiled(9.0), None, comparable=True)
+    assert (found["compiled"].kind, found["compiled"].gating) == (VerdictKind.REGRESSION, False)
+    assert exit_code(_record(verdicts=found)) is ExitCode.PASS
+
+
+def test_the_denoise_loop_is_advisory() -> None:
+    loop = LoopTime(
+        variant="fused", steps=4, rounds_ms=(80.0,), time_ms=Estimate(80, 79, 81), steps_ms=79.0, speedup=Estimate(0.5, 0.4, 0.6)
+    )
+    found = conclude(_times(9.0), None, comparable=True, loops=(loop,))
+    assert (found["denoise loop"].kind, found["denoise loop"].gating) == (VerdictKind.REGRESSION, False)
+    assert found["denoise loop"].reason.startswith("4 steps with fused: 0.500x")
+
+
+@pytest.mark.parametrize(("fused_ms", "passes"), [(9.8, True), (9.9, False), (11.0, False)])
+def test_the_rule_of_one_and_a_half_percent(fused_ms: float, passes: bool) -> None:
+    assert accepted(_times(fused_ms)) == {"fused": passes}
 
 
 def _verdicts(kind: VerdictKind) -> dict[str, Verdict]:
@@ -103,3 +141,19 @@ def test_measuring_ends_at_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
         {"split": object, "fused": object}, device=CPU, budget_s=60.0, target=0.01, on_round=lambda done, width: seen.append(done)
     )
     assert len(rounds["split"]) == step_timing.FEWEST_ROUNDS == seen[-1]
+
+
+def test_clocks_are_read_after_each_step_and_rounds_may_be_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(step_timing, "_timed", lambda step, device: 10.0)
+    rounds = step_timing.time_rounds({"split": object, "fused": object}, device=CPU, budget_s=0.0, fewest=2, on_step=read.append)
+    assert {name: len(values) for name, values in rounds.items()} == {"split": 2, "fused": 2}
+    assert (read.count("split"), read.count("fused")) == (4, 4)
+
+
+def test_the_mean_clock_of_each_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, values = SmClock(""), iter([1900.0, None, 1700.0])
+    monkeypatch.setattr(clock, "_read", lambda uuid: next(values))
+    for name in ("split", "fused", "split"):
+        clock.note(name)
+    assert (clock.mean("split"), clock.mean("fused")) == (1800.0, 0.0)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ..suites import Ops
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model configuration: the name of its suite under `models/`.")]
-StepsOption = Annotated[int, typer.Option("--steps", min=0, help="Denoise steps over which drift is followed; 0 for none.")]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=0, help="Denoise steps of the loop that is timed and whose drift is followed; 0 for none.")
+]
 LayersOption = Annotated[
     list[str] | None,
     typer.Option("--layers", metavar="STACK=N", help="Run N blocks of a stack, such as num_layers=4; repeatable.", show_default=False),
@@ -28,8 +30,8 @@ VariantOption = Annotated[
     typer.Option(
         "--variant",
         metavar="NAME",
-        help="split (as diffusers runs it), fused, compiled (torch.compile), fused_compiled, each also in a CUDA graph with _graph; "
-        "repeatable.  All on a GPU, split and fused on a CPU.",
+        help="split (as diffusers runs it), fused, compiled (torch.compile), fused_compiled, peer:LIBRARY (another library's "
+        "kernels), each also in a CUDA graph with _graph; repeatable.  By default all but peers on a GPU, split and fused on a CPU.",
         show_default=False,
     ),
 ]
@@ -96,6 +98,7 @@ def model(
     task = ModelTask(
         model=name,
         device=target.torch_name,
+        uuid=target.uuid,
         variants=tuple(dict.fromkeys(variant or default_variants(target.kind))),
         kernels=tuple(str(root) for root in collection.roots),
         tiny=tiny,

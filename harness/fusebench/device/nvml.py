@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from .readings import GpuIdentity, GpuMonitor, GpuProcess, GpuReading, GpuUnavailableError, decode_clock_reasons
+from .readings import GpuIdentity, GpuProcess, GpuReading, GpuUnavailableError, decode_clock_reasons
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _LOOK = "see `nvidia-smi` and the kernel log"
 
 
 @functools.cache
-def open_monitor() -> GpuMonitor:
+def open_monitor() -> NvmlMonitor:
     """The process's connection to NVML.
 
     Raises:
@@ -100,6 +100,10 @@ class NvmlMonitor:
             persistence=read("persistence", lambda: bool(api.nvmlDeviceGetPersistenceMode(handle))),
             unreadable=lost,
         )
+
+    def sm_mhz(self, uuid: str) -> float | None:
+        """The multiprocessors' clock alone: far cheaper than `read`."""
+        return self._attempt(lambda: float(self._api.nvmlDeviceGetClockInfo(self._handle(uuid), self._api.NVML_CLOCK_SM)), "sm_mhz", {})
 
     def _attempt(self, call: Callable[[], T], field: str, lost: dict[str, str]) -> T | None:
         """`call()`, or None with the reason under `field`.  An AttributeError means a pynvml without that function or constant."""

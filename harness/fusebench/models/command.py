@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -22,14 +22,15 @@ from ..errors import FusebenchError, MeasuringProcessError, UsageError
 from ..runner.context import Reporter
 from ..runner.session import hold
 from ..schema import Estimate, ExitCode, Verdict, VerdictKind
-from ..schema.models import MODEL_VERSION, Confirmation, Explanation, ModelRecord, StepTime
+from ..schema.models import MODEL_VERSION, Confirmation, Explanation, LoopTime, ModelRecord, StepTime
 from ..store.baselines import load_baseline
 from ..store.finding import runs_folder
 from ..store.model_folder import write_model
 from .diffusion_model import DiffusionModel
 from .explanation import explain
 from .process_main import MARK, REFUSED
-from .variants import SPLIT, parse_variant
+from .step_timing import ratio
+from .variants import COMPILED, FUSED_COMPILED, GRAPH, parse_variant
 from .work import ModelTask, ModelWork
 
 GAIN = 1.015
@@ -72,9 +73,11 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         if request.confirm and comparable and len(ran) > 1:
             reporter.line("confirming in a fresh process")
             again = msgspec.structs.replace(request.task, confirm=True, variants=ran, budget_s=request.task.budget_s / 2)
-            times = _in_process(again, reporter).times
-            confirmation = Confirmation(speedups={one.variant: one.speedup for one in times if one.speedup is not None})
-    verdicts = conclude(done.times, confirmation, comparable=comparable)
+            try:
+                confirmation = Confirmation(speedups=speedups_of(_in_process(again, reporter).times))
+            except FusebenchError as error:  # it must not lose the times that were measured before
+                done = msgspec.structs.replace(done, failures=(*done.failures, f"confirmation: {error}"))
+    verdicts = conclude(done.times, confirmation, comparable=comparable, loops=done.loops)
     record = ModelRecord(
         version=MODEL_VERSION,
         id=secrets.token_hex(4),
@@ -94,12 +97,13 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         calls=done.calls,
         findings=done.findings,
         times=done.times,
+        loops=done.loops,
         confirmation=confirmation,
         breakdowns=done.breakdowns,
         explanation=_explained(request, done),
         drift=done.drift,
         verdicts=verdicts,
-        acceptance={one.variant: one.speedup.value >= GAIN for one in done.times if one.speedup is not None},
+        acceptance=accepted(done.times) if comparable else {},
         clocks=clocks,
         seconds=time.monotonic() - began,
         warnings=tuple(warnings),
@@ -111,48 +115,72 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
 
 def _explained(request: ModelRequest, done: ModelWork) -> Explanation | None:
     """The explanation of the first substituted variant's saving, by the stored baseline of this GPU model."""
-    fused = next((one.variant for one in done.times if not one.error and parse_variant(one.variant).substituted), None)
+    fused = next((one.variant for one in done.times if not one.error and parse_variant(one.variant).fused), None)
     if fused is None or request.device.kind != "cuda":
         return None
     return explain(done.calls, done.times, done.breakdowns, load_baseline(request.project.results, request.device.name), fused=fused)
 
 
-def conclude(times: tuple[StepTime, ...], confirmation: Confirmation | None, *, comparable: bool) -> dict[str, Verdict]:
-    """Verdicts of each variant against `split`, by its name; the first process and the confirming one must agree.
+PAIRS = {f"{FUSED_COMPILED}{graph} against {COMPILED}{graph}": (FUSED_COMPILED + graph, COMPILED + graph) for graph in ("", GRAPH)}
+"""The variants with fused ops inside torch.compile that are held against torch.compile alone, by the verdict's name."""
+LOOP = "denoise loop"
+
+
+def speedups_of(times: Sequence[StepTime]) -> dict[str, Estimate]:
+    """Each variant's speedup over `split` by its name, and those of PAIRS, paired by round."""
+    found = {one.variant: one.speedup for one in times if one.speedup is not None}
+    rounds = {one.variant: one.rounds_ms for one in times if one.rounds_ms}
+    return found | {name: ratio(rounds[old], rounds[new]) for name, (new, old) in PAIRS.items() if new in rounds and old in rounds}
+
+
+def accepted(times: Sequence[StepTime]) -> dict[str, bool]:
+    """SGLang's rule by variant: whether the mean gain over the rounds, each in ABBA order, is 1.5 % or more."""
+    return {one.variant: one.speedup.value >= GAIN for one in times if one.speedup is not None}
+
+
+def conclude(
+    times: Sequence[StepTime], confirmation: Confirmation | None, *, comparable: bool, loops: Sequence[LoopTime] = ()
+) -> dict[str, Verdict]:
+    """Verdicts of each variant against `split` by its name, of PAIRS, and of the denoise loop.
+
+    The first process and the confirming one must agree; the loop runs in the first one alone.  Variants without fused ops are advisory,
+    and so is the loop: their verdicts decide no exit code.
 
     Args:
         comparable: whether fused kernels can run on the device at all.
     """
-    verdicts = {}
-    for one in times:
-        if one.variant == SPLIT:
-            continue
-        if one.error:
-            verdicts[one.variant] = Verdict(kind=VerdictKind.ERROR, reason=one.error)
-        elif not comparable:
-            reason = "on a CPU the fused model runs the split chains through dispatch, so its time tells nothing of fused kernels"
-            verdicts[one.variant] = Verdict(kind=VerdictKind.INCOMPARABLE, reason=reason, gating=False)
-        elif one.speedup is not None:
-            again = confirmation.speedups.get(one.variant) if confirmation is not None else None
-            verdicts[one.variant] = _verdict(one.speedup, again)
+    verdicts = {one.variant: Verdict(kind=VerdictKind.ERROR, reason=one.error) for one in times if one.error}
+    found = speedups_of(times)
+    if not comparable:
+        reason = "on a CPU the fused model runs the split chains through dispatch, so its time tells nothing of fused kernels"
+        return verdicts | {name: Verdict(kind=VerdictKind.INCOMPARABLE, reason=reason, gating=False) for name in found}
+    again = confirmation.speedups if confirmation is not None else {}
+    for name, speedup in found.items():
+        gating = name in PAIRS or parse_variant(name).fused
+        verdicts[name] = _verdict(speedup, again.get(name), gating=gating)
+    for loop in loops:
+        if loop.speedup is not None:
+            told = _verdict(loop.speedup, None, gating=False)
+            reason = f"{loop.steps} steps with {loop.variant}: {told.reason}"
+            verdicts[LOOP] = msgspec.structs.replace(told, reason=reason)
     return verdicts
 
 
-def _verdict(speedup: Estimate, again: Estimate | None) -> Verdict:
+def _verdict(speedup: Estimate, again: Estimate | None, *, gating: bool) -> Verdict:
     found = [speedup] if again is None else [speedup, again]
     change = Estimate(1 / speedup.value, 1 / speedup.high if speedup.high else 0.0, 1 / speedup.low if speedup.low else float("inf"))
     text = f"{speedup.value:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] in one process"
     text += f", {again.value:.3f}x [{again.low:.3f}, {again.high:.3f}] in a fresh one" if again is not None else ", not confirmed"
     if all(one.low > 1 for one in found):
-        return Verdict(kind=VerdictKind.IMPROVEMENT, reason=text, change=change)
+        return Verdict(kind=VerdictKind.IMPROVEMENT, reason=text, change=change, gating=gating)
     if all(one.high < 1 for one in found):
-        return Verdict(kind=VerdictKind.REGRESSION, reason=text, change=change)
-    return Verdict(kind=VerdictKind.UNDECIDED, reason=text, change=change)
+        return Verdict(kind=VerdictKind.REGRESSION, reason=text, change=change, gating=gating)
+    return Verdict(kind=VerdictKind.UNDECIDED, reason=text, change=change, gating=gating)
 
 
 def exit_code(record: ModelRecord) -> ExitCode:
     """5 for a substitution, a variant or a part that fails, 1 for slower steps or drift, 4 for what stays undecided."""
-    kinds = {verdict.kind for verdict in record.verdicts.values()}
+    kinds = {verdict.kind for verdict in record.verdicts.values() if verdict.gating}
     drift = {record.drift.verdict.kind} if record.drift is not None else set()
     if record.findings or record.failures or VerdictKind.ERROR in kinds:
         return ExitCode.KERNEL_FAILED

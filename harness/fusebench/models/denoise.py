@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .diffusion_model import Conditioning, DiffusionModel, Shapes
@@ -49,12 +49,15 @@ class Denoising:
         scheduler = self.model.scheduler(self.shapes, self.config, self.model.steps, device=self.device)
         return self.noise.to(self.dtype), scheduler.timesteps[self.model.steps // 2]
 
-    def trajectory(self, predict: Predict, steps: int) -> list[torch.Tensor]:
-        """Latents after each of `steps` steps of the scheduler's loop, float32 on the host."""
+    def loop(self, predict: Predict, steps: int) -> Iterator[torch.Tensor]:
+        """Latents after each of `steps` steps of the scheduler's loop, in the scheduler's type on the device."""
         scheduler = self.model.scheduler(self.shapes, self.config, steps, device=self.device)
-        latents, found = self.noise, []
+        latents = self.noise
         for timestep in scheduler.timesteps[:steps]:
             noise = predict(latents.to(self.dtype), timestep)
             latents = scheduler.step(noise.float(), timestep, latents, return_dict=False)[0]
-            found.append(latents.float().cpu())
-        return found
+            yield latents
+
+    def trajectory(self, predict: Predict, steps: int) -> list[torch.Tensor]:
+        """Latents after each of `steps` steps of the scheduler's loop, float32 on the host."""
+        return [latents.float().cpu() for latents in self.loop(predict, steps)]

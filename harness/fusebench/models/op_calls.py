@@ -50,10 +50,11 @@ class OpCalls:
     Args:
         prefer: the role that `dispatch` tries first.
         collection: where kernels are looked up; by default those of the surrounding project.
+        peer: a library whose kernels, `peer_LIBRARY`, are tried alone; empty for all of the preferred role.
     """
 
-    def __init__(self, *, prefer: str = "fused", collection: Collection | None = None) -> None:
-        self._prefer, self._collection = prefer, collection
+    def __init__(self, *, prefer: str = "fused", collection: Collection | None = None, peer: str = "") -> None:
+        self._prefer, self._collection, self._peer = "peer" if peer else prefer, collection, peer
         self._dispatchers: dict[str, Dispatcher] = {}
         self._noted: list[OpCall] = []
         self.recording = False
@@ -61,7 +62,9 @@ class OpCalls:
     def at(self, op: str, site: str, place: str) -> SiteOp:
         """The callable of `op` for one site and place of a model."""
         if op not in self._dispatchers:
-            self._dispatchers[op] = dispatch(op, prefer=self._prefer, collection=self._collection)
+            dispatcher = self._dispatchers[op] = dispatch(op, prefer=self._prefer, collection=self._collection)
+            if self._peer:
+                dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self._peer}"]
         return SiteOp(self, self._dispatchers[op], site, place)
 
     @contextlib.contextmanager

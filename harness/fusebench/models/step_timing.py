@@ -26,11 +26,16 @@ def time_rounds(
     budget_s: float,
     target: float = TARGET,
     before: str = "split",
+    fewest: int = FEWEST_ROUNDS,
+    on_step: Callable[[str], None] = lambda name: None,
     on_round: Callable[[int, float], None] = lambda done, width: None,
 ) -> dict[str, list[float]]:
     """Milliseconds of a step by variant, one per round: the mean of the round's two steps.
 
-    Rounds go on until every ratio to `before` is known to `target`, or `budget_s` seconds are over; at least four are made.
+    Rounds go on until every ratio to `before` is known to `target`, or `budget_s` seconds are over; at least `fewest` are made.
+
+    Args:
+        on_step: called with a variant's name after each of its steps, when the clock has stopped.
     """
     names = list(steps)
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -41,9 +46,10 @@ def time_rounds(
         turned = [*names[done % len(names) :], *names[: done % len(names)]]
         for name in (*turned, *reversed(turned)):
             of_round[name].append(_timed(steps[name], device))
+            on_step(name)
         for name, values in of_round.items():
             found[name].append(sum(values) / 2)
-        if done >= FEWEST_ROUNDS:
+        if done >= fewest:
             width = max((half_width(ratio(found[name], found[before])) for name in names if name != before), default=0.0)
             on_round(done, width)
             if width <= target or time.monotonic() > ends:

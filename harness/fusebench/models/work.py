@@ -13,7 +13,7 @@ import msgspec
 from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
 from ..schema import Case
-from ..schema.models import Breakdown, Drift, SiteCalls, StepTime
+from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime
 from . import drift as drifting
 from .breakdown import profile_step
 from .building import build, full_config, load
@@ -21,8 +21,9 @@ from .catalogue import load_model
 from .denoise import Denoising
 from .memory import require_memory
 from .op_calls import OpCall
-from .step_timing import TARGET, ratio, step_time, time_rounds
-from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant
+from .step_timing import TARGET
+from .timed_variants import SmClock, step_of, timed_loops, timed_steps
+from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant, told
 from .verification import verify_calls
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: str
     """As torch names it: `cpu`, `cuda`."""
+    uuid: str = ""
+    """The GPU's, as NVML knows it; empty for a CPU."""
     variants: tuple[str, ...]
     kernels: tuple[str, ...]
     """Kernel roots."""
@@ -44,7 +47,7 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of a person's own weights; random ones without it."""
     dtype: str = "bfloat16"
     steps: int = 4
-    """Denoise steps of the drift's loop."""
+    """Steps of the denoise loop that is timed and whose drift is followed."""
     budget_s: float = 120.0
     """Seconds of timing."""
     cases: tuple[Case, ...] = ()
@@ -62,6 +65,7 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[SiteCalls, ...] = ()
     findings: tuple[str, ...] = ()
     times: tuple[StepTime, ...] = ()
+    loops: tuple[LoopTime, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
     drift: Drift | None = None
     failures: tuple[str, ...] = ()
@@ -98,20 +102,26 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
         collection = load_collection([Path(root) for root in task.kernels])
         runnable, failed = _prepare(task, denoising, transformer, collection, say)
-        recorded = () if task.confirm else _recorded(runnable, denoising)
+        recorded, of_peer = ((), False) if task.confirm else _recorded(runnable, denoising)
         findings = verify_calls(model, config, recorded, device=device.type, cases=task.cases, ops=collection.ops) if recorded else ()
-        times = (*_timed(task, runnable, denoising, say), *failed)
+        clock = SmClock(task.uuid)
+        times = timed_steps(runnable, denoising, budget_s=task.budget_s, target=task.target, clock=clock, say=say)
         failures: list[str] = []
+        loops: tuple[LoopTime, ...] | None = None
         breakdowns, drift = None, None
         if not task.confirm:
+            loops = _or_failure(
+                "denoise loop", failures, lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=task.budget_s / 4, say=say)
+            )
             breakdowns = _or_failure("breakdown", failures, lambda: _broken_down(runnable, denoising, say))
             drift = _or_failure("drift", failures, lambda: _drifted(task, runnable, denoising, say))
     return ModelWork(
         config={key: value for key, value in config.items() if key in model.stacks},
         parameters=parameters,
         calls=site_calls(recorded),
-        findings=tuple(f"{finding.where}: {finding.text}" for finding in findings),
-        times=times,
+        findings=tuple(f"{finding.where}: {finding.text}" for finding in findings if not (of_peer and finding.kind == "fallback")),
+        times=(*times, *failed),
+        loops=loops or (),
         breakdowns=breakdowns or (),
         drift=drift,
         failures=tuple(failures),
@@ -142,7 +152,7 @@ def _prepare(
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001  whatever a variant raises is its result: the others are measured
-            failed.append(StepTime(variant=name, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:400]}"))
+            failed.append(StepTime(variant=name, error=f"{type(error).__name__}: {told(error)}"))
             say(f"{name}: {failed[-1].error}")
             continue
         runnable.append(variant)
@@ -150,15 +160,18 @@ def _prepare(
     return runnable, failed
 
 
-def _recorded(variants: Sequence[Variant], denoising: Denoising) -> Sequence[OpCall]:
-    """The calls of ops in one step of the first eager substituted variant; none where no such variant runs."""
-    for variant in variants:
+def _recorded(variants: Sequence[Variant], denoising: Denoising) -> tuple[Sequence[OpCall], bool]:
+    """The calls of ops in one step of the first eager substituted variant, and whether it is a peer's, which may lack ops.
+
+    This project's own kernels come before a peer's.  No calls where no such variant runs.
+    """
+    for variant in sorted(variants, key=lambda one: bool(parse_variant(one.name).peer)):
         parts = parse_variant(variant.name)
         if variant.calls is not None and not parts.compiled and not parts.graph:
             with variant.calls.record() as recorded:
                 variant.predict(*denoising.middle())
-            return recorded
-    return ()
+            return recorded, bool(parts.peer)
+    return (), False
 
 
 def site_calls(recorded: Sequence[OpCall]) -> tuple[SiteCalls, ...]:
@@ -187,64 +200,21 @@ def site_calls(recorded: Sequence[OpCall]) -> tuple[SiteCalls, ...]:
     return tuple(found)
 
 
-def _timed(task: ModelTask, variants: Sequence[Variant], denoising: Denoising, say: Say) -> tuple[StepTime, ...]:
-    steps = {variant.name: _step(variant, denoising) for variant in variants}
-    peaks = {name: _peak(step, denoising.device) for name, step in steps.items()}
-    before = SPLIT if SPLIT in steps else next(iter(steps), "")
-    if not steps:
-        return ()
-    rounds = time_rounds(
-        steps,
-        device=denoising.device,
-        budget_s=task.budget_s,
-        target=task.target,
-        before=before,
-        on_round=lambda done, width: say(f"round {done}: ratios known to {width:.2%}") if done & (done - 1) == 0 else None,
-    )
-    return tuple(
-        StepTime(
-            variant=name,
-            rounds_ms=tuple(values),
-            time_ms=step_time(values),
-            speedup=None if name == before else ratio(rounds[before], values),
-            peak_bytes=peaks[name],
-        )
-        for name, values in rounds.items()
-    )
-
-
-def _step(variant: Variant, denoising: Denoising) -> Callable[[], object]:
-    inputs = denoising.middle()
-    return lambda: variant.predict(*inputs)
-
-
-def _peak(step: Callable[[], object], device: torch.device) -> int:
-    """Most bytes that torch held on the GPU during one step; 0 on a CPU."""
-    import torch
-
-    if device.type != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats(device)
-    step()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device)
-
-
 def _broken_down(variants: Sequence[Variant], denoising: Denoising, say: Say) -> tuple[Breakdown, ...]:
     found = []
     for variant in variants:
         parts = parse_variant(variant.name)
         say(f"{variant.name}: profiling a step")
         marked = not (parts.compiled or parts.graph)
-        step = _step(variant, denoising)
+        step = step_of(variant, denoising)
         found.append(profile_step(variant.name, step, variant.transformer, device=denoising.device, marked=marked))
     return tuple(found)
 
 
 def _drifted(task: ModelTask, variants: Sequence[Variant], denoising: Denoising, say: Say) -> Drift | None:
-    """Drift of the first substituted variant, eager if there is one."""
+    """Drift of the first variant with this project's fused ops."""
     by_name = {variant.name: variant for variant in variants}
-    fused = next((variant for variant in variants if parse_variant(variant.name).substituted), None)
+    fused = next((variant for variant in variants if parse_variant(variant.name).fused), None)
     if SPLIT not in by_name or fused is None or task.steps < 1:
         return None
     split = by_name[SPLIT]

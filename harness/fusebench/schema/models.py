@@ -52,11 +52,24 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Most memory that the device held during a step of this variant, weights of all variants included."""
 
     sm_mhz: float = 0.0
-    """Mean clock of the multiprocessors during the rounds' steps of this variant; 0 where it cannot be read."""
+    """Mean clock of the multiprocessors at the end of the rounds' steps of this variant; 0 where it cannot be read."""
 
-    graph_breaks: tuple[str, ...] = ()
     error: str = ""
     """Why the variant did not run; empty where it did."""
+
+
+class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler's whole loop with one variant."""
+
+    variant: str
+    steps: int
+    rounds_ms: tuple[float, ...]
+    """Milliseconds of wall clock of a loop, one per round: the mean of the round's two loops in ABBA order."""
+    time_ms: Estimate
+    steps_ms: float
+    """As many steps as the loop has, by the time of one: the loop takes longer by the scheduler's own work."""
+    speedup: Estimate | None = None
+    """Time of the loop of `split` over this one's, paired by round."""
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,12 +198,14 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
     """What is wrong with the substitution; empty where every op is called as often as the suite says, by the preferred kernels."""
     times: tuple[StepTime, ...] = ()
+    loops: tuple[LoopTime, ...] = ()
+    """The denoise loop of `split` and of the fastest variant with fused ops."""
     confirmation: Confirmation | None = None
     breakdowns: tuple[Breakdown, ...] = ()
     explanation: Explanation | None = None
     drift: Drift | None = None
     verdicts: dict[str, Verdict] = {}
-    """Of each variant against `split`, and of `fused_compiled` against `compiled`, by the variant's name."""
+    """Of each variant against `split` by its name, `fused_compiled against compiled` (also in CUDA graphs), and `denoise loop`."""
     acceptance: dict[str, bool] = {}
     """SGLang's rule by variant: a mean gain of 1.5 % or more in ABBA order on one GPU."""
     clocks: dict[str, Any] = {}

@@ -1,0 +1,136 @@
+"""Times, clocks and peak memory of the variants' steps, and of the denoise loop."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..device import nvml
+from ..device.readings import GpuUnavailableError
+from ..schema.models import LoopTime, StepTime
+from .denoise import Denoising
+from .step_timing import ratio, step_time, time_rounds
+from .variants import SPLIT, Variant, parse_variant
+
+if TYPE_CHECKING:
+    import torch
+
+FEWEST_LOOPS = 3
+"""Rounds of the denoise loop; each has two loops of either variant."""
+Say = Callable[[str], None]
+
+
+class SmClock:
+    """The multiprocessors' clock, read after the steps of each variant.
+
+    Args:
+        uuid: the GPU's; nothing is read for an empty one, or without NVML.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._uuid = uuid
+        self._seen: defaultdict[str, list[float]] = defaultdict(list)
+        self._read = _nothing
+        if uuid:
+            try:
+                self._read = nvml.open_monitor().sm_mhz
+            except GpuUnavailableError:
+                return
+
+    def note(self, variant: str) -> None:
+        """Read the clock now, for `variant`.  NVML renews its value every 20 to 100 ms, so that it is that of the step just ended."""
+        found = self._read(self._uuid)
+        if found is not None:
+            self._seen[variant].append(found)
+
+    def mean(self, variant: str) -> float:
+        """Mean in MHz; 0 where nothing was read."""
+        return statistics.fmean(self._seen[variant]) if self._seen[variant] else 0.0
+
+
+def _nothing(uuid: str) -> float | None:
+    return None
+
+
+def timed_steps(
+    variants: Sequence[Variant], denoising: Denoising, *, budget_s: float, target: float, clock: SmClock, say: Say
+) -> tuple[StepTime, ...]:
+    """Times of one step of each variant; see `time_rounds`."""
+    steps = {variant.name: step_of(variant, denoising) for variant in variants}
+    peaks = {name: _peak(step, denoising.device) for name, step in steps.items()}
+    before = SPLIT if SPLIT in steps else next(iter(steps), "")
+    if not steps:
+        return ()
+    rounds = time_rounds(
+        steps,
+        device=denoising.device,
+        budget_s=budget_s,
+        target=target,
+        before=before,
+        on_step=clock.note,
+        on_round=lambda done, width: say(f"round {done}: ratios known to {width:.2%}") if done & (done - 1) == 0 else None,
+    )
+    return tuple(
+        StepTime(
+            variant=name,
+            rounds_ms=tuple(values),
+            time_ms=step_time(values),
+            speedup=None if name == before else ratio(rounds[before], values),
+            peak_bytes=peaks[name],
+            sm_mhz=clock.mean(name),
+        )
+        for name, values in rounds.items()
+    )
+
+
+def timed_loops(
+    variants: Sequence[Variant], denoising: Denoising, times: Sequence[StepTime], steps: int, *, budget_s: float, say: Say
+) -> tuple[LoopTime, ...]:
+    """The scheduler's loop of `steps` steps with `split` and with the fastest variant that has fused ops, in ABBA order.
+
+    A loop includes setting its scheduler up.  Nothing where one of the two did not run, or `steps` is 0.
+    """
+    known = {one.variant: one.time_ms.value for one in times if one.time_ms is not None}
+    fused = [variant for variant in variants if parse_variant(variant.name).fused and variant.name in known]
+    split = next((variant for variant in variants if variant.name == SPLIT and SPLIT in known), None)
+    if split is None or not fused or steps < 1:
+        return ()
+    best = min(fused, key=lambda variant: known[variant.name])
+    say(f"denoise loop of {steps} steps: {SPLIT} and {best.name}")
+    loops = {variant.name: _loop_of(variant, denoising, steps) for variant in (split, best)}
+    rounds = time_rounds(loops, device=denoising.device, budget_s=budget_s, fewest=FEWEST_LOOPS)
+    return tuple(
+        LoopTime(
+            variant=name,
+            steps=steps,
+            rounds_ms=tuple(values),
+            time_ms=step_time(values),
+            steps_ms=steps * known[name],
+            speedup=None if name == SPLIT else ratio(rounds[SPLIT], values),
+        )
+        for name, values in rounds.items()
+    )
+
+
+def step_of(variant: Variant, denoising: Denoising) -> Callable[[], object]:
+    """One step of a variant, at the timestep that stands for all."""
+    inputs = denoising.middle()
+    return lambda: variant.predict(*inputs)
+
+
+def _loop_of(variant: Variant, denoising: Denoising, steps: int) -> Callable[[], object]:
+    return lambda: deque(denoising.loop(variant.predict, steps), maxlen=1).pop()
+
+
+def _peak(step: Callable[[], object], device: torch.device) -> int:
+    """Most bytes that torch held on the GPU during one step; 0 on a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device)
