@@ -29,8 +29,11 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     import pandas as pd
+
+    from .models.kernelize import Kernelized
 
 
 def load_run(folder: str | Path) -> pd.DataFrame:
@@ -38,6 +41,12 @@ def load_run(folder: str | Path) -> pd.DataFrame:
     # By name: an import statement here would make every module that imports the package depend on the reports.
     frame: pd.DataFrame = importlib.import_module(".report.frame", __name__).load_run(folder)
     return frame
+
+
+def kernelize(transformer: Any) -> Kernelized:
+    """Put the fused ops into a diffusers transformer, in place; see `models.kernelize.kernelize`."""
+    done: Kernelized = importlib.import_module(".models.kernelize", __name__).kernelize(transformer)
+    return done
 
 
 __all__ = [
@@ -54,6 +63,7 @@ __all__ = [
     "define_op",
     "dispatch",
     "kernel",
+    "kernelize",
     "launchable",
     "load_run",
     "option",

@@ -23,6 +23,16 @@ MODELS = {
 }
 """`module:class` in `configurations`, by name.  A configuration's suite is `models/NAME`."""
 
+TRANSFORMERS = {
+    "FluxTransformer2DModel": ("flux1_dev",),
+    "Flux2Transformer2DModel": ("flux2_dev",),
+    "QwenImageTransformer2DModel": ("qwen_image", "qwen_image_edit_2511"),
+    "ZImageTransformer2DModel": ("z_image_turbo",),
+    "WanTransformer3DModel": ("wan2_1_t2v_1_3b",),
+    "HunyuanVideoTransformer3DModel": ("hunyuan_video",),
+}
+"""Configurations whose substitution serves a transformer, by the name of its class: each suits some constructor arguments."""
+
 
 def load_model(name: str) -> DiffusionModel:
     """The configuration of one model.

@@ -91,6 +91,10 @@ class DiffusionModel(ABC):
         """Calls per denoise step of each site, by its name, of a transformer with these constructor arguments: a smaller model's too."""
         return {site.name: self.forwards * site.calls(config) for site in self.sites}
 
+    def reason_not_for(self, config: Mapping[str, Any]) -> str:
+        """Why the substitution does not suit a transformer of the class with these constructor arguments; empty if it does."""
+        return ""
+
     @abstractmethod
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
         """Normal noise in the shape that the denoise loop holds, float32 on the generator's device."""

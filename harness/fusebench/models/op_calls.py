@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,6 +58,8 @@ class OpCalls:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._noted: list[OpCall] = []
         self.recording = False
+        self.places: dict[str, list[str]] = {}
+        """Paths of the modules that were given an op, by site."""
 
     def at(self, op: str, site: str, place: str) -> SiteOp:
         """The callable of `op` for one site and place of a model."""
@@ -65,7 +67,13 @@ class OpCalls:
             dispatcher = self._dispatchers[op] = dispatch(op, prefer=self._prefer, collection=self._collection)
             if self._peer:
                 dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self._peer}"]
+        self.places.setdefault(site, []).append(place)
         return SiteOp(self, self._dispatchers[op], site, place)
+
+    @property
+    def dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatcher of each op that the model was given, by the op's name."""
+        return self._dispatchers
 
     @contextlib.contextmanager
     def record(self) -> Iterator[list[OpCall]]:

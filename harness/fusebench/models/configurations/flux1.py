@@ -20,6 +20,7 @@ from diffusers.models.transformers.transformer_flux import (
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
 
 LATENT_PIXELS = 8
@@ -80,44 +81,6 @@ class FusedAttnProcessor(FluxAttnProcessor):
             return joined
         of_text, of_image = joined[:, :text], joined[:, text:]
         return attn.to_out[1](attn.to_out[0](of_image)), attn.to_add_out(of_text)
-
-
-class FusedNormZero(AdaLayerNormZero):
-    """The first norm of a double-stream block."""
-
-    fused: SiteOp
-
-    def forward(
-        self,
-        x: torch.Tensor,
-        timestep: torch.Tensor | None = None,
-        class_labels: torch.Tensor | None = None,
-        hidden_dtype: torch.dtype | None = None,
-        emb: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = self.linear(self.silu(emb)).chunk(6, dim=1)
-        y = self.fused(x, None, None, scale_msa[:, None], shift_msa[:, None], eps=self.norm.eps, norm="layer")
-        return y, gate_msa, shift_mlp, scale_mlp, gate_mlp
-
-
-class FusedNormZeroSingle(AdaLayerNormZeroSingle):
-    """The norm of a single-stream block."""
-
-    fused: SiteOp
-
-    def forward(self, x: torch.Tensor, emb: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        shift, scale, gate = self.linear(self.silu(emb)).chunk(3, dim=1)
-        return self.fused(x, None, None, scale[:, None], shift[:, None], eps=self.norm.eps, norm="layer"), gate
-
-
-class FusedNormContinuous(AdaLayerNormContinuous):
-    """The norm before the output projection."""
-
-    fused: SiteOp
-
-    def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
-        scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)
-        return self.fused(x, None, None, scale[:, None], shift[:, None], eps=self.norm.eps, norm="layer")
 
 
 class FusedDoubleBlock(FluxTransformerBlock):

@@ -24,7 +24,7 @@ from diffusers.models.transformers.transformer_flux2 import (
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
-from .flux1 import FusedNormContinuous
+from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_real_pairs, rotate
 
 MOST_TOKENS = 65536

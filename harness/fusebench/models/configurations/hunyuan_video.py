@@ -26,7 +26,8 @@ from ...errors import UsageError
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
-from .flux1 import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle, feed_forward
+from .flux1 import feed_forward
+from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
 
 LATENT_FRAMES = 4

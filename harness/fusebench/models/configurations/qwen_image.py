@@ -20,7 +20,7 @@ from diffusers.models.transformers.transformer_qwenimage import (
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
-from .flux1 import FusedNormContinuous
+from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_complex, rotate
 
 TOKEN_PIXELS = 16
@@ -222,6 +222,10 @@ class QwenImage(DiffusionModel):
         ),
         AdaLayerNormContinuous: ("x", "conditioning_embedding"),
     }
+
+    def reason_not_for(self, config: Mapping[str, Any]) -> str:
+        two_way, found = bool(self.config.get("zero_cond_t")), bool(config.get("zero_cond_t"))
+        return "" if found == two_way else f"zero_cond_t={found}, expected {two_way}"
 
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
         rows, columns = _tokens(shapes.height, shapes.width)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from diffusers import UniPCMultistepScheduler, WanTransformer3DModel
 from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.models.transformers.transformer_wan import (
     WanAttention,
     WanAttnProcessor,
@@ -133,7 +134,7 @@ class FusedTransformer(WanTransformer3DModel):
         encoder_hidden_states_image: torch.Tensor | None = None,
         return_dict: bool = True,
         attention_kwargs: dict[str, Any] | None = None,
-    ) -> tuple[torch.Tensor]:
+    ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
         patch = self.config.patch_size
         grid = [size // step for size, step in zip(hidden_states.shape[2:], patch, strict=True)]
         rotary = self.rope(hidden_states)
@@ -146,7 +147,8 @@ class FusedTransformer(WanTransformer3DModel):
         shift, scale = _modulation(self.scale_shift_table, temb.unsqueeze(-2))
         normed = self.output_norm(stream, None, None, scale, shift, eps=self.norm_out.eps, norm="layer")
         patches = self.proj_out(normed).unflatten(1, grid).unflatten(-1, (*patch, -1))  # [B, F, H, W, patch of three, C]
-        return (patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3),)
+        predicted = patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+        return Transformer2DModelOutput(sample=predicted) if return_dict else (predicted,)
 
 
 def _modulation(table: torch.Tensor, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -190,6 +192,10 @@ class Wan(DiffusionModel):
             "attention_kwargs",
         ),
     }
+
+    def reason_not_for(self, config: Mapping[str, Any]) -> str:
+        found = [name for name in ("image_dim", "added_kv_proj_dim") if config.get(name) is not None]
+        return f"{' and '.join(found)} given, expected a model that attends to text alone" if found else ""
 
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
         frames = (shapes.frames - 1) // LATENT_FRAMES + 1
