@@ -12,6 +12,8 @@ import pytest
 
 from fusebench.models import command
 from fusebench.schema import ExitCode
+from fusebench.store.model_folder import write_model
+from helpers.synthetic_records import model_record
 
 pytest.importorskip("diffusers")
 
@@ -45,9 +47,35 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert document["verdicts"]["fused"]["kind"] == "incomparable"
     folder = Path(document["run"])
     assert folder.parent == tmp_path / "out"
-    assert {"model.json", "report.md"} <= {file.name for file in folder.iterdir()}
+    assert {"model.json", "report.md", "step.png"} == {file.name for file in folder.iterdir()}
     assert (folder / "report.md").read_text().startswith("# FLUX.1-dev")
+    assert "](step.png)" in (folder / "report.md").read_text()
     assert "building FLUX.1-dev" in shown.stderr
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """The folder of a stored record."""
+    return write_model(tmp_path / "records", model_record())
+
+
+def test_a_stored_record_is_reported(fusebench: Callable[..., Any], stored: Path) -> None:
+    shown = fusebench("report", str(stored))
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    assert shown.stdout.startswith("# Toy, 64 x 64\n")
+    assert "step.png" not in shown.stdout, "this folder has no picture"
+    refused = fusebench("report", str(stored), "--format", "html")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "is of `fusebench model`, whose records are rendered as md only" in refused.stderr
+
+
+def test_an_edited_record_is_told(fusebench: Callable[..., Any], stored: Path) -> None:
+    file = stored / "model.json"
+    file.write_text(file.read_text().replace("improvement", "regression"))
+    shown = fusebench("report", str(stored))
+    assert shown.exit_code == 0
+    assert "warning: " in shown.stderr
+    assert "model record abcd1234" in shown.stderr
 
 
 @pytest.mark.usefixtures("here")

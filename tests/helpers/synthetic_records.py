@@ -61,9 +61,16 @@ def model_record(*, psnr_db: float = 80.0, **changes: object) -> models.ModelRec
         dtype="bfloat16", weights="random", parameters=2_000_000_000, diffusers="0.42.1",
         calls=(models.SiteCalls(site="block: norm", op="scale", kernel="scale/a@1", calls=4, params={"size": 8}),),
         times=(
-            models.StepTime(variant="split", rounds_ms=(10.0, 10.0), time_ms=Estimate(10.0, 9.9, 10.1), peak_bytes=2**30),
+            models.StepTime(variant="split", rounds_ms=(10.0, 10.0), time_ms=Estimate(10.0, 9.9, 10.1), peak_bytes=2**30, sm_mhz=1755.4),
             models.StepTime(variant="fused", rounds_ms=(8.0, 8.0), time_ms=Estimate(8.0, 7.9, 8.1), speedup=fused),
             models.StepTime(variant="compiled", error="Unsupported: graph break"),
+        ),
+        loops=(
+            models.LoopTime(variant="split", steps=4, rounds_ms=(41.0,), time_ms=Estimate(41.0, 40.0, 42.0), steps_ms=40.0),
+            models.LoopTime(
+                variant="fused", steps=4, rounds_ms=(33.0,), time_ms=Estimate(33.0, 32.0, 34.0), steps_ms=32.0,
+                speedup=Estimate(1.242, 1.24, 1.25),
+            ),
         ),
         breakdowns=(
             models.Breakdown(variant="split", span_us=10_000.0, busy_us=9000.0, stages=stages),

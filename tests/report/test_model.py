@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusebench.report.model import head_lines, model_markdown, stage_columns, stage_rows, time_rows
+from fusebench.report.model import head_lines, loop_rows, model_markdown, stage_columns, stage_rows, time_rows
+from fusebench.report.plots.step import step_figure, step_png
 from helpers.synthetic_records import model_record
 
 
@@ -16,7 +17,10 @@ def test_the_head_says_that_the_stack_is_reduced() -> None:
 def test_a_row_per_variant() -> None:
     split, fused, compiled = time_rows(model_record())
     assert split[:3] == ["split", "10.00", "1"]
+    assert split[4:] == ["-", "1755", "1.0", ""]
     assert fused[:3] == ["fused", "8.00", "1.250x [1.240, 1.260]"]
+    assert fused[4:] == ["pass", "-", "-", "improvement"]
+    assert time_rows(model_record(acceptance={"fused": False}))[1][4] == "fail"
     assert compiled[:3] == ["compiled", "-", "Unsupported: graph break"]
 
 
@@ -39,3 +43,25 @@ def test_the_page_holds_every_part() -> None:
         "fused: improvement: 1.250x",
     ):
         assert said in page
+
+
+def test_the_loop_stands_beside_its_steps() -> None:
+    assert loop_rows(model_record()) == [
+        ["split", "4", "41.00", "40.00", "1"],
+        ["fused", "4", "33.00", "32.00", "1.242x [1.240, 1.250]"],
+    ]
+    assert "## Denoise loop" in model_markdown(model_record())
+    assert "## Denoise loop" not in model_markdown(model_record(loops=()))
+
+
+def test_the_picture_stacks_the_stages_and_the_idle_time() -> None:
+    figure = step_figure(model_record())
+    bars = [(round(bar.get_x(), 3), round(bar.get_width(), 3)) for bar in figure.axes[0].patches]
+    assert bars == [(0, 6.0), (6.0, 3.0), (9.0, 1.0), (0, 6.0), (6.0, 0.5)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["matmul", "norm", "idle"]
+    assert step_png(model_record(breakdowns=())).startswith(b"\x89PNG")
+
+
+def test_the_page_names_its_picture_where_there_is_one() -> None:
+    assert "](step.png)" in model_markdown(model_record(), picture=True)
+    assert "step.png" not in model_markdown(model_record())

@@ -151,10 +151,15 @@ def _plain(record: ModelRecord) -> dict[str, object]:
 
 
 def _write_report(record: ModelRecord, folder: Path) -> None:
-    from ..report.model import model_markdown
+    """The page and its picture, which must not lose the record when they fail."""
+    from ..report.model import PICTURE, model_markdown
+    from ..report.plots.step import step_png
     from ..store.comparison_folder import write_report
+    from ..store.files import write_file
 
-    write_report(folder, model_markdown(record))
+    if record.breakdowns:
+        write_file(folder / PICTURE, step_png(record))
+    write_report(folder, model_markdown(record, picture=bool(record.breakdowns)))
 
 
 def _show(record: ModelRecord, folder: Path) -> None:
@@ -166,6 +171,8 @@ def _show(record: ModelRecord, folder: Path) -> None:
     for line in report.head_lines(record):
         typer.echo(line)
     print_table(report.TIME_COLUMNS, report.time_rows(record))
+    if record.loops:
+        print_table(report.LOOP_COLUMNS, report.loop_rows(record), title="denoise loop", right=report.LOOP_COLUMNS[1:4])
     if record.breakdowns:
         columns = report.stage_columns(record)
         print_table(columns, report.stage_rows(record), title="where the time goes", right=columns[1:])

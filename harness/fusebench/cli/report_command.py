@@ -83,14 +83,15 @@ def report(
 ) -> None:
     """Render the record of a run.
 
-    A run older than its device's calibration is shown with the stored calibration.  Records of `fusebench ab` and `fusebench ncu`, by path
-    or id, are rendered as md.  A record with impossible figures is refused with their names.
+    A run older than its device's calibration is shown with the stored calibration.  Records of `fusebench ab`, `fusebench ncu` and
+    `fusebench model`, by path or id, are rendered as md.  A record with impossible figures is refused with their names.
 
     `--format record --out DIR` converts the record of an older fusebench: DIR gets a new run folder, and RUN stays as it is.
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
+    from ..store.model_folder import MODEL_FILE
     from ..store.run_folder import RUN_FILE
 
     if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
@@ -100,7 +101,7 @@ def report(
     if site is not None and (out is not None or form is not Format.MARKDOWN):
         raise UsageError("--site writes a site of its own; pass neither --format nor --out beside it")
     project = find_project()
-    others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters)}
+    others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters), MODEL_FILE: ("model", _model)}
     # `latest` is the latest run that was timed, whatever was compared or counted since.
     folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
     command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
@@ -176,6 +177,16 @@ def _counters(folder: Path) -> str:
     found = read_counters(folder)
     say_of(seal_of_counters(folder), f"run {found.id}", folder)
     return counters_markdown(found)
+
+
+def _model(folder: Path) -> str:
+    from ..report.model import PICTURE, model_markdown
+    from ..store.model_folder import model_seal, read_model
+    from .shared.seals import say_of
+
+    found = read_model(folder)
+    say_of(model_seal(folder), f"model record {found.id}", folder)
+    return model_markdown(found, picture=(folder / PICTURE).is_file())
 
 
 def _pages(run: Run, folder: Path) -> dict[Path, bytes]:

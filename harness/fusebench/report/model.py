@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..schema import Estimate
 from ..schema.models import ModelRecord, StepTime
 from .markdown import markdown_table
 
-TIME_COLUMNS = ("variant", "step ms", "speedup", "in a fresh process", "peak GiB", "verdict")
+TIME_COLUMNS = ("variant", "step ms", "speedup", "in a fresh process", "1.5 % rule", "SM MHz", "peak GiB", "verdict")
+LOOP_COLUMNS = ("variant", "steps", "loop ms", "steps x step ms", "speedup")
+PICTURE = "step.png"
+"""File name of the breakdown's picture, beside the report."""
 CALL_COLUMNS = ("site", "op", "calls", "kernel", "fallbacks")
 
 
@@ -31,6 +35,8 @@ def time_rows(record: ModelRecord) -> list[list[str]]:
             f"{one.time_ms.value:.2f}" if one.time_ms is not None else "-",
             _speedup(one),
             f"{again[one.variant].value:.3f}x" if one.variant in again else "-",
+            _rule(record, one.variant),
+            f"{one.sm_mhz:.0f}" if one.sm_mhz else "-",
             f"{one.peak_bytes / 2**30:.1f}" if one.peak_bytes else "-",
             record.verdicts[one.variant].kind if one.variant in record.verdicts else "",
         ]
@@ -38,12 +44,22 @@ def time_rows(record: ModelRecord) -> list[list[str]]:
     ]
 
 
+def _rule(record: ModelRecord, variant: str) -> str:
+    """SGLang's rule: a mean gain of 1.5 % or more passes."""
+    return {True: "pass", False: "fail", None: "-"}[record.acceptance.get(variant)]
+
+
 def _speedup(one: StepTime) -> str:
-    if one.error:
-        return one.error
-    if one.speedup is None:
-        return "1"
-    return f"{one.speedup.value:.3f}x [{one.speedup.low:.3f}, {one.speedup.high:.3f}]"
+    return one.error or _times(one.speedup)
+
+
+def _times(speedup: Estimate | None) -> str:
+    return "1" if speedup is None else f"{speedup.value:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]"
+
+
+def loop_rows(record: ModelRecord) -> list[list[str]]:
+    """A row per denoise loop, beside as many steps as it has."""
+    return [[one.variant, str(one.steps), f"{one.time_ms.value:.2f}", f"{one.steps_ms:.2f}", _times(one.speedup)] for one in record.loops]
 
 
 def call_rows(record: ModelRecord) -> list[list[str]]:
@@ -106,13 +122,21 @@ def verdict_lines(record: ModelRecord) -> list[str]:
     return [*lines, *(f"substitution: {finding}" for finding in record.findings), *(f"failed: {failure}" for failure in record.failures)]
 
 
-def model_markdown(record: ModelRecord) -> str:
-    """The whole record as a page."""
+def model_markdown(record: ModelRecord, *, picture: bool = False) -> str:
+    """The whole record as a page.
+
+    Args:
+        picture: whether PICTURE lies beside it.
+    """
     parts = [f"# {record.title}", *head_lines(record)]
     parts.append(_titled("Step times", TIME_COLUMNS, time_rows(record)))
     parts.append("\n".join(f"* {line}" for line in verdict_lines(record)))
+    if record.loops:
+        parts.append(_titled("Denoise loop", LOOP_COLUMNS, loop_rows(record)))
     if record.breakdowns:
         parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
+        if picture:
+            parts.append(f"![Where a step's time goes, by variant]({PICTURE})")
     if record.explanation is not None:
         parts.append("## The saving explained\n\n" + "\n".join(f"    {line}" for line in explanation_lines(record)))
     if record.calls:
