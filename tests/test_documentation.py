@@ -28,9 +28,10 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_every_command_shown_with_a_prompt_runs(monkeypatch: pytest.MonkeyPatch, page: str, command: str) -> None:
+def test_every_command_shown_with_a_prompt_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, command: str) -> None:
     monkeypatch.chdir(REPOSITORY)
-    result = CliRunner().invoke(app, shlex.split(command))
+    kept_elsewhere = ["--out", str(tmp_path)] if command.startswith("model ") else []
+    result = CliRunner().invoke(app, [*shlex.split(command), *kept_elsewhere])
     assert result.exit_code == 0, f"{page}: fusebench {command}\n{result.output}"
     assert result.stdout
 

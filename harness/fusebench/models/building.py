@@ -2,7 +2,7 @@
 
 Random matrices keep the variance of what they multiply (standard deviation 1 / sqrt(inputs), LeCun et al., "Efficient BackProp", 1998).
 Scales, shifts and gates then come out near 0.5, and every block adds a part of the residual stream's size.  At full depth, 512 channels
-and bfloat16, the stream's RMS grows from 1.1 after the first block to 4.0 after the last of FLUX.1-dev's 57, and to 3.4 of HunyuanVideo's:
+and bfloat16, its RMS grows from 1.1 after the first block to 4.0 after the last of FLUX.1-dev's 57, and to 3.4 of HunyuanVideo's:
 as the square root of the depth, with its largest value at 3 to 5 times the RMS.
 
 Limits: trained models have channels 30 to 100 times larger than the rest, streams that grow faster, and attention that picks tokens, where
