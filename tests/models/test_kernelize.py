@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fusebench
-from fusebench.errors import UsageError
+from fusebench.errors import UnknownNameError, UsageError
 from fusebench.models import hub_layers
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import MODELS, TRANSFORMERS, load_model
@@ -187,6 +187,16 @@ def test_what_cannot_be_fused_is_refused_and_left_alone(flux: Example) -> None:
     assert "FusedAttnProcessor is no subclass of FluxIPAdapterAttnProcessor" in refusal(flux.transformer)
     assert attention.processor is adapter
     attention.set_processor(own)
+    assert [type(module) for module in flux.transformer.modules()] == classes
+
+
+def test_a_place_without_ops_is_refused(flux: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none(op: str, **_: Any) -> None:
+        raise UnknownNameError("op", op, ())
+
+    monkeypatch.setattr("fusebench.models.op_calls.dispatch", find_none)
+    classes = [type(module) for module in flux.transformer.modules()]
+    assert "unknown op 'qknorm_rope'; there are none. The ops of the working directory's project" in refusal(flux.transformer)
     assert [type(module) for module in flux.transformer.modules()] == classes
 
 

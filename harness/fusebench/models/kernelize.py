@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UnknownNameError, UsageError
 from .catalogue import TRANSFORMERS, load_model
 from .diffusion_model import DiffusionModel
 from .op_calls import OpCalls
@@ -59,7 +59,7 @@ def kernelize(transformer: Any) -> Kernelized:
 
     Raises:
         UsageError: not a transformer, nothing to replace, fused ops are in it already, parts of it that the substitution does not know,
-            or diffusers is missing or of another version.
+            no ops found, or diffusers is missing or of another version.
     """
     _require_transformer(transformer)
     calls, into = OpCalls(), Substitution(transformer)
@@ -73,6 +73,11 @@ def kernelize(transformer: Any) -> Kernelized:
         into.undo()
         if isinstance(error, TypeError):  # a part of another class than the substitution replaces
             raise UsageError(f"{type(transformer).__name__} has parts that fusebench does not know: {error}; use it as it is") from error
+        if isinstance(error, UnknownNameError):
+            raise UsageError(
+                f"{error} The ops of the working directory's project and those of an installed wheel are searched; "
+                "install fusebench, or call kernelize inside its checkout"
+            ) from error
         raise
     return Kernelized(transformer, calls, into, kept)
 
