@@ -91,6 +91,8 @@ def test_a_reading_holds_every_value_in_its_unit() -> None:
     assert (reading.power_w, reading.power_limit_w, reading.temperature_c) == (75.5, 700.0, 41)
     assert (reading.compute_mode, reading.clock_reasons, reading.utilisation_percent) == ("exclusive_process", ("gpu_idle",), 7)
     assert (reading.ecc, reading.mig, reading.persistence, reading.memory_used_bytes) == (True, False, False, 0)
+    assert monitor.sm_mhz(UUID) == 345
+    assert NvmlMonitor(FakePynvml({"nvmlDeviceGetClockInfo"})).sm_mhz(UUID) is None
     assert (monitor.driver_version(), monitor.cuda_driver_version()) == ("580.159.03", "13.2")
 
 

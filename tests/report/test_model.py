@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fusebench.report.model import head_lines, loop_rows, model_markdown, stage_columns, stage_rows, time_rows
+import msgspec
+
+from fusebench.report.model import head_lines, loop_rows, model_markdown, stage_columns, stage_remarks, stage_rows, time_rows
 from fusebench.report.plots.step import step_figure, step_png
 from helpers.synthetic_records import model_record
 
@@ -28,6 +30,14 @@ def test_the_breakdown_adds_up_to_the_span() -> None:
     assert stage_columns(model_record()) == ["stage", "split ms", "fused ms"]
     rows = {name: [float(one) for one in cells] for name, *cells in stage_rows(model_record())}
     assert rows == {"matmul": [6.0, 6.0], "norm": [3.0, 0.0], "idle": [1.0, 0.5], "span": [10.0, 8.0]}
+
+
+def test_stages_of_a_graph_rest_on_names() -> None:
+    assert stage_remarks(model_record()) == []
+    graph = msgspec.structs.replace(model_record().breakdowns[1], variant="fused_graph")
+    (said,) = stage_remarks(model_record(breakdowns=(graph,)))
+    assert said.startswith("fused_graph: in a CUDA graph stages rest on kernel names alone")
+    assert said in model_markdown(model_record(breakdowns=(graph,)))
 
 
 def test_the_page_holds_every_part() -> None:

@@ -176,6 +176,8 @@ def _show(record: ModelRecord, folder: Path) -> None:
     if record.breakdowns:
         columns = report.stage_columns(record)
         print_table(columns, report.stage_rows(record), title="where the time goes", right=columns[1:])
+        for line in report.stage_remarks(record):
+            typer.echo(line)
     if record.calls:
         print_table(report.CALL_COLUMNS, report.call_rows(record), title="calls of ops in one step", right=("calls", "fallbacks"))
     for line in (*report.explanation_lines(record), *report.drift_lines(record), *report.verdict_lines(record)):

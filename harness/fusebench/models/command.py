@@ -106,7 +106,7 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         acceptance=accepted(done.times) if comparable else {},
         clocks=clocks,
         seconds=time.monotonic() - began,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *done.notes),
         failures=done.failures,
     )
     record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))

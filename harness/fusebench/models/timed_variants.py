@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FEWEST_LOOPS = 3
 """Rounds of the denoise loop; each has two loops of either variant."""
+LOOPS_S = 30.0
+"""Seconds that the denoise loops may take whatever the budget."""
 Say = Callable[[str], None]
 
 
@@ -86,11 +88,14 @@ def timed_steps(
 
 
 def timed_loops(
-    variants: Sequence[Variant], denoising: Denoising, times: Sequence[StepTime], steps: int, *, budget_s: float, say: Say
+    variants: Sequence[Variant], denoising: Denoising, times: Sequence[StepTime], steps: int, *, budget_s: float, say: Say, note: Say
 ) -> tuple[LoopTime, ...]:
     """The scheduler's loop of `steps` steps with `split` and with the fastest variant that has fused ops, in ABBA order.
 
     A loop includes setting its scheduler up.  Nothing where one of the two did not run, or `steps` is 0.
+
+    Args:
+        budget_s: seconds.  Loops whose fewest rounds would take longer are made of fewer steps, or left out; `note` is told so.
     """
     known = {one.variant: one.time_ms.value for one in times if one.time_ms is not None}
     fused = [variant for variant in variants if parse_variant(variant.name).fused and variant.name in known]
@@ -98,9 +103,17 @@ def timed_loops(
     if split is None or not fused or steps < 1:
         return ()
     best = min(fused, key=lambda variant: known[variant.name])
+    budget_s = max(budget_s, LOOPS_S)
+    asked, each_s = steps, 2 * FEWEST_LOOPS * (known[SPLIT] + known[best.name]) / 1000
+    steps = min(asked, int(budget_s / each_s))
+    if steps < asked:
+        made = f"it has {steps} of {asked} steps" if steps else "it is not timed"
+        note(f"denoise loop: {made}, since {asked} steps would take {asked * each_s:.0f} of {budget_s:.0f} s; raise --budget for more")
+    if not steps:
+        return ()
     say(f"denoise loop of {steps} steps: {SPLIT} and {best.name}")
     loops = {variant.name: _loop_of(variant, denoising, steps) for variant in (split, best)}
-    rounds = time_rounds(loops, device=denoising.device, budget_s=budget_s, fewest=FEWEST_LOOPS)
+    rounds = time_rounds(loops, device=denoising.device, budget_s=budget_s / 4, fewest=FEWEST_LOOPS)
     return tuple(
         LoopTime(
             variant=name,

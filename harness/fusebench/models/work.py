@@ -70,6 +70,8 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     drift: Drift | None = None
     failures: tuple[str, ...] = ()
     """Parts that failed, with their errors."""
+    notes: tuple[str, ...] = ()
+    """Parts that are smaller than asked for, and why."""
 
 
 T = TypeVar("T")
@@ -107,11 +109,14 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         clock = SmClock(task.uuid)
         times = timed_steps(runnable, denoising, budget_s=task.budget_s, target=task.target, clock=clock, say=say)
         failures: list[str] = []
+        notes: list[str] = []
         loops: tuple[LoopTime, ...] | None = None
         breakdowns, drift = None, None
         if not task.confirm:
             loops = _or_failure(
-                "denoise loop", failures, lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=task.budget_s / 4, say=say)
+                "denoise loop",
+                failures,
+                lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=task.budget_s, say=say, note=notes.append),
             )
             breakdowns = _or_failure("breakdown", failures, lambda: _broken_down(runnable, denoising, say))
             drift = _or_failure("drift", failures, lambda: _drifted(task, runnable, denoising, say))
@@ -125,6 +130,7 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         breakdowns=breakdowns or (),
         drift=drift,
         failures=tuple(failures),
+        notes=tuple(notes),
     )
 
 

@@ -84,6 +84,17 @@ def stage_rows(record: ModelRecord) -> list[list[str]]:
     return rows
 
 
+def stage_remarks(record: ModelRecord) -> list[str]:
+    """What the stages of a graph rest on, where one was profiled."""
+    graphs = [one.variant for one in record.breakdowns if one.variant.endswith("_graph")]
+    if not graphs:
+        return []
+    return [
+        f"{', '.join(graphs)}: in a CUDA graph stages rest on kernel names alone, so rotations and gates count as elementwise or copies; "
+        "compare stages with those of variants without a graph"
+    ]
+
+
 def explanation_lines(record: ModelRecord) -> list[str]:
     """The predicted and the measured saving, and what stands between."""
     found = record.explanation
@@ -135,6 +146,7 @@ def model_markdown(record: ModelRecord, *, picture: bool = False) -> str:
         parts.append(_titled("Denoise loop", LOOP_COLUMNS, loop_rows(record)))
     if record.breakdowns:
         parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
+        parts += stage_remarks(record)
         if picture:
             parts.append(f"![Where a step's time goes, by variant]({PICTURE})")
     if record.explanation is not None:
