@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -9,15 +10,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.case_kernels import CaseKernels, case_kernels, work_of
 from fusebench.runner.workers import ahead as checking_ahead
+from fusebench.runner.workers import worker as worker_module
 from fusebench.runner.workers.ahead import FEWEST_CASES, MEMORY_FACTOR, Checks, check_ahead
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import AheadTask, CheckedAhead, Failure, Prepared, PrepareTask, WorkerSetup
@@ -242,6 +246,7 @@ def test_a_worker_checks_the_kernels_and_leaves_out_those_that_fail(root: Path, 
 def test_configurations_that_compilers_tune_beside_other_processes_do_not_reach_the_disk(tmp_path: Path) -> None:
     """In a process of its own, because it changes the compilers."""
     script = """
+import pickle
 from types import SimpleNamespace
 from fusebench.runner.workers.tuning import keep_tuning_in_memory
 from torch._inductor.runtime.autotune_cache import AutotuneCache
@@ -261,6 +266,8 @@ assert len(written) == 1, "or this test shows nothing"
 assert keep_tuning_in_memory(inductor=True) == 0
 save()
 assert len(written) == 1
+method = AutotuneCache("hash").save
+assert pickle.loads(pickle.dumps(method)).__func__ is AutotuneCache.save, "compiled code is pickled with it"
 timed = []
 assert Autotuner.check_disk_cache(None, ("key",), [], lambda: timed.append(1)) is False
 assert timed == [1]
@@ -277,3 +284,18 @@ for tunings in (2, 3):
         assert keep_tuning_in_memory(inductor=True) == tunings
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_preparing_the_compiler_leaves_no_compiled_code_among_the_names_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's task that forgets compiled code would remove them, and the kernel would be blamed for the change."""
+    compiled, started = functools.partial(torch.compile, backend="eager"), []
+    monkeypatch.setattr(torch, "compile", compiled)
+    stub = SimpleNamespace(device=torch.device("cpu"), _start_timer=started.append)
+    compiled(worker_module._successor)(torch.zeros(4))
+    assert any("__compiled_fn_" in name for name in vars(worker_module)), "or this test shows nothing"
+    assert (
+        worker_module._Worker._prepare(stub, PrepareTask(case=Case(suite="s", name="c", op="o", params={}), timer="host", compiler=True))
+        == Prepared()
+    )  # type: ignore[arg-type]
+    assert not any("__compiled_fn_" in name for name in vars(worker_module))
+    assert started == ["host"]

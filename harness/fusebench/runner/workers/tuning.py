@@ -27,6 +27,9 @@ def keep_tuning_in_memory(*, inductor: bool) -> int:
     """
     import triton.runtime.autotuner as triton_tuner
 
+    def save(*args: Any, **kwargs: Any) -> None:
+        """Nothing is saved.  Named as the method that it replaces: Inductor pickles it, by its name, with compiled code."""
+
     def tune(tuner: Any, key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
         _tunings[0] += 1
         benchmark()
@@ -36,7 +39,7 @@ def keep_tuning_in_memory(*, inductor: bool) -> int:
     if inductor:
         from torch._inductor.runtime import autotune_cache, triton_heuristics
 
-        _replace(autotune_cache.AutotuneCache, "save", lambda *args, **kwargs: None)
+        _replace(autotune_cache.AutotuneCache, "save", save)
         for name in ("autotune_to_one_config", "coordinate_descent_tuning"):
             _replace(triton_heuristics.CachingAutotuner, name, _counted(getattr(triton_heuristics.CachingAutotuner, name)))
     return _tunings[0]

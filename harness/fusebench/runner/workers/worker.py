@@ -371,6 +371,8 @@ class _Worker:
             import torch
 
             torch.compile(_successor, fullgraph=True, dynamic=False)(torch.zeros(64, device=self.device))
+            # Its code would stay among this module's names until a kernel's task forgets it, and be called that kernel's change.
+            forget_compiled_code()
         self._start_timer(task.timer)
         return Prepared()
 
