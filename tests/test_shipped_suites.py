@@ -72,21 +72,26 @@ def test_the_real_op_refuses_impossible_params(tmp_path: Path, change: str) -> N
 
 MODELS = {
     # Launches per denoise step of each op without variants: calls per forward x forwards per step, from the models' forward passes.
-    "flux1_dev": {"qknorm_rope": 19 + 19 + 38, "norm_scale_shift": 39 + 38 + 38},
-    "flux2_dev": {"qknorm_rope": 8 + 8 + 48, "norm_scale_shift": 16 + 16 + 48},
+    "flux1_dev": {"qknorm_rope": 19 + 19 + 38, "norm_scale_shift": 20 + 19 + 38, "residual_gate_norm_scale_shift": 19 + 19},
+    "flux2_dev": {"qknorm_rope": 8 + 8 + 48, "norm_scale_shift": 9 + 8 + 48, "residual_gate_norm_scale_shift": 8 + 8},
     "qwen_image": {"qknorm_rope": 240, "norm_scale_shift": 2 * (61 + 60), "residual_gate_norm_scale_shift": 240},
     "qwen_image_edit_2511": {
         "qknorm_rope": 240,
-        "norm_scale_shift": 120,
+        "norm_scale_shift": 120 + 2,
         "residual_gate_norm_scale_shift": 120,
         "norm_scale_shift_gate_select01": 120,
         "residual_norm_scale_shift_gate_select01": 120,
     },
-    "z_image_turbo": {"qknorm_rope": 30 + 2 + 2, "norm_tanh_mul_add": 30 + 2, "norm_tanh_mul_add_norm_scale": 30 + 2},
+    "z_image_turbo": {
+        "qknorm_rope": 30 + 2 + 2,
+        "norm_scale_shift": 30 + 2 + 1,
+        "norm_tanh_mul_add": 30 + 2,
+        "norm_tanh_mul_add_norm_scale": 30 + 2,
+    },
     "wan2_1_t2v_1_3b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
     "wan2_1_t2v_14b": {"residual_gate_norm_scale_shift": 2 * (40 + 40 + 39), "norm_scale_shift": 4, "rotary_embedding": 80},
     "wan2_2_ti2v_5b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
-    "hunyuan_video": {"qknorm_rope": 20 + 20 + 40, "norm_scale_shift": 20 + 20 + 40, "residual_gate_norm_scale_shift": 20 + 20},
+    "hunyuan_video": {"qknorm_rope": 20 + 20 + 40, "norm_scale_shift": 21 + 20 + 40, "residual_gate_norm_scale_shift": 20 + 20},
 }
 
 

@@ -22,6 +22,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "PIL": "pillow",
         "anyio": "anyio",
         "cuda": "cuda-core",
+        "diffusers": "diffusers",
         "filelock": "filelock",
         "fsspec": "fsspec",
         "jinja2": "jinja2",
@@ -49,7 +50,8 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"} | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
+    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"}
+    | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
 )
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""
 

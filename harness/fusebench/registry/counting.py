@@ -17,12 +17,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .dispatch import Selection
+import msgspec
 
 Backend = Callable[[Any, Any], Callable[..., Any]]
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernel chosen for some arguments. `declined` holds (kernel id, reason) for each preferred kernel that was passed over."""
+
+    kernel: str
+    fallback: bool
+    declined: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why a fallback was taken; empty when the preferred kernel runs."""
+        if not self.fallback:
+            return ""
+        if not self.declined:
+            return "no kernel of the preferred role is declared"
+        return "; ".join(f"{kernel}: {reason}" for kernel, reason in self.declined)
 
 
 class _Counting:

@@ -8,34 +8,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import msgspec
-
 from ..errors import UsageError
 from ..schema import Role
 from .collection import Collection, load_collection
-from .counting import counting
+from .counting import Selection, counting
 from .kernel import Kernel, reason_not_runnable
 from .launching import trace
 from .op import Op
 from .replay import MOST_LAYOUTS, Call, Layout, aligned, describe_call, repeat
 from .traced import operator_of
-
-
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernel chosen for some arguments. `declined` holds (kernel id, reason) for each preferred kernel that was passed over."""
-
-    kernel: str
-    fallback: bool
-    declined: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """Why a fallback was taken; empty when the preferred kernel runs."""
-        if not self.fallback:
-            return ""
-        if not self.declined:
-            return "no kernel of the preferred role is declared"
-        return "; ".join(f"{kernel}: {reason}" for kernel, reason in self.declined)
 
 
 class _Known:

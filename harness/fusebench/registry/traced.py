@@ -14,24 +14,39 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..schema import Language, Role
 from .kernel import Kernel, missing_modules
+from .op import Op
 from .replay import describe_call
 from .sources import root_digest
 
-if TYPE_CHECKING:
-    from .dispatch import Dispatcher
-
 NAMESPACE = "fusebench_dispatch"
-DISPATCHERS: dict[Any, Dispatcher] = {}
+
+
+class Traced(Protocol):
+    """What the operator needs of its dispatcher."""
+
+    op: Op
+    prefer: Role
+    roots: tuple[Path, ...]
+    candidates: list[Kernel]
+
+    def call_uncounted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An eager call that is not counted."""
+
+    def select_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kernel, Any]:
+        """The kernel for fake tensors, and why."""
+
+
+DISPATCHERS: dict[Any, Traced] = {}
 """The dispatcher of each operator. Operators live as long as the process."""
 
 _ordinals: Counter[str] = Counter()
 
 
-def operator_of(dispatcher: Dispatcher) -> Callable[..., Any]:
+def operator_of(dispatcher: Traced) -> Callable[..., Any]:
     """Make the operator of `dispatcher`, and return the function that stands for a call in traced code.
 
     The function returns what the dispatcher returns: new tensors, or the overwritten arguments as a tuple.
@@ -61,7 +76,7 @@ def operator_of(dispatcher: Dispatcher) -> Callable[..., Any]:
     return overwrite
 
 
-def _composite(dispatcher: Dispatcher, *args: Any, **kwargs: Any) -> Any:
+def _composite(dispatcher: Traced, *args: Any, **kwargs: Any) -> Any:
     call = describe_call(args, kwargs)
     if len(call.addresses) == len(call.inputs):
         returned = dispatcher.call_uncounted(args, kwargs)
@@ -109,7 +124,7 @@ def _library() -> Any:
     return torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def _digest(dispatcher: Dispatcher) -> str:
+def _digest(dispatcher: Traced) -> str:
     """Digest of the code that chooses and runs the dispatcher's kernels: file contents, namespaces, and modules that are not installed."""
     kernels = [f"{_namespace(kernel)} {kernel.id} {missing_modules(kernel)}" for kernel in dispatcher.candidates]
     contents = [_content(root) for root in (*dispatcher.roots, Path(__file__).parent)]
