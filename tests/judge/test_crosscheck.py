@@ -23,6 +23,8 @@ def test_time_that_the_clock_outside_saw_is_not_hidden() -> None:
         assert hidden_time(pairs(500.0, 500.0, noise_us=150.0, seed=seed), "cpu") == ""
         assert "says 10.0 us a call, but the judge's clock saw" in hidden_time(pairs(10.0, 1000.0, seed=seed), "cpu")
         assert hidden_time(pairs(500.0, 950.0, seed=seed), "cpu")
+        assert hidden_time(pairs(990.0, 1900.0, seed=seed), "cpu")
+        assert hidden_time(pairs(1100.0, 1900.0, seed=seed), "cpu") == "", "slower than the split chain by its own clock: it gains nothing"
 
 
 def test_a_time_below_the_limit_is_not_believed() -> None:

@@ -48,17 +48,23 @@ class BatchPair(NamedTuple):
 
 
 def hidden_time(pairs: Sequence[BatchPair], device: str) -> str:
-    """Why the claimed times are not believed by the clock outside; empty if they are."""
+    """Why the claimed times are not believed by the clock outside; empty if they are.
+
+    A claim beyond the baseline's time is let be: it earns nothing.  Many launches cost the host time before the first of them and after the
+    last, which is outside of the device's marks and no deceit: an honest chain of 30 torch operations showed 190 us of it on an H200.
+    """
     if len(pairs) < 3:
         return ""
     hidden = [pair.hidden_us for pair in pairs]
     baseline = statistics.median(pair.baseline_us for pair in pairs)
+    claimed = statistics.median(pair.candidate_us for pair in pairs)
+    if claimed > baseline:
+        return ""
     allowed = max(HIDDEN_LEAST_US[device], HIDDEN_SHARE * baseline)
     allowed += HIDDEN_SPREAD * _spread([pair.baseline_wall_us - pair.baseline_us for pair in pairs])
     usual, low = statistics.median(hidden), statistics.quantiles(hidden, n=4)[0]
     if usual <= allowed or low <= allowed / 2:
         return ""
-    claimed = statistics.median(pair.candidate_us for pair in pairs)
     return (
         f"its clock says {claimed:.1f} us a call, but the judge's clock saw {usual:.0f} us more than that beyond the harness's own work "
         f"(the split chain takes {baseline:.1f} us)"

@@ -42,7 +42,7 @@ def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None)
     options = core.ProgramOptions(
         std="c++17",
         arch=arch,
-        define_macro=[(name, str(value)) for name, value in source.macros],
+        define_macro=[(name, str(value)) for name, value in source.macros] or None,  # an empty list is refused by some versions
         include_path=[str(source.file.parent)],
         ptxas_options=None if log is None else "-v",
     )
