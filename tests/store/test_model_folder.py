@@ -12,6 +12,8 @@ from fusebench.errors import RunRecordError
 from fusebench.store.model_folder import MODEL_FILE, model_seal, read_model, write_model
 from helpers.synthetic_records import model_record
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "runs", model_record())
@@ -59,3 +61,18 @@ def test_a_newer_record_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunRecordError, match="cannot be read"):
         read_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["flux1_dev", "wan2_1_t2v_1_3b"])
+def test_stored_records_fit_their_seals_and_docs_quote_them(name: str) -> None:
+    folder = REPOSITORY / "results" / "models" / name
+    assert (model_seal(folder).sealed, model_seal(folder).altered) == (True, "")
+    record = read_model(folder)
+    line = next(line for line in (REPOSITORY / "docs" / "model.md").read_text().splitlines() if line.startswith(f"| {record.title} "))
+    quoted = 0
+    for one in record.times:
+        if one.time_ms is not None and one.variant in ("split", "fused", "compiled", "fused_graph"):
+            quoted += 1
+            ratio = one.speedup
+            assert (f"{one.time_ms.value:.2f} ms" if ratio is None else f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]") in line
+    assert quoted >= 3
