@@ -22,7 +22,7 @@ def stored() -> list[Path]:
     return [file for file in RESULTS.rglob("*") if file.is_file() and file.relative_to(RESULTS).parts[0] != "runs"]
 
 
-def test_results_hold_a_baseline_calibration_scatter_evidence_counters_and_a_history_and_nothing_else() -> None:
+def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history_and_models_and_nothing_else() -> None:
     found = {file.relative_to(RESULTS).as_posix() for file in stored()}
     record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
@@ -34,6 +34,8 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_and_a_his
         "calibration/nvidia_h200.scatter.json",
         "history/nvidia_h200.parquet",
         "history/nvidia_h200.op_mix.parquet",
+        "models/flux1_dev/model.json",
+        "models/wan2_1_t2v_1_3b/model.json",
     }
     assert {Path(name).suffix for name in static} == {".parquet"}
 
