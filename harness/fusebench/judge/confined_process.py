@@ -43,6 +43,8 @@ SCRATCH_FILES = 100_000
 SPARE_SHARE = 0.02
 """The tree is killed while less than this share of the machine's memory is available: memory held by no process, such as a memfd, shows
 nowhere else."""
+STOP_S = 1.0
+"""Longest wait until a paused tree stands still, which takes some 20 us unless a thread is inside a long call of the kernel."""
 _PASSED = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES",
@@ -184,8 +186,15 @@ class ConfinedProcess:
         return self._outcome()
 
     def pause(self) -> None:
-        """Stop the tree until `resume`: nothing of it runs while others are timed, or while the judge reads what it left."""
+        """Stop the tree until `resume`: nothing of it runs while others are timed, or while the judge reads what it left.
+
+        A signal stops a process on another core some microseconds later, so this waits for every thread.  It gives up after `STOP_S`: a
+        thread that is inside the kernel for so long stops before it runs code of its own again.
+        """
         self._signal(signal.SIGSTOP)
+        give_up = time.monotonic() + STOP_S
+        while self.running() and any(map(_runs, self._members())) and time.monotonic() < give_up:
+            time.sleep(1e-5)
 
     def resume(self) -> None:
         """Let the tree run again."""
@@ -199,11 +208,19 @@ class ConfinedProcess:
     def cpu_ns(self) -> int:
         """CPU time that the living processes of the group have used, by the kernel's account; 0 once all have ended."""
         total = 0
+        for pid in self._members():
+            with suppress(OSError):
+                total += time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
+        return total
+
+    def _members(self) -> list[int]:
+        """The processes of the group."""
+        found = []
         for name in os.listdir("/proc"):  # noqa: PTH208  a few hundred names, several times a batch
             with suppress(OSError, ValueError):
-                if os.getpgid(pid := int(name)) == self.pid:
-                    total += time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
-        return total
+                if os.getpgid(int(name)) == self.pid:
+                    found.append(int(name))
+        return found
 
     def _finish(self) -> None:
         """Kill what is left, reap it, and collect the last output."""
@@ -417,6 +434,16 @@ def _resident_bytes(process: psutil.Process, *, shared: bool) -> int:
     with suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
+
+
+def _runs(pid: int) -> bool:
+    """Whether a thread of this process may run code of its own: not stopped (T, t), ended (Z, X) or deep in the kernel (D)."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  after every request
+            with suppress(OSError):  # a thread that has just ended
+                if Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"TtZXD":
+                    return True
+    return False
 
 
 def _outgrown(folder: Path) -> bool:
