@@ -27,12 +27,13 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The measuring process is this one, which has imported diffusers already."""
     from fusebench.models.work import work
 
-    monkeypatch.setattr(command, "_in_process", lambda task, reporter: work(task, reporter.line))
+    monkeypatch.setattr(command, "_in_process", lambda task, reporter, received: command.Answer(work(task, reporter.line)))
 
 
 @pytest.mark.usefixtures("here")
 def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr("fusebench.models.work.LOOP_SHARE", 6.0)  # a busy machine does not shorten the loop
     shown = fusebench("model", *TINY, "--budget", "1", "--steps", "2", "--out", str(tmp_path / "out"), "--json")
     assert shown.exit_code == 0, shown.output
     document = json.loads(shown.stdout)
@@ -45,6 +46,7 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert len(document["drift"]["steps"]) == 2
     assert [(one["variant"], one["steps"]) for one in document["loops"]] == [("split", 2), ("fused", 2)]
     assert document["verdicts"]["fused"]["kind"] == "incomparable"
+    assert (document["complete"], document["missing"]) == (True, [])
     folder = Path(document["run"])
     assert folder.parent == tmp_path / "out"
     assert {"model.json", "report.md", "step.png"} == {file.name for file in folder.iterdir()}

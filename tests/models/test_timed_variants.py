@@ -34,7 +34,7 @@ def _loops(monkeypatch: pytest.MonkeyPatch, *, steps: int, slower: float = 1.0) 
     denoising, notes = _Denoising(), list[str]()
     monkeypatch.setattr(step_timing, "_timed", lambda step, device: float(step().numel()))
     variants = [SimpleNamespace(name=name, predict=name) for name in NAMES]
-    found = timed_loops(variants, denoising, times, steps, budget_s=1.0, say=lambda text: None, note=notes.append)  # type: ignore[arg-type]
+    found = timed_loops(variants, denoising, times, steps, budget_s=30.0, say=lambda text: None, note=notes.append)  # type: ignore[arg-type]
     return found, notes, denoising
 
 

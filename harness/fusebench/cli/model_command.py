@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from .run_command import OutOption, WaitOption, command_line
+from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
 from .shared.options import DeviceOption, JsonOption, KernelsOption
 
 if TYPE_CHECKING:
@@ -40,8 +40,20 @@ WeightsOption = Annotated[
     Path | None,
     typer.Option("--weights", metavar="FOLDER", help="Local folder with the transformer's own weights; random ones without it."),
 ]
-StepBudgetOption = Annotated[float, typer.Option("--budget", metavar="SECONDS", min=1.0, help="Seconds of timing in the first process.")]
-ConfirmOption = Annotated[bool, typer.Option("--confirm/--no-confirm", help="Time again in a fresh process.")]
+StepBudgetOption = Annotated[
+    float,
+    typer.Option(
+        "--budget",
+        metavar="SECONDS",
+        min=1.0,
+        help="Seconds of timing in the first process: two thirds for steps, at most one third for the denoise loop.  Building and "
+        "compiling the variants, drift, one profile per variant, and the fresh process of --confirm take their time beside it.",
+    ),
+]
+ConfirmOption = Annotated[
+    bool,
+    typer.Option("--confirm/--no-confirm", help="Time again in a fresh process, which builds all anew and times for half of --budget."),
+]
 
 
 def model(
@@ -64,6 +76,8 @@ def model(
 
     Weights are random unless --weights names a folder; nothing is downloaded.  Every op's calls are counted, the step is taken apart by
     stage, and the latents of the fused model are followed over --steps steps.
+
+    Ctrl-C or SIGTERM ends it early; the record then holds what was measured, and names what is missing.
 
     Examples:
 
@@ -88,7 +102,7 @@ def model(
     from ..device.toolchain import require_torch_for
     from ..models.command import ModelRequest, measure_model
     from ..models.work import ModelTask
-    from .shared.output import print_json
+    from .shared.output import print_json, remark
     from .shared.progress import make_reporter
     from .shared.selection import load_project
 
@@ -111,8 +125,16 @@ def model(
     request = ModelRequest(
         project=project, model=found, device=target, task=task, confirm=confirm, wait_s=wait, out=out, command=command_line()
     )
-    record, folder = measure_model(request, make_reporter())
-    _write_report(record, folder)
+    outcome = measure_model(request, make_reporter())
+    record, folder = outcome.record, outcome.folder
+    if outcome.interruption is not None:
+        say_what_is_kept(outcome)
+    try:
+        _write_report(record, folder)
+    except OSError as error:  # a full disk; the record itself is whole
+        remark("warning", f"{folder}: the report could not be written: {error.strerror or error}; `fusebench report` makes it")
+    if outcome.interruption is not None:
+        raise outcome.interruption
     if json:
         print_json({**_plain(record), "run": str(folder)})
     else:

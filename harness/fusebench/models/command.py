@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -20,10 +23,11 @@ from ..config import Project
 from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import FusebenchError, MeasuringProcessError, UsageError
 from ..runner.context import Reporter
-from ..runner.session import hold
-from ..schema import Estimate, ExitCode, Verdict, VerdictKind
+from ..runner.session import Interruption, Outcome, ended_by, hold, signals_held
+from ..schema import Estimate, ExitCode, Run, Verdict, VerdictKind
 from ..schema.models import MODEL_VERSION, Confirmation, Explanation, LoopTime, ModelRecord, StepTime
 from ..store.baselines import load_baseline
+from ..store.files import require_writable
 from ..store.finding import runs_folder
 from ..store.model_folder import write_model
 from .diffusion_model import DiffusionModel
@@ -31,12 +35,17 @@ from .explanation import explain
 from .process_main import MARK, REFUSED
 from .step_timing import ratio
 from .variants import COMPILED, FUSED_COMPILED, GRAPH, parse_variant
-from .work import ModelTask, ModelWork
+from .work import LOOP, ModelTask, ModelWork
 
 GAIN = 1.015
 """SGLang's rule: a change is accepted for a mean gain of 1.5 % or more."""
 CHILD = ("-m", "fusebench.models.process_main")
 """Python's arguments for a measuring process."""
+CONFIRMATION = "confirmation in a fresh process"
+LOOK_EVERY_S = 0.1
+"""Seconds between two looks at a measuring process."""
+DEATH_S = 30.0
+"""Seconds that a killed process may take to end: a GPU's driver frees its memory first."""
 ANSWER_EXTRA_S = 1800.0
 """Seconds beyond the budget of timing after which a process counts as hung: building, compiling and drift take their time."""
 
@@ -54,36 +63,104 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecord, Path]:
-    """Measure, confirm, conclude and write; returns the record and its folder.
+class ModelOutcome(Outcome[ModelRecord], frozen=True, kw_only=True):
+    """A record, whole or of a measurement that ended early, which is always written."""
+
+    folder: Path
+
+
+class Answer(NamedTuple):
+    """What a measuring process found until it ended."""
+
+    work: ModelWork
+    interruption: Interruption | None = None
+    """What ended it before it was done."""
+
+
+def measure_model(request: ModelRequest, reporter: Reporter) -> ModelOutcome:
+    """Measure, confirm, conclude and write; where it is ended early, conclude from what was measured and write that, marked incomplete.
+
+    Ctrl-C and SIGTERM end the measuring process; they wait until the record is written.
 
     Raises:
-        UsageError: what is asked for does not exist.
+        UsageError: what is asked for does not exist, or the folder takes no record.
+        RunRecordError: the stored baseline cannot be read.
         DeviceUnfitError: the device is locked or busy.
-        MeasuringProcessError: the first measuring process died; its last words are in the message.
+        MeasuringProcessError: the first measuring process died before it had counted anything; its last words are in the message.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before that.
     """
     began, created = time.monotonic(), datetime.now(UTC)
+    parent = request.out if request.out is not None else runs_folder(request.project)
+    require_writable(parent, instead="name another with --out DIR")
+    cuda = request.device.kind == "cuda"
+    # An unreadable baseline is found before any measurement, which it would otherwise lose.
+    stored = load_baseline(request.project.results, request.device.name) if cuda else None
     environment = environment_of(request.device, request.project.root)
-    with hold(request.device, reporter, wait_s=request.wait_s) as warnings, EnvironmentMonitor(request.device) as monitor:
-        done = _in_process(request.task, reporter)
+    with (
+        hold(request.device, reporter, wait_s=request.wait_s) as warnings,
+        EnvironmentMonitor(request.device) as monitor,
+        signals_held() as received,
+    ):
+        first = _in_process(request.task, reporter, received)
         clocks = monitor.summary()
-        confirmation = None
-        ran = tuple(one.variant for one in done.times if not one.error)
-        comparable = request.device.kind == "cuda"  # on a CPU, dispatch runs the split chains in the fused model too
-        if request.confirm and comparable and len(ran) > 1:
-            reporter.line("confirming in a fresh process")
-            again = msgspec.structs.replace(request.task, confirm=True, variants=ran, budget_s=request.task.budget_s / 2)
-            try:
-                confirmation = Confirmation(speedups=speedups_of(_in_process(again, reporter).times))
-            except FusebenchError as error:  # it must not lose the times that were measured before
-                done = msgspec.structs.replace(done, failures=(*done.failures, f"confirmation: {error}"))
-    verdicts = conclude(done.times, confirmation, comparable=comparable, loops=done.loops)
-    record = ModelRecord(
+        # On a CPU, dispatch runs the split chains in the fused model too.
+        confirmed = request.confirm and cuda
+        confirmation, (done, interruption) = _confirmed(request, first, reporter, received) if confirmed else (None, first)
+        missing = done.missing
+        record = _record(request, done, confirmation, stored, created=created)
+        record = msgspec.structs.replace(
+            record,
+            environment=msgspec.to_builtins(environment),
+            clocks=clocks,
+            seconds=time.monotonic() - began,
+            warnings=(*warnings, *done.notes),
+            complete=not missing,
+            missing=missing,
+        )
+        record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
+        if interruption is not None:
+            record = ended_by(record, interruption)
+        folder = write_model(parent, record)
+    if received and interruption is None:
+        interruption = KeyboardInterrupt()
+    kept = f"what was measured is kept, marked incomplete (missing: {', '.join(missing)})" if missing else "the whole record is kept"
+    return ModelOutcome(record=record, folder=folder, interruption=interruption, kept=kept)
+
+
+def _confirmed(request: ModelRequest, first: Answer, reporter: Reporter, received: Sequence[int]) -> tuple[Confirmation | None, Answer]:
+    """The speedups of a fresh process, and the first process's answer: without them, they are missing in it, and a failure where the
+    fresh process died.  Nothing is confirmed where fewer than two variants run."""
+    done = first.work
+    ran = request.task.variants if done.missing else tuple(one.variant for one in done.times if not one.error)
+    if len(ran) < 2:
+        return None, first
+    lacking = msgspec.structs.replace(done, missing=(*done.missing, CONFIRMATION))
+    if first.interruption is not None:
+        return None, Answer(lacking, first.interruption)
+    reporter.line("confirming in a fresh process")
+    task = msgspec.structs.replace(request.task, confirm=True, variants=ran, budget_s=request.task.budget_s / 2)
+    try:
+        again = _in_process(task, reporter, received)
+        if again.interruption is not None:
+            raise again.interruption
+    except KeyboardInterrupt as error:
+        return None, Answer(lacking, error)
+    except FusebenchError as error:  # it must not lose the times that were measured before
+        return None, Answer(msgspec.structs.replace(lacking, failures=(*done.failures, f"confirmation: {error}")))
+    return Confirmation(speedups=speedups_of(again.work.times)), first
+
+
+def _record(
+    request: ModelRequest, done: ModelWork, confirmation: Confirmation | None, stored: Run | None, *, created: datetime
+) -> ModelRecord:
+    """The record with its conclusions, without the environment and how it went."""
+    comparable = request.device.kind == "cuda"
+    return ModelRecord(
         version=MODEL_VERSION,
         id=secrets.token_hex(4),
         created=created.isoformat(timespec="seconds"),
         command=request.command,
-        environment=msgspec.to_builtins(environment),
+        environment={},
         model=request.model.name,
         title=request.model.title,
         tiny=request.task.tiny,
@@ -100,30 +177,22 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> tuple[ModelRecor
         loops=done.loops,
         confirmation=confirmation,
         breakdowns=done.breakdowns,
-        explanation=_explained(request, done),
+        explanation=_explained(done, stored) if comparable else None,
         drift=done.drift,
-        verdicts=verdicts,
+        verdicts=conclude(done.times, confirmation, comparable=comparable, loops=done.loops),
         acceptance=accepted(done.times) if comparable else {},
-        clocks=clocks,
-        seconds=time.monotonic() - began,
-        warnings=(*warnings, *done.notes),
         failures=done.failures,
     )
-    record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
-    return record, write_model(request.out if request.out is not None else runs_folder(request.project), record)
 
 
-def _explained(request: ModelRequest, done: ModelWork) -> Explanation | None:
+def _explained(done: ModelWork, stored: Run | None) -> Explanation | None:
     """The explanation of the first substituted variant's saving, by the stored baseline of this GPU model."""
     fused = next((one.variant for one in done.times if not one.error and parse_variant(one.variant).fused), None)
-    if fused is None or request.device.kind != "cuda":
-        return None
-    return explain(done.calls, done.times, done.breakdowns, load_baseline(request.project.results, request.device.name), fused=fused)
+    return None if fused is None else explain(done.calls, done.times, done.breakdowns, stored, fused=fused)
 
 
 PAIRS = {f"{FUSED_COMPILED}{graph} against {COMPILED}{graph}": (FUSED_COMPILED + graph, COMPILED + graph) for graph in ("", GRAPH)}
 """The variants with fused ops inside torch.compile that are held against torch.compile alone, by the verdict's name."""
-LOOP = "denoise loop"
 
 
 def speedups_of(times: Sequence[StepTime]) -> dict[str, Estimate]:
@@ -179,48 +248,74 @@ def _verdict(speedup: Estimate, again: Estimate | None, *, gating: bool) -> Verd
 
 
 def exit_code(record: ModelRecord) -> ExitCode:
-    """5 for a substitution, a variant or a part that fails, 1 for slower steps or drift, 4 for what stays undecided."""
+    """5 for a substitution, a variant or a part that fails, 1 for slower steps or drift, 4 for what stays undecided or is incomplete."""
     kinds = {verdict.kind for verdict in record.verdicts.values() if verdict.gating}
     drift = {record.drift.verdict.kind} if record.drift is not None else set()
     if record.findings or record.failures or VerdictKind.ERROR in kinds:
         return ExitCode.KERNEL_FAILED
     if VerdictKind.REGRESSION in kinds | drift:
         return ExitCode.REGRESSION
-    return ExitCode.UNDECIDED if VerdictKind.UNDECIDED in kinds | drift else ExitCode.PASS
+    return ExitCode.UNDECIDED if VerdictKind.UNDECIDED in kinds | drift or not record.complete else ExitCode.PASS
 
 
-def _in_process(task: ModelTask, reporter: Reporter) -> ModelWork:
-    """Have a fresh process do the task."""
-    with tempfile.TemporaryDirectory(prefix="fusebench-model-") as folder:
+def _in_process(task: ModelTask, reporter: Reporter, received: Sequence[int]) -> Answer:
+    """Have a fresh process do the task; it is ended when a signal stands in `received`.
+
+    It has a session of its own: a Ctrl-C of the terminal is for the command alone, which ends it when its answer is no longer written.
+
+    Raises:
+        FusebenchError: it refused the task, or ended without anything to keep.
+        KeyboardInterrupt: a signal came before there was anything to keep.
+    """
+    limit_s = task.budget_s + ANSWER_EXTRA_S
+    with tempfile.TemporaryDirectory(prefix="fusebench-model-", ignore_cleanup_errors=True) as folder:
         asked, answer = Path(folder) / "task.json", Path(folder) / "answer.json"
         asked.write_bytes(msgspec.json.encode(task))
         command = [sys.executable, *CHILD, str(asked), str(answer)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         last: list[str] = []
         follower = threading.Thread(target=_follow, args=(process.stderr, reporter, last), daemon=True)
         follower.start()
+        ends = time.monotonic() + limit_s
         try:
-            status = process.wait(task.budget_s + ANSWER_EXTRA_S)
-        except subprocess.TimeoutExpired:
-            raise MeasuringProcessError(f"the measuring process gave no answer within {task.budget_s + ANSWER_EXTRA_S:.0f} s") from None
+            status = process.poll()
+            while status is None and not received and time.monotonic() < ends:
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(LOOK_EVERY_S)
         finally:
-            process.kill()
-            process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started, such as compilers
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(DEATH_S)
             follower.join(timeout=5)
-        return _read(answer, status, last)
+        said = " | ".join(last[-5:]) or "nothing on stderr"
+        lacks = "a whole answer" if answer.exists() else "an answer"
+        interruption: Interruption | None = None
+        if received:
+            interruption = KeyboardInterrupt()
+        elif status is None:
+            interruption = MeasuringProcessError(f"the measuring process went on for {limit_s:.0f} s without {lacks}: {said}")
+        elif status:
+            interruption = MeasuringProcessError(f"the measuring process ended with status {status} and without {lacks}: {said}")
+        return _read(answer, interruption)
 
 
-def _read(answer: Path, status: int, last: list[str]) -> ModelWork:
+def _read(answer: Path, interruption: Interruption | None) -> Answer:
+    """The answer so far; whole, whatever ended the process, when nothing is missing in it."""
     try:
         content = answer.read_bytes()
     except FileNotFoundError:
-        said = " | ".join(last[-5:]) or "nothing on stderr"
-        raise MeasuringProcessError(f"the measuring process ended with status {status} and without an answer: {said}") from None
+        raise interruption or MeasuringProcessError("the measuring process ended with status 0 and without an answer") from None
     found: Mapping[str, Any] = msgspec.json.decode(content)
     if REFUSED in found:
         kind = UsageError if found.get("exit_code") == ExitCode.USAGE else FusebenchError
         raise kind(found[REFUSED])
-    return msgspec.json.decode(content, type=ModelWork, strict=False)  # "inf" is a number
+    work = msgspec.json.decode(content, type=ModelWork, strict=False)  # "inf" is a number
+    if not work.missing and not isinstance(interruption, KeyboardInterrupt):
+        return Answer(work)
+    return Answer(work, interruption or MeasuringProcessError("the measuring process ended with status 0 and without a whole answer"))
 
 
 def _follow(stream: IO[str] | None, reporter: Reporter, last: list[str]) -> None:

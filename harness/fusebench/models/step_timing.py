@@ -29,6 +29,7 @@ def time_rounds(
     fewest: int = FEWEST_ROUNDS,
     on_step: Callable[[str], None] = lambda name: None,
     on_round: Callable[[int, float], None] = lambda done, width: None,
+    keep: Callable[[Mapping[str, Sequence[float]]], None] = lambda so_far: None,
 ) -> dict[str, list[float]]:
     """Milliseconds of a step by variant, one per round: the mean of the round's two steps.
 
@@ -36,6 +37,7 @@ def time_rounds(
 
     Args:
         on_step: called with a variant's name after each of its steps, when the clock has stopped.
+        keep: called with all rounds so far after each round, from the `fewest`-th on.
     """
     names = list(steps)
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -52,6 +54,7 @@ def time_rounds(
         if done >= fewest:
             width = max((half_width(ratio(found[name], found[before])) for name in names if name != before), default=0.0)
             on_round(done, width)
+            keep(found)
             if width <= target or time.monotonic() > ends:
                 break
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..device import nvml
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 FEWEST_LOOPS = 3
 """Rounds of the denoise loop; each has two loops of either variant."""
-LOOPS_S = 30.0
-"""Seconds that the denoise loops may take whatever the budget."""
+KEEP_EVERY_S = 10.0
+"""Seconds between two times that the rounds so far are kept: writing them takes milliseconds, in which the device idles."""
 Say = Callable[[str], None]
 
 
@@ -57,14 +58,42 @@ def _nothing(uuid: str) -> float | None:
 
 
 def timed_steps(
-    variants: Sequence[Variant], denoising: Denoising, *, budget_s: float, target: float, clock: SmClock, say: Say
+    variants: Sequence[Variant],
+    denoising: Denoising,
+    *,
+    budget_s: float,
+    target: float,
+    clock: SmClock,
+    say: Say,
+    keep: Callable[[tuple[StepTime, ...]], None] = lambda so_far: None,
 ) -> tuple[StepTime, ...]:
-    """Times of one step of each variant; see `time_rounds`."""
+    """Times of one step of each variant; see `time_rounds`.  `keep` receives those of the rounds so far, every KEEP_EVERY_S seconds."""
     steps = {variant.name: step_of(variant, denoising) for variant in variants}
     peaks = {name: _peak(step, denoising.device) for name, step in steps.items()}
     before = SPLIT if SPLIT in steps else next(iter(steps), "")
     if not steps:
         return ()
+    kept = time.monotonic()
+
+    def of(rounds: Mapping[str, Sequence[float]]) -> tuple[StepTime, ...]:
+        return tuple(
+            StepTime(
+                variant=name,
+                rounds_ms=tuple(values),
+                time_ms=step_time(values),
+                speedup=None if name == before else ratio(rounds[before], values),
+                peak_bytes=peaks[name],
+                sm_mhz=clock.mean(name),
+            )
+            for name, values in rounds.items()
+        )
+
+    def keep_now_and_then(rounds: Mapping[str, Sequence[float]]) -> None:
+        nonlocal kept
+        if time.monotonic() - kept >= KEEP_EVERY_S:
+            keep(of(rounds))
+            kept = time.monotonic()
+
     rounds = time_rounds(
         steps,
         device=denoising.device,
@@ -73,18 +102,9 @@ def timed_steps(
         before=before,
         on_step=clock.note,
         on_round=lambda done, width: say(f"round {done}: ratios known to {width:.2%}") if done & (done - 1) == 0 else None,
+        keep=keep_now_and_then,
     )
-    return tuple(
-        StepTime(
-            variant=name,
-            rounds_ms=tuple(values),
-            time_ms=step_time(values),
-            speedup=None if name == before else ratio(rounds[before], values),
-            peak_bytes=peaks[name],
-            sm_mhz=clock.mean(name),
-        )
-        for name, values in rounds.items()
-    )
+    return of(rounds)
 
 
 def timed_loops(
@@ -95,7 +115,7 @@ def timed_loops(
     A loop includes setting its scheduler up.  Nothing where one of the two did not run, or `steps` is 0.
 
     Args:
-        budget_s: seconds.  Loops whose fewest rounds would take longer are made of fewer steps, or left out; `note` is told so.
+        budget_s: seconds for the loops.  If their fewest rounds would take longer, they get fewer steps or are left out; `note` is told so.
     """
     known = {one.variant: one.time_ms.value for one in times if one.time_ms is not None}
     fused = [variant for variant in variants if parse_variant(variant.name).fused and variant.name in known]
@@ -103,12 +123,11 @@ def timed_loops(
     if split is None or not fused or steps < 1:
         return ()
     best = min(fused, key=lambda variant: known[variant.name])
-    budget_s = max(budget_s, LOOPS_S)
     asked, each_s = steps, 2 * FEWEST_LOOPS * (known[SPLIT] + known[best.name]) / 1000
     steps = min(asked, int(budget_s / each_s))
     if steps < asked:
         made = f"it has {steps} of {asked} steps" if steps else "it is not timed"
-        note(f"denoise loop: {made}, since {asked} steps would take {asked * each_s:.0f} of {budget_s:.0f} s; raise --budget for more")
+        note(f"denoise loop: {made}, since {asked} steps would take {asked * each_s:.3g} of {budget_s:.3g} s; raise --budget for more")
     if not steps:
         return ()
     say(f"denoise loop of {steps} steps: {SPLIT} and {best.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 4
     """Steps of the denoise loop that is timed and whose drift is followed."""
     budget_s: float = 120.0
-    """Seconds of timing."""
+    """Seconds of timing, of steps and of the denoise loop."""
     cases: tuple[Case, ...] = ()
     """Cases of the suite `models/NAME`, which the calls are held against; none for a tiny model."""
     target: float = TARGET
@@ -72,14 +73,27 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     """Parts that failed, with their errors."""
     notes: tuple[str, ...] = ()
     """Parts that are smaller than asked for, and why."""
+    missing: tuple[str, ...] = ()
+    """Parts that are still to come, in words; empty when all is done."""
+
+
+LOOP_SHARE = 1 / 3
+"""Share of the budget that the denoise loop may take; the step times get the rest."""
+STEP_TIMES, DRIFT, LOOP = "step times", "drift", "denoise loop"
 
 
 T = TypeVar("T")
 Say = Callable[[str], None]
 
 
-def work(task: ModelTask, say: Say) -> ModelWork:
-    """Do the task in this process; `say` receives progress in words.
+def _breakdown_of(variant: str) -> str:
+    return f"breakdown of {variant}"
+
+
+def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda so_far: None) -> ModelWork:
+    """Do the task in this process; `say` receives progress in words, and `keep` the work so far after each part.
+
+    What takes least time and says most comes first: whoever stops the process early has it.
 
     Raises:
         UsageError: what is asked for does not exist, or needs another diffusers.
@@ -106,41 +120,55 @@ def work(task: ModelTask, say: Say) -> ModelWork:
         runnable, failed = _prepare(task, denoising, transformer, collection, say)
         recorded, of_peer = ((), False) if task.confirm else _recorded(runnable, denoising)
         findings = verify_calls(model, config, recorded, device=device.type, cases=task.cases, ops=collection.ops) if recorded else ()
-        clock = SmClock(task.uuid)
-        times = timed_steps(runnable, denoising, budget_s=task.budget_s, target=task.target, clock=clock, say=say)
-        failures: list[str] = []
+        parts = [STEP_TIMES] if task.confirm else [STEP_TIMES, DRIFT, *(_breakdown_of(variant.name) for variant in runnable), LOOP]
+        so_far = ModelWork(
+            config={key: value for key, value in config.items() if key in model.stacks},
+            parameters=parameters,
+            calls=site_calls(recorded),
+            findings=tuple(f"{finding.where}: {finding.text}" for finding in findings if not (of_peer and finding.kind == "fallback")),
+            times=tuple(failed),
+            missing=tuple(parts),
+        )
+        keep(so_far)
+
+        def done(part: str, **found: Any) -> None:
+            nonlocal so_far
+            so_far = msgspec.structs.replace(so_far, missing=tuple(one for one in so_far.missing if one != part), **found)
+            keep(so_far)
+
+        def attempt(part: str, make: Callable[[], T]) -> T | None:
+            """What `make` returns; its error is named in the record, and must not lose the parts that were measured before."""
+            nonlocal so_far
+            try:
+                return make()
+            except Exception as error:  # noqa: BLE001  a record with a failure does not pass
+                so_far = msgspec.structs.replace(so_far, failures=(*so_far.failures, f"{part}: {type(error).__name__}: {error}"))
+                return None
+
+        loops_s = 0.0 if task.confirm or task.steps < 1 else LOOP_SHARE * task.budget_s
+        times = timed_steps(
+            runnable,
+            denoising,
+            budget_s=task.budget_s - loops_s,
+            target=task.target,
+            clock=SmClock(task.uuid),
+            say=say,
+            keep=lambda times: keep(
+                msgspec.structs.replace(so_far, times=(*times, *failed), missing=(f"the rest of the {STEP_TIMES}", *parts[1:]))
+            ),
+        )
+        done(STEP_TIMES, times=(*times, *failed))
+        if task.confirm:
+            return so_far
+        done(DRIFT, drift=attempt(DRIFT, lambda: _drifted(task, runnable, denoising, say)))
+        for variant in runnable:
+            part = _breakdown_of(variant.name)
+            found = attempt(part, functools.partial(_broken_down, variant, denoising, say))
+            done(part, breakdowns=so_far.breakdowns if found is None else (*so_far.breakdowns, found))
         notes: list[str] = []
-        loops: tuple[LoopTime, ...] | None = None
-        breakdowns, drift = None, None
-        if not task.confirm:
-            loops = _or_failure(
-                "denoise loop",
-                failures,
-                lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=task.budget_s, say=say, note=notes.append),
-            )
-            breakdowns = _or_failure("breakdown", failures, lambda: _broken_down(runnable, denoising, say))
-            drift = _or_failure("drift", failures, lambda: _drifted(task, runnable, denoising, say))
-    return ModelWork(
-        config={key: value for key, value in config.items() if key in model.stacks},
-        parameters=parameters,
-        calls=site_calls(recorded),
-        findings=tuple(f"{finding.where}: {finding.text}" for finding in findings if not (of_peer and finding.kind == "fallback")),
-        times=(*times, *failed),
-        loops=loops or (),
-        breakdowns=breakdowns or (),
-        drift=drift,
-        failures=tuple(failures),
-        notes=tuple(notes),
-    )
-
-
-def _or_failure(part: str, failures: list[str], make: Callable[[], T]) -> T | None:
-    """What `make` returns; its error, in `failures`, must not lose the times that were measured before."""
-    try:
-        return make()
-    except Exception as error:  # noqa: BLE001  named in the record, which then does not pass
-        failures.append(f"{part}: {type(error).__name__}: {error}")
-        return None
+        loops = attempt(LOOP, lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=loops_s, say=say, note=notes.append))
+        done(LOOP, loops=loops or (), notes=tuple(notes))
+    return so_far
 
 
 def _prepare(
@@ -206,15 +234,11 @@ def site_calls(recorded: Sequence[OpCall]) -> tuple[SiteCalls, ...]:
     return tuple(found)
 
 
-def _broken_down(variants: Sequence[Variant], denoising: Denoising, say: Say) -> tuple[Breakdown, ...]:
-    found = []
-    for variant in variants:
-        parts = parse_variant(variant.name)
-        say(f"{variant.name}: profiling a step")
-        marked = not (parts.compiled or parts.graph)
-        step = step_of(variant, denoising)
-        found.append(profile_step(variant.name, step, variant.transformer, device=denoising.device, marked=marked))
-    return tuple(found)
+def _broken_down(variant: Variant, denoising: Denoising, say: Say) -> Breakdown:
+    parts = parse_variant(variant.name)
+    say(f"{variant.name}: profiling a step")
+    marked = not (parts.compiled or parts.graph)
+    return profile_step(variant.name, step_of(variant, denoising), variant.transformer, device=denoising.device, marked=marked)
 
 
 def _drifted(task: ModelTask, variants: Sequence[Variant], denoising: Denoising, say: Say) -> Drift | None:

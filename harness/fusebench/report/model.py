@@ -23,6 +23,7 @@ def head_lines(record: ModelRecord) -> list[str]:
     return [
         f"{record.title}: {size}{layers}; {record.parameters / 1e9:.3g} billion weights ({record.weights}), {record.dtype}, "
         f"diffusers {record.diffusers}",
+        *([] if record.complete else [f"this measurement is incomplete; missing: {', '.join(record.missing)}"]),
     ]
 
 

@@ -92,7 +92,7 @@ def ended_by(record: R, interruption: Interruption) -> R:
         return record
     code, reason = ended
     known: Any = record
-    return msgspec.structs.replace(record, exit_code=code, warnings=[*known.warnings, reason])
+    return msgspec.structs.replace(record, exit_code=code, warnings=type(known.warnings)((*known.warnings, reason)))
 
 
 def ops_of(cases: Sequence[Case]) -> frozenset[str]:

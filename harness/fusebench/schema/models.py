@@ -187,7 +187,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of every stack that ran."""
     full_layers: dict[str, int]
     """Blocks of every stack of the published model."""
-    shapes: dict[str, int]
+    shapes: dict[str, int | tuple[int, int] | None]
+    """Pixels, frames and text tokens; `reference` is the height and width of an image that is edited, or None."""
     dtype: str
     weights: str
     """`random`, or the name of the folder that they were loaded from."""
@@ -215,3 +216,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...] = ()
     """Parts of the measurement that failed, with their errors; the rest stands."""
     exit_code: int = 0
+    complete: bool = True
+    """False when the measurement was stopped early, or one of its processes died."""
+    missing: tuple[str, ...] = ()
+    """Parts that were not measured because of that, in words; empty in a complete record."""
