@@ -46,7 +46,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         write(path, content)
         found.append(path.read_bytes())
 
-    def end(*_: Any, **__: Any) -> None:
+    def end(*_: Any, budget_s: float, **__: Any) -> None:
+        assert budget_s == pytest.approx(task.budget_s / 3)
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as patch:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fusebench.models import step_timing
-from fusebench.models.timed_variants import timed_loops
+from fusebench.models import step_timing, timed_variants
+from fusebench.models.timed_variants import SmClock, timed_loops, timed_steps
 from fusebench.schema import Estimate
 from fusebench.schema.models import LoopTime, StepTime
 
@@ -19,6 +20,9 @@ class _Denoising:
 
     def __init__(self) -> None:
         self.looped: list[tuple[str, int]] = []
+
+    def middle(self) -> tuple[()]:
+        return ()
 
     def loop(self, predict: str, steps: int) -> Iterator[torch.Tensor]:
         self.looped.append((predict, steps))
@@ -60,3 +64,26 @@ def test_a_loop_that_would_take_too_long_is_shorter_and_says_so(
     assert bool(found) is bool(steps)
     assert said in notes[0]
     assert "raise --budget for more" in notes[0]
+
+
+@pytest.mark.parametrize(("every_s", "kept"), [(0.0, [4, 5, 6]), (60.0, [])])
+def test_rounds_so_far_are_kept_now_and_then(monkeypatch: pytest.MonkeyPatch, every_s: float, kept: list[int]) -> None:
+    monkeypatch.setattr(step_timing, "_timed", lambda step, device: step())
+    monkeypatch.setattr(step_timing, "MOST_ROUNDS", 6)
+    monkeypatch.setattr(timed_variants, "KEEP_EVERY_S", every_s)
+    turns = itertools.count()
+    predictions = {"split": lambda: 10.0 + next(turns) % 3, "fused": lambda: 8.0}
+    variants = [SimpleNamespace(name=name, predict=predict) for name, predict in predictions.items()]
+    so_far: list[tuple[StepTime, ...]] = []
+    found = timed_steps(
+        variants,  # type: ignore[arg-type]
+        _Denoising(),  # type: ignore[arg-type]
+        budget_s=60.0,
+        target=0.0,
+        clock=SmClock(""),
+        say=lambda text: None,
+        keep=so_far.append,
+    )
+    assert [len(one.rounds_ms) for one in found] == [6, 6]
+    assert [len(split.rounds_ms) for split, _ in so_far] == kept
+    assert all(fused.speedup is not None and fused.rounds_ms == found[1].rounds_ms[: len(fused.rounds_ms)] for _, fused in so_far)
