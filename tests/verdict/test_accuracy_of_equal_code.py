@@ -16,7 +16,7 @@ import torch
 from fusebench.accuracy import check_kernel
 from fusebench.config import find_project
 from fusebench.registry import Collection, Kernel, Op, load_collection
-from fusebench.schema import FAILED_STATUSES, Accuracy, Run
+from fusebench.schema import FAILED_STATUSES, Accuracy, OutputError, Run
 from fusebench.store.baselines import list_baselines
 from fusebench.store.history_file import read_history_file
 from fusebench.suites import load_suite, suite_names
@@ -84,6 +84,17 @@ def test_draws_that_make_every_error_larger_are_no_loss_and_a_loss_beside_the_sp
     found = checks(f"{case}@6", 6)
     assert list(accused(found)) == []
     assert all(accuracy_loss(worse(new, 2.0), old) for new, old in permutations(found, 2))
+
+
+def test_one_draw_that_makes_most_of_an_error_is_no_loss_unless_the_split_chain_is_spared() -> None:
+    """Two checks of the split chain in torch itself, edges_norms:residual_rms_float16 on six rows, as they were drawn once."""
+    rare = OutputError(name="y", unit="value", rms=0.0846, split_rms=0.0846, floor=0.0, rounding=1.42861e-4, spread=0.951)
+    usual = OutputError(name="y", unit="value", rms=1.6707e-4, split_rms=1.6707e-4, floor=0.0, rounding=1.37044e-4, spread=0.104)
+    new, old = (msgspec.structs.replace(checks(f"{HARD[0]}@1", 1)[0], outputs=(one,), elements=84480) for one in (rare, usual))
+    assert accuracy_loss(new, old) == ""
+    assert accuracy_loss(worse(new, 1.25), old)
+    spared = msgspec.structs.replace(new, outputs=(msgspec.structs.replace(rare, split_rms=usual.split_rms),))
+    assert accuracy_loss(spared, old)
 
 
 @pytest.mark.exhaustive
