@@ -39,9 +39,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Unique in the model, such as `double block: image q and k`."""
 
     op: str
-    stage: str
-    """Stage of the breakdown that the op's time belongs to: `norm`, `rope` or `modulation`."""
-
     stack: str = ""
     """Constructor argument with the number of the blocks that have this site; empty for a site outside the blocks: one call per forward."""
 

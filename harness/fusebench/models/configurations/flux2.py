@@ -34,15 +34,15 @@ TOKEN_PIXELS = 16
 GUIDANCE_SCALE = 4.0
 """The pipeline's default.  The model embeds it, so that one forward does."""
 
-IMAGE_QK = Site(name="double block: image q and k", op="qknorm_rope", stage="rope", stack="num_layers")
-TEXT_QK = Site(name="double block: text q and k", op="qknorm_rope", stage="rope", stack="num_layers")
-JOINT_QK = Site(name="single block: q and k", op="qknorm_rope", stage="rope", stack="num_single_layers")
-IMAGE_NORM = Site(name="double block: norm1 of the image", op="norm_scale_shift", stage="norm", stack="num_layers")
-TEXT_NORM = Site(name="double block: norm1 of the text", op="norm_scale_shift", stage="norm", stack="num_layers")
-JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stage="norm", stack="num_single_layers")
-OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
-IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
-TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
+IMAGE_QK = Site(name="double block: image q and k", op="qknorm_rope", stack="num_layers")
+TEXT_QK = Site(name="double block: text q and k", op="qknorm_rope", stack="num_layers")
+JOINT_QK = Site(name="single block: q and k", op="qknorm_rope", stack="num_single_layers")
+IMAGE_NORM = Site(name="double block: norm1 of the image", op="norm_scale_shift", stack="num_layers")
+TEXT_NORM = Site(name="double block: norm1 of the text", op="norm_scale_shift", stack="num_layers")
+JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stack="num_single_layers")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
+IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 
 
 class FusedPosEmbed(Flux2PosEmbed):

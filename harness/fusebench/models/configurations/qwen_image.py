@@ -28,15 +28,15 @@ TOKEN_PIXELS = 16
 GUIDANCE = 4.0
 """Scale of the guidance that the model's authors recommend."""
 
-IMAGE_QK = Site(name="block: image q and k", op="qknorm_rope", stage="rope", stack="num_layers")
-TEXT_QK = Site(name="block: text q and k", op="qknorm_rope", stage="rope", stack="num_layers")
-IMAGE_NORM = Site(name="block: norm1 of the image", op="norm_scale_shift", stage="norm", stack="num_layers")
-TEXT_NORM = Site(name="block: norm1 of the text", op="norm_scale_shift", stage="norm", stack="num_layers")
-OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
-IMAGE_RESIDUAL = Site(name="block: image residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
-TEXT_RESIDUAL = Site(name="block: text residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
-TWO_WAY_NORM = Site(name="block: norm1 of the image", op="norm_scale_shift_gate_select01", stage="norm", stack="num_layers")
-TWO_WAY_RESIDUAL = Site(name="block: image residual, norm2", op="residual_norm_scale_shift_gate_select01", stage="norm", stack="num_layers")
+IMAGE_QK = Site(name="block: image q and k", op="qknorm_rope", stack="num_layers")
+TEXT_QK = Site(name="block: text q and k", op="qknorm_rope", stack="num_layers")
+IMAGE_NORM = Site(name="block: norm1 of the image", op="norm_scale_shift", stack="num_layers")
+TEXT_NORM = Site(name="block: norm1 of the text", op="norm_scale_shift", stack="num_layers")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
+IMAGE_RESIDUAL = Site(name="block: image residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+TEXT_RESIDUAL = Site(name="block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+TWO_WAY_NORM = Site(name="block: norm1 of the image", op="norm_scale_shift_gate_select01", stack="num_layers")
+TWO_WAY_RESIDUAL = Site(name="block: image residual, norm2", op="residual_norm_scale_shift_gate_select01", stack="num_layers")
 
 
 class FusedEmbedRope(QwenEmbedRope):

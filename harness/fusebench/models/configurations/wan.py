@@ -31,14 +31,14 @@ GUIDANCE_SCALE = 5.0
 TEXT_SHARE = 4
 """One in so many text tokens is a prompt's; the pipeline pads its embeddings to 512 tokens with zeros, which no mask hides."""
 
-FIRST_NORM = Site(name="first block: norm1", op="norm_scale_shift", stage="norm")
-OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
-SELF_RESIDUAL = Site(name="block: self-attention residual, norm2", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
-CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers")
+FIRST_NORM = Site(name="first block: norm1", op="norm_scale_shift")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
+SELF_RESIDUAL = Site(name="block: self-attention residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residual_gate_norm_scale_shift", stack="num_layers")
 NEXT_RESIDUAL = Site(
-    name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stage="norm", stack="num_layers", beyond=-1
+    name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stack="num_layers", beyond=-1
 )
-SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stage="rope", stack="num_layers")
+SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stack="num_layers")
 
 
 class FusedRotaryPosEmbed(WanRotaryPosEmbed):

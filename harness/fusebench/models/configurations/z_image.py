@@ -29,17 +29,17 @@ class StackSites:
     """The sites of one stack of blocks.  Context refiners have no modulation, so only their q and k are an op."""
 
     def __init__(self, block: str, stack: str, *, modulated: bool = True) -> None:
-        self.qk = Site(name=f"{block}: q and k", op="qknorm_rope", stage="rope", stack=stack)
-        self.norm = Site(name=f"{block}: norm before the attention", op="norm_scale_shift", stage="norm", stack=stack)
-        self.attention = Site(name=f"{block}: attention's residual", op="norm_tanh_mul_add_norm_scale", stage="norm", stack=stack)
-        self.feed_forward = Site(name=f"{block}: feed-forward's residual", op="norm_tanh_mul_add", stage="norm", stack=stack)
+        self.qk = Site(name=f"{block}: q and k", op="qknorm_rope", stack=stack)
+        self.norm = Site(name=f"{block}: norm before the attention", op="norm_scale_shift", stack=stack)
+        self.attention = Site(name=f"{block}: attention's residual", op="norm_tanh_mul_add_norm_scale", stack=stack)
+        self.feed_forward = Site(name=f"{block}: feed-forward's residual", op="norm_tanh_mul_add", stack=stack)
         self.all = (self.qk, self.norm, self.attention, self.feed_forward) if modulated else (self.qk,)
 
 
 JOINT = StackSites("block", "n_layers")
 IMAGE = StackSites("noise refiner", "n_refiner_layers")
 TEXT = StackSites("context refiner", "n_refiner_layers", modulated=False)
-OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift", stage="norm")
+OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
 
 
 class FusedRopeEmbedder(RopeEmbedder):
