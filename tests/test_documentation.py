@@ -12,8 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fusebench.cli.main import app
+from fusebench.models.catalogue import MODELS
+from fusebench.report.steps import step_pages, steps_markdown
 from fusebench.schema import Run
+from fusebench.schema.models import ModelRecord
 from fusebench.store.history_file import KeptRun
+from fusebench.store.model_folder import newest_models
 
 REPOSITORY = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -102,6 +106,29 @@ def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
     folder = REPOSITORY / "docs" / "results"
     assert set(pages) == {file.name for file in folder.glob("*.md")}
     assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []
+
+
+def test_the_pages_of_steps_are_those_of_the_stored_models() -> None:
+    """`fusebench report results/models --format pages --out docs/results/steps` makes them anew."""
+    folder = REPOSITORY / "docs" / "results" / "steps"
+    pages = step_pages(_stored_models(), pictures=False)
+    assert set(pages) == {file.name for file in folder.glob("*.md")}
+    assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []
+    drawn = {f"{name}.png" for name, record in _stored_models().items() if record.breakdowns}
+    assert drawn == {file.name for file in folder.glob("*.png")}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- steps -->" in page.read_text()], ids=lambda page: page.name)
+def test_tables_of_steps_are_those_of_the_stored_models(page: Path) -> None:
+    """`fusebench report results/models` prints the table between the marks."""
+    (table,) = re.findall(r"<!-- steps -->\n(.*?)<!-- end of steps -->", page.read_text(), re.DOTALL)
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    report = steps_markdown(_stored_models()).splitlines()
+    assert rows == [line for line in report if line.startswith("|")][: 2 + len(MODELS)]
+
+
+def _stored_models() -> dict[str, ModelRecord]:
+    return {name: record for name, (_, record) in newest_models(REPOSITORY / "results" / "models").items()}
 
 
 def test_how_far_repeated_runs_agree_is_what_their_records_say() -> None:

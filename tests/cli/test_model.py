@@ -71,6 +71,31 @@ def test_a_stored_record_is_reported(fusebench: Callable[..., Any], stored: Path
     assert "is of `fusebench model`, whose records are rendered as md only" in refused.stderr
 
 
+def test_a_folder_of_records_is_one_table_with_the_newest_of_each_model(fusebench: Callable[..., Any], tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    stored = ({"complete": True}, 7), ({"title": "Older"}, 6), ({"complete": False}, 8), ({"tiny": True}, 9)
+    for changes, hour in stored:
+        write_model(records, model_record(id=f"abcd123{hour}", created=f"2026-07-27T0{hour}:25:47+00:00", **changes))
+    shown = fusebench("report", str(records))
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    assert [line for line in shown.stdout.splitlines() if line.startswith("| Toy, 64 x 64 ")]
+    assert "Older" not in shown.stdout
+    assert "incomplete" not in shown.stdout, "a complete record goes before a newer incomplete one"
+    made = fusebench("report", str(records), "--format", "pages", "--out", str(tmp_path / "pages"))
+    assert made.exit_code == 0, made.output
+    assert {file.name for file in (tmp_path / "pages").iterdir()} == {"README.md", "toy.md", "toy.png"}
+    refused = fusebench("report", str(records), "--format", "csv")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "which are rendered together as md or pages" in refused.stderr
+
+
+def test_a_folder_of_tiny_records_is_no_table(fusebench: Callable[..., Any], tmp_path: Path) -> None:
+    write_model(tmp_path / "records", model_record(tiny=True))
+    shown = fusebench("report", str(tmp_path / "records"))
+    assert (shown.exit_code, shown.stdout) == (ExitCode.USAGE, "")
+    assert "holds tiny models only" in shown.stderr
+
+
 def test_an_edited_record_is_told(fusebench: Callable[..., Any], stored: Path) -> None:
     file = stored / "model.json"
     file.write_text(file.read_text().replace("improvement", "regression"))

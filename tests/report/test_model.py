@@ -73,5 +73,5 @@ def test_the_picture_stacks_the_stages_and_the_idle_time() -> None:
 
 
 def test_the_page_names_its_picture_where_there_is_one() -> None:
-    assert "](step.png)" in model_markdown(model_record(), picture=True)
+    assert "](step.png)" in model_markdown(model_record(), picture="step.png")
     assert "step.png" not in model_markdown(model_record())

@@ -63,16 +63,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["flux1_dev", "wan2_1_t2v_1_3b"])
-def test_stored_records_fit_their_seals_and_docs_quote_them(name: str) -> None:
-    folder = REPOSITORY / "results" / "models" / name
+@pytest.mark.parametrize("folder", sorted((REPOSITORY / "results" / "models").iterdir()), ids=lambda folder: folder.name)
+def test_stored_records_fit_their_seals(folder: Path) -> None:
     assert (model_seal(folder).sealed, model_seal(folder).altered) == (True, "")
-    record = read_model(folder)
-    line = next(line for line in (REPOSITORY / "docs" / "model.md").read_text().splitlines() if line.startswith(f"| {record.title} "))
-    quoted = 0
-    for one in record.times:
-        if one.time_ms is not None and one.variant in ("split", "fused", "compiled", "fused_graph"):
-            quoted += 1
-            ratio = one.speedup
-            assert (f"{one.time_ms.value:.2f} ms" if ratio is None else f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]") in line
-    assert quoted >= 3
+    assert read_model(folder).model == folder.name

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fusebench.models.catalogue import MODELS
 from fusebench.store.baselines import load_baseline, objections
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import TABLE_FILES
@@ -27,16 +28,16 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history
     record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
+    models = {name for name in found if name.startswith("models/")}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | static | counters | {
+    assert found == record | static | counters | models | {
         trials,
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
         "history/nvidia_h200.parquet",
         "history/nvidia_h200.op_mix.parquet",
-        "models/flux1_dev/model.json",
-        "models/wan2_1_t2v_1_3b/model.json",
     }
+    assert models <= {f"models/{name}/model.json" for name in MODELS}
     assert {Path(name).suffix for name in static} == {".parquet"}
 
 

@@ -181,7 +181,7 @@ def _write_report(record: ModelRecord, folder: Path) -> None:
 
     if record.breakdowns:
         write_file(folder / PICTURE, step_png(record))
-    write_report(folder, model_markdown(record, picture=bool(record.breakdowns)))
+    write_report(folder, model_markdown(record, picture=PICTURE if record.breakdowns else ""))
 
 
 def _show(record: ModelRecord, folder: Path) -> None:

@@ -86,24 +86,25 @@ def report(
     A run older than its device's calibration is shown with the stored calibration.  Records of `fusebench ab`, `fusebench ncu` and
     `fusebench model`, by path or id, are rendered as md.  A record with impossible figures is refused with their names.
 
+    A folder of records of `fusebench model`, such as results/models, is rendered as the table of all models' steps: md, or pages with
+    a page and a picture per model.
+
     `--format record --out DIR` converts the record of an older fusebench: DIR gets a new run folder, and RUN stays as it is.
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
     from ..store.finding import COMPARISON_FILE, LATEST, find_run
-    from ..store.model_folder import MODEL_FILE
+    from ..store.model_folder import MODEL_FILE, model_folders
     from ..store.run_folder import RUN_FILE
 
-    if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
-        raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
-    if past and form is not Format.HTML and site is None:
-        raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
-    if site is not None and (out is not None or form is not Format.MARKDOWN):
-        raise UsageError("--site writes a site of its own; pass neither --format nor --out beside it")
+    _require_options(form, out, site, past)
     project = find_project()
     others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters), MODEL_FILE: ("model", _model)}
     # `latest` is the latest run that was timed, whatever was compared or counted since.
     folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
+    if not any((folder / file).is_file() for file in (RUN_FILE, *others)) and model_folders(folder):
+        _report_models(folder, form, out, site)
+        return
     command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
     if render is not None and (form is not Format.MARKDOWN or site is not None):
         wanted = f"--format {form}" if site is None else "--site"
@@ -125,6 +126,15 @@ def report(
             typer.echo(text, nl=False)
         else:
             _write({out: text.encode()}, out, "--out")
+
+
+def _require_options(form: Format, out: Path | None, site: Path | None, past: list[str] | None) -> None:
+    if form in (Format.PAGES, Format.PLOTS, Format.RECORD) and out is None:
+        raise UsageError(f"--format {form}: writes several files; say into which folder with --out DIR")
+    if past and form is not Format.HTML and site is None:
+        raise UsageError(f"--history: --format {form} has no history; use --format html or --site DIR, or `fusebench history`")
+    if site is not None and (out is not None or form is not Format.MARKDOWN):
+        raise UsageError("--site writes a site of its own; pass neither --format nor --out beside it")
 
 
 def _write(files: Mapping[Path, bytes], into: Path | None, option: str) -> None:
@@ -186,7 +196,30 @@ def _model(folder: Path) -> str:
 
     found = read_model(folder)
     say_of(model_seal(folder), f"model record {found.id}", folder)
-    return model_markdown(found, picture=(folder / PICTURE).is_file())
+    return model_markdown(found, picture=PICTURE if (folder / PICTURE).is_file() else "")
+
+
+def _report_models(parent: Path, form: Format, out: Path | None, site: Path | None) -> None:
+    """The table of the models' steps, or with `pages` a page per model beside it."""
+    from ..report.steps import step_pages, steps_markdown
+    from ..store.model_folder import model_seal, newest_models
+    from .shared.seals import say_of
+
+    if form not in (Format.MARKDOWN, Format.PAGES) or site is not None:
+        wanted = f"--format {form}" if site is None else "--site"
+        raise UsageError(f"{wanted}: {parent} holds records of `fusebench model`, which are rendered together as md or pages")
+    found = newest_models(parent)
+    if not found:
+        raise RunRecordError(f"{parent}: holds tiny models only; measure one without --tiny")
+    for folder, record in found.values():
+        say_of(model_seal(folder), f"model record {record.id}", folder)
+    records = {name: record for name, (_, record) in found.items()}
+    if form is Format.PAGES and out is not None:
+        _write({out / name: content for name, content in step_pages(records).items()}, out, "--out")
+    elif out is not None:
+        _write({out: steps_markdown(records).encode()}, out, "--out")
+    else:
+        typer.echo(steps_markdown(records), nl=False)
 
 
 def _pages(run: Run, folder: Path) -> dict[Path, bytes]:

@@ -17,14 +17,29 @@ CALL_COLUMNS = ("site", "op", "calls", "kernel", "fallbacks")
 
 def head_lines(record: ModelRecord) -> list[str]:
     """What ran, in words."""
-    cut = [f"{count} of {record.full_layers[name]} {name}" for name, count in record.layers.items() if count != record.full_layers[name]]
-    layers = f"; a reduced stack: {', '.join(cut)}" if cut else ""
+    cut = cut_words(record)
+    layers = f"; a reduced stack: {cut}" if cut else ""
     size = "tiny configuration" if record.tiny else "full configuration" if not cut else "published widths"
     return [
         f"{record.title}: {size}{layers}; {record.parameters / 1e9:.3g} billion weights ({record.weights}), {record.dtype}, "
         f"diffusers {record.diffusers}",
         *([] if record.complete else [f"this measurement is incomplete; missing: {', '.join(record.missing)}"]),
     ]
+
+
+def cut_words(record: ModelRecord) -> str:
+    """`4 of 40 num_layers` for a reduced stack; nothing for a whole one."""
+    stacks = record.layers.items()
+    return ", ".join(f"{count} of {record.full_layers[name]} {name}" for name, count in stacks if count != record.full_layers[name])
+
+
+def environment_line(record: ModelRecord) -> str:
+    """What it was measured on and with; a record that does not say so leaves that out."""
+    known = record.environment
+    named = [f"{label} {known[key]}" for label, key in (("driver", "driver"), ("torch", "torch"), ("triton", "triton")) if known.get(key)]
+    device, commit = known.get("device_name") or known.get("device"), str(known.get("git_commit") or "")[:12]
+    parts = [device, *named, f"diffusers {record.diffusers}", f"commit {commit}" if commit else ""]
+    return ", ".join(str(part) for part in parts if part)
 
 
 def time_rows(record: ModelRecord) -> list[list[str]]:
@@ -51,16 +66,19 @@ def _rule(record: ModelRecord, variant: str) -> str:
 
 
 def _speedup(one: StepTime) -> str:
-    return one.error or _times(one.speedup)
+    return one.error or speedup_words(one.speedup)
 
 
-def _times(speedup: Estimate | None) -> str:
+def speedup_words(speedup: Estimate | None) -> str:
+    """`1.319x [1.314, 1.324]`; `1` for the variant that the others are compared with."""
     return "1" if speedup is None else f"{speedup.value:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]"
 
 
 def loop_rows(record: ModelRecord) -> list[list[str]]:
     """A row per denoise loop, beside as many steps as it has."""
-    return [[one.variant, str(one.steps), f"{one.time_ms.value:.2f}", f"{one.steps_ms:.2f}", _times(one.speedup)] for one in record.loops]
+    return [
+        [one.variant, str(one.steps), f"{one.time_ms.value:.2f}", f"{one.steps_ms:.2f}", speedup_words(one.speedup)] for one in record.loops
+    ]
 
 
 def call_rows(record: ModelRecord) -> list[list[str]]:
@@ -134,13 +152,13 @@ def verdict_lines(record: ModelRecord) -> list[str]:
     return [*lines, *(f"substitution: {finding}" for finding in record.findings), *(f"failed: {failure}" for failure in record.failures)]
 
 
-def model_markdown(record: ModelRecord, *, picture: bool = False) -> str:
+def model_markdown(record: ModelRecord, *, picture: str = "") -> str:
     """The whole record as a page.
 
     Args:
-        picture: whether PICTURE lies beside it.
+        picture: file name of the breakdown's picture beside it; empty for none.
     """
-    parts = [f"# {record.title}", *head_lines(record)]
+    parts = [f"# {record.title}", *head_lines(record), environment_line(record)]
     parts.append(_titled("Step times", TIME_COLUMNS, time_rows(record)))
     parts.append("\n".join(f"* {line}" for line in verdict_lines(record)))
     if record.loops:
@@ -149,7 +167,7 @@ def model_markdown(record: ModelRecord, *, picture: bool = False) -> str:
         parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
         parts += stage_remarks(record)
         if picture:
-            parts.append(f"![Where a step's time goes, by variant]({PICTURE})")
+            parts.append(f"![Where a step's time goes, by variant]({picture})")
     if record.explanation is not None:
         parts.append("## The saving explained\n\n" + "\n".join(f"    {line}" for line in explanation_lines(record)))
     if record.calls:

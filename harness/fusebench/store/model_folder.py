@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,23 @@ def read_model(folder: Path) -> ModelRecord:
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench model`") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a record of `fusebench model`: {error}; run it again") from error
+
+
+def model_folders(parent: Path) -> list[Path]:
+    """The folders in `parent` that hold such a record, by name."""
+    return sorted(file.parent for file in parent.glob(f"*/{MODEL_FILE}"))
+
+
+def newest_models(parent: Path) -> Mapping[str, tuple[Path, ModelRecord]]:
+    """Folder and record of each model among the records in `parent`: the newest complete one, or the newest where none is complete.
+    Tiny configurations are left out.
+
+    Raises:
+        RunRecordError: one of the records cannot be read.
+    """
+    found = [(folder, read_model(folder)) for folder in model_folders(parent)]
+    found.sort(key=lambda one: (one[1].complete, one[1].created))
+    return {record.model: (folder, record) for folder, record in found if not record.tiny}
 
 
 def model_seal(folder: Path) -> SealState:
