@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusebench.judge.crosscheck import BatchPair, below_limit, hidden_time, slowed_baseline
+from fusebench.judge.crosscheck import BatchPair, below_limit, credited_us, hidden_time, slowed_baseline
 
 
 def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: int = 0) -> list[BatchPair]:
@@ -38,3 +38,11 @@ def test_a_candidate_that_holds_the_device_while_others_are_timed_is_doubted() -
     assert slowed_baseline([], between) == ""
     assert slowed_baseline([960.0, 1010.0, 905.0], between) == ""
     assert "took 705.0 us before them" in slowed_baseline([700.0, 705.0, 690.0], between)
+
+
+def test_a_short_baseline_beside_another_program_accuses_nobody_and_earns_nothing() -> None:
+    between = [BatchPair(4.0, 400.0, 9.4, 409.0)] * 12
+    assert slowed_baseline([4.8, 4.7, 4.6], between) == ""
+    assert credited_us([4.8, 4.7, 4.6], between) == [4.8] * 12
+    assert credited_us([8.9, 9.0, 9.1], between) == [9.4] * 12
+    assert credited_us([], between) == [9.4] * 12

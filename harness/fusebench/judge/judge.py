@@ -22,7 +22,7 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .crosscheck import below_limit, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
+from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
@@ -427,7 +427,7 @@ class _Evaluating:
         if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         added = unclaimed_us(found.outside)
-        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[pair.baseline_us] for pair in found.pairs]
+        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[time] for time in credited_us(found.alone_us, found.pairs)]
         time_us = time_estimate(own, 0.0)
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
