@@ -31,6 +31,7 @@ from . import (
     gate_command,
     history_command,
     init_command,
+    join_command,
     list_command,
     model_command,
     ncu_command,
@@ -88,6 +89,7 @@ app.command("list")(list_command.list_command)
 app.command("doctor")(doctor_command.doctor)
 app.command("check")(check_command.check)
 app.command("run")(run_command.run)
+app.command("join")(join_command.join)
 app.command("eval")(eval_command.eval_command)
 app.command("bench")(bench_command.bench)
 app.command("model")(model_command.model)

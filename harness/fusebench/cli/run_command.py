@@ -91,6 +91,15 @@ ResumeOption = Annotated[
         show_default=False,
     ),
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Measure the I-th of N parts of the selection, of equal length; `fusebench join RUN...` makes one record of all parts.",
+        show_default=False,
+    ),
+]
 ConfirmOption = Annotated[
     bool,
     typer.Option(
@@ -140,6 +149,7 @@ def run(
     precision: PrecisionOption = None,
     processes: ProcessesOption = None,
     resume: ResumeOption = None,
+    shard: ShardOption = None,
     baseline: BaselineOption = None,
     margin: MarginOption = None,
     confirm: ConfirmOption = True,
@@ -161,6 +171,7 @@ def run(
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
+    from ..fleet.planning import parse_shard
     from ..store.files import require_writable
     from ..timing.select import require_timer
     from .shared.output import remark
@@ -168,13 +179,15 @@ def run(
 
     # Everything that the command line can have wrong comes before the kernels and the engine, whose imports take seconds.
     require_timer(timer)
+    part = parse_shard(shard) if shard is not None else None
     stopped = _stopped(resume) if resume is not None else None
     if stopped is not None and not (suite or op or kernel or case):
         suite, op, kernel, case = selection_of(stopped)
+        part = parse_shard(stopped.shard) if stopped.shard and part is None else part
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
     suites = tuple(one.name for one in selection.suites)
     if stopped is not None:
-        require_same_selection(stopped, suites, op, kernel, case)
+        require_same_selection(stopped, suites, op, kernel, case, shard=str(part or ""))
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
@@ -188,8 +201,10 @@ def run(
 
     import msgspec
 
+    from ..fleet.planning import cases_of_shard
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
+    from ..store.baselines import load_baseline
     from ..store.scatter_file import load_scatter
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
@@ -202,14 +217,17 @@ def run(
         if value is not None
     }
     plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
+    cases = selection.cases
+    if part is not None:
+        cases = cases_of_shard(part, cases, selection.collection, load_baseline(selection.project.results, target.name))
     request = RunRequest(
         project=selection.project,
         collection=selection.collection,
-        cases=selection.cases,
+        cases=cases,
         device=target,
         timer=timer,
         plan=msgspec.structs.replace(plan, **changes),
-        options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case),
+        options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case, shard=str(part or "")),
         rule=MarginRule(margin, scatter=load_scatter(selection.project.results, target.name), device=target.kind),
         budget_s=budget,
         wait_s=wait,
@@ -241,7 +259,9 @@ def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None
     return list(stopped.selected or ()) or None, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
 
 
-def require_same_selection(stopped: Run, suites: tuple[str, ...], op: str | None, kernel: str | None, case: str | None) -> None:
+def require_same_selection(
+    stopped: Run, suites: tuple[str, ...], op: str | None, kernel: str | None, case: str | None, *, shard: str = ""
+) -> None:
     """Refuse to resume a run with another selection.
 
     Raises:
@@ -254,6 +274,7 @@ def require_same_selection(stopped: Run, suites: tuple[str, ...], op: str | None
         ("--op", stopped.selected_op, op),
         ("--kernel", stopped.selected_kernels, kernel),
         ("--case", stopped.selected_cases, case),
+        ("--shard", stopped.shard, shard),
     ]
     different = [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in pairs if (old or "") != (new or "")]
     if different and stopped.selected is not None:  # records of older versions do not say

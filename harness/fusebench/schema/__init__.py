@@ -26,6 +26,7 @@ from .records import (
     Spending,
     SuiteSummary,
     VisibleEffect,
+    boards_of,
     limit_of,
 )
 from .results import (
@@ -94,6 +95,7 @@ __all__ = [
     "Verdict",
     "VerdictKind",
     "VisibleEffect",
+    "boards_of",
     "limit_of",
     "worst_exit_code",
 ]

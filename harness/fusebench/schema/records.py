@@ -73,6 +73,11 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The floor of a cold call; None for warm samples, on a CPU, and in older records."""
     control_ratio: Estimate | None = None
     """Time of the baseline over the time of its second copy: 1.0 within noise, or the rounds are biased."""
+    board: str = ""
+    """UUID of the board that measured the case, in a record of several boards; empty where it is the environment's."""
+    seconds: float | None = None
+    """Wall-clock seconds of the case's checks and first measurement: the next run's shards and leases are planned by it. None in older
+    records."""
     same_as: str = ""
     """Key of the equal case (same op and parameters) that was measured instead; empty if this case was measured."""
     not_cold: str = ""
@@ -119,6 +124,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu` or `cuda`."""
     device_name: str
     device_uuid: str = ""
+    """Empty for the CPU. Of a record of several boards, all of them with commas between; every case then names its own."""
     driver: str = ""
     cuda: str = ""
     python: str
@@ -213,6 +219,11 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that measured each of its cases, at least."""
 
 
+def boards_of(device_uuid: str) -> tuple[str, ...]:
+    """The boards that `Environment.device_uuid` or `JoinedRun.board` names; one without a UUID counts as a board."""
+    return tuple(device_uuid.split(","))
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable record: environment, cases, results.  Raw samples lie beside it in `samples.parquet`."""
 
@@ -235,6 +246,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Glob of the selected cases, by name or by `suite:case`; None for all, and in older records."""
     selected_kernels: str | None = None
     """Glob of the selected kernels, besides which baselines are measured; None for all."""
+    shard: str = ""
+    """`I/N` where this run measured the I-th of N parts of its selection; empty for all of it."""
     suites: list[SuiteSummary]
     cases: list[CaseSummary]
     kernels: list[KernelInfo]
@@ -244,6 +257,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the stopped runs that this run resumed, oldest first; it contains their finished cases."""
     joined: tuple[JoinedRun, ...] = ()
     """The runs that this baseline was joined from, oldest first; empty for a run that was measured."""
+    parts: tuple[JoinedRun, ...] = ()
+    """The shards that this run was joined from, each with cases of its own; empty for a run that was measured as a whole."""
     calibration: CalibrationNote | None = None
     """Calibration of the run's device at the time of its verdicts; None for a device without calibration."""
     warnings: list[str] = []

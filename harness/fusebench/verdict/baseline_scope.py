@@ -15,7 +15,7 @@ from ..schema import Case, KernelId, Run
 def scoped_baseline(run: Run, baseline: Run) -> Run:
     """`baseline` reduced to the selected suites, op, cases and kernels of `run`."""
     part = _without_suites(baseline, _absent_suites(run, baseline))
-    return _of_kernels(_of_cases(part, run), run)
+    return _of_kernels(_of_cases(_of_shard(part, run), run), run)
 
 
 def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -66,6 +66,18 @@ def _of_cases(baseline: Run, run: Run) -> Run:
         baseline,
         cases=[summary for summary in baseline.cases if summary.case.key not in others],
         results=[result for result in baseline.results if result.case_key not in others],
+    )
+
+
+def _of_shard(baseline: Run, run: Run) -> Run:
+    """`baseline` with the cases of `run` alone where this is one shard: the other shards hold the rest."""
+    if not run.shard:
+        return baseline
+    held = {summary.case.key for summary in run.cases}
+    return msgspec.structs.replace(
+        baseline,
+        cases=[summary for summary in baseline.cases if summary.case.key in held],
+        results=[result for result in baseline.results if result.case_key in held],
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import RunRecordError
-from ..schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run
+from ..schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run, boards_of
 from ..stats.scatter import standard_error
 from ..stats.student import quantile
 from ..stats.weighted import suite_summaries
@@ -74,7 +74,7 @@ def support_words(run: Run) -> str:
 def processes_and_boards(run: Run) -> tuple[int, int]:
     """The processes and boards that a run stands on: those of its runs together, or the fewest of its own kernels."""
     joined = run.joined or (_joined_run(run),)
-    return sum(one.processes for one in joined), len({one.board for one in joined})
+    return sum(one.processes for one in joined), len({board for one in joined for board in boards_of(one.board)})
 
 
 def partly_joined(run: Run) -> list[Result]:
@@ -107,7 +107,7 @@ class _Other:
 
     def log_ratio(self, mine: Measurement, newest: Measurement, key: str) -> float:
         """Its time over the newest run's, on the logarithm, without what changed for all calls."""
-        if (drift := drift_of(self.cases[key], self.drifts)) is not None:
+        if (drift := drift_of(self.cases[key], self.drifts, self.newest_cases[key])) is not None:
             return math.log(relative_to_machine(mine, newest, drift, self.gap))
         log = math.log(mine.time_us.value / newest.time_us.value)
         mine_case, newest_case = self.cases[key], self.newest_cases[key]
@@ -121,7 +121,7 @@ class _Other:
         mine = self.cases.get(summary.case.key)
         if mine is None or mine.not_cold or case_differences(mine.case, summary.case) or other_stream(mine, summary):
             return None
-        drift = drift_of(mine, self.drifts)
+        drift = drift_of(mine, self.drifts, summary)
         return None if drift is None else (mine, math.log(drift.factor.value))
 
 

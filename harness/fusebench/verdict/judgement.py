@@ -23,7 +23,7 @@ from .call_classes import launches_of, makes_several
 from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from .identical_code import verdict_on_unchanged
 from .margin_rule import MarginRule
-from .support import change_between
+from .support import board_of, change_between
 from .yardsticks import (
     Basis,
     Drift,
@@ -181,7 +181,7 @@ class _Judge:
             return SpeedFinding(VerdictKind.INCOMPARABLE, f"{old.status} in the baseline, {new.status} now: no two times", None, Basis.NONE)
         raw = quotient(new.measurement.time_us, old.measurement.time_us)
         judge = self._judged_by(new.measurement, old.measurement)
-        drift = drift_of(self.new_cases[new.case_key], self.drifts)
+        drift = drift_of(self.new_cases[new.case_key], self.drifts, self.old_cases.get(old.case_key))
         if drift is not None and (machine := self._by_machine(new, old, drift)) is not None:
             return machine_finding(machine, drift.disagreement, raw, judge)
         yardsticks = self._yardsticks(new, old, raw)
@@ -202,7 +202,7 @@ class _Judge:
         assert new.measurement is not None
         assert old.measurement is not None
         ratio = relative_to_machine(new.measurement, old.measurement, drift, self.gap)
-        change = self._scattered(ratio, new.measurement, old.measurement, Reference.MACHINE)
+        change = self._scattered(ratio, new.case_key, new.measurement, old.measurement, Reference.MACHINE)
         if change is None:
             return None
         name = f"the streaming yardsticks of {drift.cases} cases"
@@ -210,13 +210,14 @@ class _Judge:
             name += f" and the launch gaps of {self.gap.calls} calls"
         return Yardstick(name, change, Reference.MACHINE)
 
-    def _scattered(self, ratio: float, new: Measurement, old: Measurement, reference: Reference) -> Estimate | None:
+    def _scattered(self, ratio: float, key: str, new: Measurement, old: Measurement, reference: Reference) -> Estimate | None:
         """The change with the interval for another process and board; None where their scatter is not known."""
         scatter = self.rule.scatter_of(new.time_us.value, launches_of(new, old), reference)
         if scatter is None or not self.rule.knows(self.run):
             return None
         widening = self.rule.widening_of(new.time_us.value, launches_of(new, old))
-        return change_between(math.log(ratio), (new, self.run), (old, self.baseline), scatter, widening)
+        boards = (board_of(self.new_cases[key], self.run), board_of(self.old_cases[key], self.baseline))
+        return change_between(math.log(ratio), (new, self.run), (old, self.baseline), scatter, widening, boards=boards)
 
     def _yardsticks(self, new: Result, old: Result, raw: Estimate) -> Iterator[Yardstick]:
         """The yardsticks that both runs timed, the most trusted first: the streaming yardsticks of all cases of that duration, the case's
@@ -227,7 +228,7 @@ class _Judge:
         assert old.measurement is not None
         now, then = self.new_cases[new.case_key], self.old_cases[old.case_key]
         found = 0
-        if (drift := drift_of(now, self.drifts)) is not None:
+        if (drift := drift_of(now, self.drifts, then)) is not None:
             yield Yardstick(f"the streaming yardsticks of {drift.cases} cases", quotient(raw, drift.factor))
             found += 1
         for name, new_us, old_us, reference in (
@@ -236,7 +237,8 @@ class _Judge:
         ):
             if new_us is not None and old_us is not None:
                 change = quotient(quotient(new.measurement.time_us, new_us), quotient(old.measurement.time_us, old_us))
-                known = self._scattered(change.value, new.measurement, old.measurement, reference) if reference is not None else None
+                timings = (new.measurement, old.measurement)
+                known = self._scattered(change.value, new.case_key, *timings, reference) if reference is not None else None
                 yield Yardstick(name, change, None) if known is None else Yardstick(name, known, reference)
                 found += 1
         speedups = old.measurement.speedup, new.measurement.speedup

@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from ..schema import ClassScatter, Reference, Result, Run, RunScatter
+from ..schema import ClassScatter, Reference, Result, Run, RunScatter, boards_of
 from ..stats.scatter import Difference, components
 from ..store.scatter_file import SCATTER_VERSION
 from .call_classes import DURATION_CLASSES_US, call_class, launches_of
 from .comparability import case_differences, record_differences
 from .identical_code import equal_code
-from .support import own_variance, support_of
+from .support import board_of, own_variance, support_of
 from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST = 30
@@ -53,7 +53,7 @@ def scatter_between(runs: Sequence[Run]) -> RunScatter | None:
         timer=newest.timer,
         cache=newest.plan.cache,
         runs=len(runs),
-        boards=len({run.environment.device_uuid for run in runs}),
+        boards=len({board for run in runs for board in boards_of(run.environment.device_uuid)}),
         classes=tuple(classes),
     )
 
@@ -68,7 +68,6 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
     old_cases = {summary.case.key: summary for summary in old_run.cases}
     old_results = {(one.case_key, one.kernel): one for one in old_run.results}
     summaries = {summary.case.key: summary for summary in new_run.cases}
-    same_board = new_run.environment.device_uuid == old_run.environment.device_uuid
     for new in new_run.results:
         now, then, old = summaries.get(new.case_key), old_cases.get(new.case_key), old_results.get((new.case_key, new.kernel))
         if now is None or then is None or old is None or now.same_as or now.not_cold or then.not_cold:
@@ -83,10 +82,11 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
         if not math.isfinite(own):
             continue
         logs: dict[Reference, float] = {}
-        if (drift := drift_of(now, drifts)) is not None:
+        if (drift := drift_of(now, drifts, then)) is not None:
             logs[Reference.MACHINE] = math.log(relative_to_machine(after, before, drift, gap))
         if now.stream_us is not None and then.stream_us is not None and not other_stream(now, then):
             logs[Reference.CASE] = math.log(after.time_us.value / before.time_us.value * then.stream_us.value / now.stream_us.value)
+        same_board = board_of(now, new_run) == board_of(then, old_run)
         processes = support_of(after, new_run).inverse_processes + support_of(before, old_run).inverse_processes
         for reference, log in logs.items():
             difference = Difference(log_ratio=log, own=own, processes=processes, same_board=same_board)

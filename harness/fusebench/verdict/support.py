@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..schema import ClassScatter, Estimate, Measurement, Run
+from ..schema import CaseSummary, ClassScatter, Estimate, Measurement, Run
 from ..stats.scatter import interval, standard_error
 
 
@@ -20,10 +20,18 @@ class Support(msgspec.Struct, frozen=True):
     """Weight of each board, by its UUID; the weights add up to 1."""
 
 
-def support_of(timing: Measurement, run: Run) -> Support:
-    """The processes and boards behind a time of `run`: its own, or those of the runs that it was joined from, which count the same."""
+def board_of(summary: CaseSummary, run: Run) -> str:
+    """The UUID of the board that measured the case."""
+    return summary.board or run.environment.device_uuid
+
+
+def support_of(timing: Measurement, run: Run, board: str | None = None) -> Support:
+    """The processes and boards behind a time of `run`: its own, or those of the runs that it was joined from, which count the same.
+
+    `board` measured the case, where `run` is of several boards.
+    """
     if not timing.runs:
-        return Support(1 / timing.processes, {run.environment.device_uuid: 1.0})
+        return Support(1 / timing.processes, {run.environment.device_uuid if board is None else board: 1.0})
     joined = [run.joined[place] for place in timing.runs]
     share = 1 / len(joined)
     boards = {board: times * share for board, times in Counter(one.board for one in joined).items()}
@@ -52,14 +60,17 @@ def change_between(
     old: tuple[Measurement, Run],
     scatter: ClassScatter,
     widening: float = 1.0,
+    *,
+    boards: tuple[str, str] | None = None,
 ) -> Estimate | None:
     """The change with an interval for another process and, between two boards, another board; None where boards differ and their scatter
     is not known.
 
-    `widening` is the factor by which identical code of this comparison scatters more.  An interval over several processes holds their
-    scatter already, and it is counted again: at eight processes this adds 3 % to the width.
+    `boards` measured the case in either run, where these are of several.  `widening` is the factor by which identical code of this
+    comparison scatters more.  An interval over several processes holds their scatter already, and it is counted again: at eight processes
+    this adds 3 % to the width.
     """
-    here, there = support_of(*new), support_of(*old)
+    here, there = (support_of(*side, board) for side, board in zip((new, old), boards or (None, None), strict=True))
     # Two processes of one board are as far apart as two boards where only these are known.
     distance = board_distance(here, there) if scatter.process is not None else 2.0
     if scatter.board is None and distance > 0:

@@ -108,25 +108,36 @@ class LaunchGap(msgspec.Struct, frozen=True):
     calls: int
 
 
-def yardstick_drifts(run: Run, baseline: Run) -> dict[int, Drift]:
+Boards = tuple[str, str]
+"""The boards that measured a case: `CaseSummary.board` in the new run and in the old one."""
+Drifts = Mapping[int | tuple[int, Boards], Drift]
+"""By class of duration, the drift over all cases; with the boards as well, the drift of their cases alone."""
+
+
+def yardstick_drifts(run: Run, baseline: Run) -> dict[int | tuple[int, Boards], Drift]:
     """The drift from `baseline` to `run`, by class of duration of the yardstick in `run`; classes below `FEWEST_CASES` are left out.
+
+    Where a record is of several boards, each pair of boards with enough cases has a drift of its own beside the common one.
 
     A case counts where both runs timed the same streaming yardstick in the cache state of its label, with the same parameters.  Cases that
     repeat another case's work count once.
     """
     old = {summary.case.key: summary for summary in baseline.cases}
-    logs: dict[int, list[float]] = defaultdict(list)
-    over: dict[int, list[float]] = defaultdict(list)
+    logs: dict[int | tuple[int, Boards], list[float]] = defaultdict(list)
+    over: dict[int | tuple[int, Boards], list[float]] = defaultdict(list)
     for summary in run.cases:
         before = old.get(summary.case.key)
         if before is None or summary.stream_us is None or before.stream_us is None or summary.same_as:
             continue
         if not (summary.not_cold or before.not_cold or other_stream(summary, before) or case_differences(summary.case, before.case)):
             duration, log = duration_class(summary.stream_us.value), math.log(summary.stream_us.value / before.stream_us.value)
-            logs[duration].append(log)
-            if summary.copy_us is not None and before.copy_us is not None:
-                over[duration].append(log - math.log(summary.copy_us.value / before.copy_us.value))
-    return {duration: _drift(duration, each, over[duration]) for duration, each in logs.items() if len(each) >= FEWEST_CASES}
+            boards = (summary.board, before.board)
+            for place in (duration, (duration, boards)) if any(boards) else (duration,):
+                logs[place].append(log)
+                if summary.copy_us is not None and before.copy_us is not None:
+                    over[place].append(log - math.log(summary.copy_us.value / before.copy_us.value))
+    known = {place: each for place, each in logs.items() if len(each) >= FEWEST_CASES}
+    return {place: _drift(place if isinstance(place, int) else place[0], each, over[place]) for place, each in known.items()}
 
 
 def _drift(duration: int, logs: Sequence[float], over_copies: Sequence[float]) -> Drift:
@@ -139,12 +150,19 @@ def other_stream(new: CaseSummary, old: CaseSummary) -> bool:
     return new.stream_shape != old.stream_shape
 
 
-def drift_of(summary: CaseSummary, drifts: Mapping[int, Drift]) -> Drift | None:
-    """The drift of the class of the case's yardstick; None if the case has no yardstick, or its class too few cases."""
-    return drifts.get(duration_class(summary.stream_us.value)) if summary.stream_us is not None else None
+def drift_of(summary: CaseSummary, drifts: Drifts, old: CaseSummary | None = None) -> Drift | None:
+    """The drift of the class of the case's yardstick; None if the case has no yardstick, or its class too few cases.
+
+    With `old`, the case in the older run, that of their boards' cases alone where these are enough.
+    """
+    if summary.stream_us is None:
+        return None
+    duration = duration_class(summary.stream_us.value)
+    own = drifts.get((duration, (summary.board, old.board))) if old is not None else None
+    return own if own is not None else drifts.get(duration)
 
 
-def launch_gap(run: Run, baseline: Run, drifts: Mapping[int, Drift]) -> LaunchGap | None:
+def launch_gap(run: Run, baseline: Run, drifts: Drifts) -> LaunchGap | None:
     """The change of the launch gap from `baseline` to `run`; None with fewer than `FEWEST_CASES` calls, or beyond `MOST_GAP_US`.
 
     Calls below the longest class of durations count, where a gap is not small beside the scatter of the kernels.  Kernels of changed code
@@ -158,7 +176,7 @@ def launch_gap(run: Run, baseline: Run, drifts: Mapping[int, Drift]) -> LaunchGa
         old, now = before.get((new.case_key, new.kernel)), cases.get(new.case_key)
         if old is None or now is None or new.case_key not in known or now.same_as or now.not_cold or known[new.case_key].not_cold:
             continue
-        drift = drift_of(now, drifts)
+        drift = drift_of(now, drifts, known[new.case_key])
         timings = _several_alike(new, old)
         if drift is None or timings is None or case_differences(now.case, known[new.case_key].case):
             continue

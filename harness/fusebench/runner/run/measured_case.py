@@ -36,6 +36,12 @@ class _CaseWork:
         self.replies: list[Measured] = []
         """The answer of each process; empty if nothing was timed."""
         self._unit, self._context = unit, context
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the work began."""
+        return time.monotonic() - self._began
 
     def _culprit(self, failure: Failure) -> str:
         """The kernel that the failure is due to; the control arm is the baseline's second copy."""

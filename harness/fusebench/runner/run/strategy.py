@@ -54,6 +54,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The op, for the record; the cases to run are already selected."""
     case: str | None = None
     """Glob of the cases, for the record; the cases to run are already selected."""
+    shard: str = ""
+    """`I/N`, for the record; the cases to run are already those of the shard."""
     resumed: Resumed | None = None
     """A stopped run to resume."""
 
@@ -187,7 +189,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         if work.replies:
             self.context.note_timer(work.replies[0])
         self._keep_samples(unit.case.key, work.replies)
-        self._cases += [work.summary] if work.summary is not None else []
+        self._cases += [msgspec.structs.replace(work.summary, seconds=work.seconds)] if work.summary is not None else []
         self._results += work.results
         assert work.summary is not None or not finished, "a case that is over has a summary"
         if finished:
@@ -271,6 +273,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
             selected_op=options.op,
             selected_cases=options.case,
             selected_kernels=options.kernel,
+            shard=options.shard,
             suites=suite_summaries(cases, results),
             cases=list(cases),
             kernels=[self._info(kernel) for key, kernel in self.collection.kernels.items() if key in kernels],
@@ -301,7 +304,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
 
     def _replace(self, key: str, summary: CaseSummary | None, results: Sequence[Result]) -> None:
         """Replace the results of a case and of its repetitions, and its summary unless that is None."""
-        summary = summary or self._known(key)[0]
+        known = self._known(key)[0]
+        summary = msgspec.structs.replace(summary, seconds=known.seconds) if summary is not None else known
         by_kernel = {result.kernel: result for result in results}
         concerned = {one.case.key for one in self._cases if key in (one.case.key, one.same_as)}
         for place, known in enumerate(self._cases):

@@ -1,0 +1,1 @@
+"""Runs on several boards and hosts: shards, leases of the GPUs of one host, and records joined from both."""

@@ -1,0 +1,88 @@
+"""The plan of a run on several boards: how long each case takes, and which shard measures it.
+
+Cases of equal work stay together, since one of them is measured and the others take its results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..errors import UsageError
+from ..runner.case_kernels import Kernels
+from ..schema import Case, Run
+
+START_S = 3.0
+"""Seconds of a case of few bytes, where no stored run knows better: a nightly of 142 cases takes an H200 12 minutes."""
+SECONDS_PER_GB = 8.0
+"""Seconds more per 1e9 bytes that its op must move: inputs are made, checked in float64 and moved in all rounds."""
+_SHARD = re.compile(r"(\d{1,4})/(\d{1,4})")
+
+
+class Shard(NamedTuple):
+    """One of the parts of a selection."""
+
+    number: int
+    """From 1."""
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/4`: the second of four parts.
+
+    Raises:
+        UsageError: another form, or a part that does not exist.
+    """
+    match = _SHARD.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--shard {text!r}: expected I/N, such as 2/4 for the second of four parts")
+    shard = Shard(int(match[1]), int(match[2]))
+    if not 1 <= shard.number <= shard.parts:
+        raise UsageError(f"--shard {text}: there is no such part; the parts are 1/{shard.parts} to {shard.parts}/{shard.parts}")
+    return shard
+
+
+def works_of(cases: Sequence[Case], collection: Kernels) -> dict[Hashable, list[Case]]:
+    """The cases by their work, in their order."""
+    found: dict[Hashable, list[Case]] = defaultdict(list)
+    for case in cases:
+        found[case.op, collection.op(case.op, where=f"case {case.key}").facts(case.params).params].append(case)
+    return found
+
+
+def expected_seconds(cases: Sequence[Case], collection: Kernels, known: Run | None) -> dict[str, float]:
+    """By key, the seconds that a case is expected to take: as `known`, a stored run, measured it, else by its bytes."""
+    measured: Mapping[str, float] = {
+        one.case.key: one.seconds for one in (known.cases if known is not None else ()) if one.seconds is not None and not one.same_as
+    }
+
+    def by_bytes(case: Case) -> float:
+        return START_S + SECONDS_PER_GB * collection.op(case.op).facts(case.params).minimum_bytes / 1e9
+
+    return {case.key: measured.get(case.key) or by_bytes(case) for case in cases}
+
+
+def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, known: Run | None) -> tuple[Case, ...]:
+    """The cases of one shard, in their order.  Every host gets the same parts from the same sources and baseline.
+
+    The longest work goes first, each to the shard that has least to do.
+
+    Raises:
+        UsageError: there are more shards than different cases.
+    """
+    works = works_of(cases, collection)
+    if shard.parts > len(works):
+        raise UsageError(f"--shard {shard}: the selection holds {len(works)} different cases, so some parts would be empty")
+    seconds = expected_seconds(cases, collection, known)
+    loads = [0.0] * shard.parts
+    mine: set[str] = set()
+    for same in sorted(works.values(), key=lambda same: (-seconds[same[0].key], same[0].key)):
+        place = loads.index(min(loads))
+        loads[place] += seconds[same[0].key]
+        mine.update(case.key for case in same if place == shard.number - 1)
+    return tuple(case for case in cases if case.key in mine)
