@@ -108,7 +108,7 @@ class Arguments(fusebench.Arguments, axes={"D": axis("head_dim", one_of=HEAD_DIM
     @staticmethod
     def plan(laid: Laid) -> None:
         for name in ("q", "k"):
-            _check_strides(laid.op, name, getattr(laid, name))
+            check_strides(laid.op, name, getattr(laid, name))
         if (laid.q_weight is None) != (laid.k_weight is None):
             refuse(laid.op, "q_weight" if laid.q_weight is None else "k_weight", "None beside the other weight", "both weights or neither")
         head_dim, rotary = laid.q.shape[2], laid.cos_sin_cache.shape[1]
@@ -130,7 +130,7 @@ class Arguments(fusebench.Arguments, axes={"D": axis("head_dim", one_of=HEAD_DIM
         }
 
 
-def _check_strides(op: str, name: str, x: TensorLayout) -> None:
+def check_strides(op: str, name: str, x: TensorLayout) -> None:
     """Refuse q or k `[N, heads, D]` unless the heads of a token are packed and tokens do not overlap. Raises KernelArgumentError."""
     tokens, heads, head_dim = x.shape
     token_stride, head_stride, stride = x.strides

@@ -30,6 +30,7 @@ FUNCTIONS = (
     "norm_scale_shift_gate_select01",
     "norm_tanh_mul_add",
     "norm_tanh_mul_add_norm_scale",
+    "qknorm_across_heads_rope",
     "qknorm_rope",
     "residual_gate_norm_scale_shift",
     "residual_norm_scale_shift_gate_select01",
