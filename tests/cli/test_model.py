@@ -47,6 +47,8 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert [(one["variant"], one["steps"]) for one in document["loops"]] == [("split", 2), ("fused", 2)]
     assert document["verdicts"]["fused"]["kind"] == "incomparable"
     assert (document["complete"], document["missing"]) == (True, [])
+    assert [one["gpu"] for one in document["times"]] == [None, None]
+    assert document["gpu_times_absent"] == "a CPU leaves no activity records of CUPTI, so step times are by wall clock alone"
     folder = Path(document["run"])
     assert folder.parent == tmp_path / "out"
     assert {"model.json", "report.md", "step.png"} == {file.name for file in folder.iterdir()}

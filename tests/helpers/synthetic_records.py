@@ -61,8 +61,14 @@ def model_record(*, psnr_db: float = 80.0, **changes: object) -> models.ModelRec
         dtype="bfloat16", weights="random", parameters=2_000_000_000, diffusers="0.42.1",
         calls=(models.SiteCalls(site="block: norm", op="scale", kernel="scale/a@1", calls=4, params={"size": 8}),),
         times=(
-            models.StepTime(variant="split", rounds_ms=(10.0, 10.0), time_ms=Estimate(10.0, 9.9, 10.1), peak_bytes=2**30, sm_mhz=1755.4),
-            models.StepTime(variant="fused", rounds_ms=(8.0, 8.0), time_ms=Estimate(8.0, 7.9, 8.1), speedup=fused),
+            models.StepTime(
+                variant="split", rounds_ms=(10.0, 10.0), time_ms=Estimate(10.0, 9.9, 10.1), peak_bytes=2**30, sm_mhz=1755.4,
+                gpu=models.GpuTime(rounds_ms=(9.5,), busy_ms=Estimate(9.5, 9.4, 9.6), span_ms=9.8),
+            ),
+            models.StepTime(
+                variant="fused", rounds_ms=(8.0, 8.0), time_ms=Estimate(8.0, 7.9, 8.1), speedup=fused,
+                gpu=models.GpuTime(rounds_ms=(7.6,), busy_ms=Estimate(7.6, 7.5, 7.7), span_ms=7.8, speedup=fused),
+            ),
             models.StepTime(variant="compiled", error="Unsupported: graph break"),
         ),
         loops=(

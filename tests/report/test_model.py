@@ -19,11 +19,16 @@ def test_the_head_says_that_the_stack_is_reduced() -> None:
 def test_a_row_per_variant() -> None:
     split, fused, compiled = time_rows(model_record())
     assert split[:3] == ["split", "10.00", "1"]
-    assert split[4:] == ["-", "1755", "1.0", ""]
+    assert split[4:] == ["9.50", "-", "-", "1755", "1.0", ""]
     assert fused[:3] == ["fused", "8.00", "1.250x [1.240, 1.260]"]
-    assert fused[4:] == ["pass", "-", "-", "improvement"]
-    assert time_rows(model_record(acceptance={"fused": False}))[1][4] == "fail"
+    assert fused[4:] == ["7.60", "1.250x [1.240, 1.260]", "pass", "-", "-", "improvement"]
+    assert time_rows(model_record(acceptance={"fused": False}))[1][6] == "fail"
     assert compiled[:3] == ["compiled", "-", "Unsupported: graph break"]
+
+
+def test_absent_gpu_times_are_told() -> None:
+    assert "absent" not in model_markdown(model_record())
+    assert "GPU busy times are absent: a CPU leaves none" in model_markdown(model_record(gpu_times_absent="a CPU leaves none"))
 
 
 def test_the_breakdown_adds_up_to_the_span() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
 from fusebench.models.catalogue import MODELS
 from fusebench.report.steps import step_pages, steps_markdown
 from fusebench.schema import Estimate
-from fusebench.schema.models import Confirmation, ModelRecord, StepTime
+from fusebench.schema.models import Confirmation, GpuTime, ModelRecord, StepTime
 from helpers.synthetic_records import model_record
 
 
@@ -21,6 +23,12 @@ def step(variant: str, time_ms: float) -> StepTime:
         time_ms=Estimate(time_ms, time_ms, time_ms),
         speedup=None if variant == "split" else Estimate(ratio, ratio - 0.01, ratio + 0.01),
         peak_bytes=3 * 2**30,
+        gpu=GpuTime(
+            rounds_ms=(time_ms,),
+            busy_ms=Estimate(time_ms, 0.0, math.inf),
+            span_ms=time_ms,
+            speedup=Estimate(1.35, 0.0, math.inf),
+        ),
     )
 
 
@@ -41,7 +49,7 @@ def test_the_best_variants_are_set_against_each_other(record: ModelRecord) -> No
     steps, variants, checks = rows(steps_markdown({"flux1_dev": record}), "FLUX.1")
     assert steps == ["FLUX.1", "10.00", "1.176x compiled_graph", "1.333x fused_graph", "1.133x [1.133, 1.133]"]
     assert variants == ["FLUX.1", "1.250x", "1.111x", "failed", "–", "1.333x", "1.176x", "–"]
-    assert checks == ["FLUX.1", "1.333x fused_graph", "1.300x [1.200, 1.400]", "pass, 1.00x", "3.0"]
+    assert checks == ["FLUX.1", "1.333x fused_graph", "1.300x [1.200, 1.400]", "1.350x [?]", "pass, 1.00x", "3.0"]
 
 
 def test_every_model_of_the_catalogue_has_a_row(record: ModelRecord) -> None:

@@ -193,6 +193,8 @@ def _show(record: ModelRecord, folder: Path) -> None:
     for line in report.head_lines(record):
         typer.echo(line)
     print_table(report.TIME_COLUMNS, report.time_rows(record))
+    for line in report.gpu_time_lines(record):
+        typer.echo(line)
     if record.loops:
         print_table(report.LOOP_COLUMNS, report.loop_rows(record), title="denoise loop", right=report.LOOP_COLUMNS[1:4])
     if record.breakdowns:

@@ -174,6 +174,7 @@ def _record(
         calls=done.calls,
         findings=done.findings,
         times=done.times,
+        gpu_times_absent=done.gpu_times_absent,
         loops=done.loops,
         confirmation=confirmation,
         breakdowns=done.breakdowns,

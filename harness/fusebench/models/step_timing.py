@@ -27,6 +27,7 @@ def time_rounds(
     target: float = TARGET,
     before: str = "split",
     fewest: int = FEWEST_ROUNDS,
+    timed: Callable[[Step, torch.device], float] | None = None,
     on_step: Callable[[str], None] = lambda name: None,
     on_round: Callable[[int, float], None] = lambda done, width: None,
     keep: Callable[[Mapping[str, Sequence[float]]], None] = lambda so_far: None,
@@ -36,10 +37,11 @@ def time_rounds(
     Rounds go on until every ratio to `before` is known to `target`, or `budget_s` seconds are over; at least `fewest` are made.
 
     Args:
+        timed: milliseconds of one step on the device; wall clock by default.
         on_step: called with a variant's name after each of its steps, when the clock has stopped.
         keep: called with all rounds so far after each round, from the `fewest`-th on.
     """
-    names = list(steps)
+    names, time_step = list(steps), timed or _timed
     found: dict[str, list[float]] = {name: [] for name in names}
     ends = time.monotonic() + budget_s
     for done in range(1, MOST_ROUNDS + 1):
@@ -47,7 +49,7 @@ def time_rounds(
         # The order turns by one each round: no variant always follows the same one.
         turned = [*names[done % len(names) :], *names[: done % len(names)]]
         for name in (*turned, *reversed(turned)):
-            of_round[name].append(_timed(steps[name], device))
+            of_round[name].append(time_step(steps[name], device))
             on_step(name)
         for name, values in of_round.items():
             found[name].append(sum(values) / 2)

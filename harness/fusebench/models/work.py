@@ -15,11 +15,13 @@ from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
 from ..schema import Case
 from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime
+from ..timing.cupti import CuptiTimer
 from . import drift as drifting
 from .breakdown import profile_step
 from .building import build, full_config, load
 from .catalogue import load_model
 from .denoise import Denoising
+from .gpu_times import ON_A_CPU, with_gpu_times
 from .memory import require_memory
 from .op_calls import OpCall
 from .step_timing import TARGET
@@ -66,6 +68,7 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[SiteCalls, ...] = ()
     findings: tuple[str, ...] = ()
     times: tuple[StepTime, ...] = ()
+    gpu_times_absent: str = ""
     loops: tuple[LoopTime, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
     drift: Drift | None = None
@@ -78,8 +81,10 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LOOP_SHARE = 1 / 3
-"""Share of the budget that the denoise loop may take; the step times get the rest."""
-STEP_TIMES, DRIFT, LOOP = "step times", "drift", "denoise loop"
+"""Share of the budget that the denoise loop may take; the steps get the rest."""
+GPU_SHARE = 1 / 5
+"""Share of the steps' part that goes to their GPU busy times; wall clock, which decides the verdicts, gets the rest."""
+STEP_TIMES, GPU_TIMES, DRIFT, LOOP = "step times", "GPU busy times", "drift", "denoise loop"
 
 
 T = TypeVar("T")
@@ -109,10 +114,8 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
     if device.type == "cuda":
         require_memory(model, config, shapes, dtype, free=torch.cuda.mem_get_info(device)[0])
     say(f"building {model.title}")
-    if task.weights:
-        transformer = load(model, Path(task.weights), device=device, dtype=dtype)
-    else:
-        transformer = build(model, config, device=device, dtype=dtype)
+    weights = Path(task.weights) if task.weights else None
+    transformer = build(model, config, device=device, dtype=dtype) if weights is None else load(model, weights, device=device, dtype=dtype)
     parameters = sum(parameter.numel() for parameter in transformer.parameters())
     with torch.no_grad():
         denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
@@ -120,13 +123,16 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
         runnable, failed = _prepare(task, denoising, transformer, collection, say)
         recorded, of_peer = ((), False) if task.confirm else _recorded(runnable, denoising)
         findings = verify_calls(model, config, recorded, device=device.type, cases=task.cases, ops=collection.ops) if recorded else ()
-        parts = [STEP_TIMES] if task.confirm else [STEP_TIMES, DRIFT, *(_breakdown_of(variant.name) for variant in runnable), LOOP]
+        of_gpu = device.type == "cuda" and not task.confirm
+        profiles = [_breakdown_of(variant.name) for variant in runnable]
+        parts = [STEP_TIMES] if task.confirm else [STEP_TIMES, *([GPU_TIMES] if of_gpu else []), DRIFT, *profiles, LOOP]
         so_far = ModelWork(
             config={key: value for key, value in config.items() if key in model.stacks},
             parameters=parameters,
             calls=site_calls(recorded),
             findings=tuple(f"{finding.where}: {finding.text}" for finding in findings if not (of_peer and finding.kind == "fallback")),
             times=tuple(failed),
+            gpu_times_absent="" if of_gpu else ON_A_CPU,
             missing=tuple(parts),
         )
         keep(so_far)
@@ -146,10 +152,11 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
                 return None
 
         loops_s = 0.0 if task.confirm or task.steps < 1 else LOOP_SHARE * task.budget_s
+        gpu_s = GPU_SHARE * (task.budget_s - loops_s) if of_gpu else 0.0
         times = timed_steps(
             runnable,
             denoising,
-            budget_s=task.budget_s - loops_s,
+            budget_s=task.budget_s - loops_s - gpu_s,
             target=task.target,
             clock=SmClock(task.uuid),
             say=say,
@@ -160,6 +167,12 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
         done(STEP_TIMES, times=(*times, *failed))
         if task.confirm:
             return so_far
+        if of_gpu:
+            by_gpu = attempt(
+                GPU_TIMES,
+                lambda: with_gpu_times(times, runnable, denoising, CuptiTimer(), budget_s=gpu_s, target=task.target, say=say),
+            )
+            done(GPU_TIMES, **({} if by_gpu is None else {"times": (*by_gpu[0], *failed), "gpu_times_absent": by_gpu[1]}))
         done(DRIFT, drift=attempt(DRIFT, lambda: _drifted(task, runnable, denoising, say)))
         for variant in runnable:
             part = _breakdown_of(variant.name)

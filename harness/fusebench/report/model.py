@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from ..schema import Estimate
 from ..schema.models import ModelRecord, StepTime
 from .markdown import markdown_table
+from .wording import bounded
 
-TIME_COLUMNS = ("variant", "step ms", "speedup", "in a fresh process", "1.5 % rule", "SM MHz", "peak GiB", "verdict")
+TIME_COLUMNS = (
+    "variant",
+    "step ms",
+    "speedup",
+    "in a fresh process",
+    "GPU busy ms",
+    "speedup by it",
+    "1.5 % rule",
+    "SM MHz",
+    "peak GiB",
+    "verdict",
+)
 LOOP_COLUMNS = ("variant", "steps", "loop ms", "steps x step ms", "speedup")
 PICTURE = "step.png"
 """File name of the breakdown's picture, beside the report."""
@@ -51,6 +63,8 @@ def time_rows(record: ModelRecord) -> list[list[str]]:
             f"{one.time_ms.value:.2f}" if one.time_ms is not None else "-",
             _speedup(one),
             f"{again[one.variant].value:.3f}x" if one.variant in again else "-",
+            f"{one.gpu.busy_ms.value:.2f}" if one.gpu is not None else "-",
+            "-" if one.gpu is None or one.gpu.speedup is None else speedup_words(one.gpu.speedup),
             _rule(record, one.variant),
             f"{one.sm_mhz:.0f}" if one.sm_mhz else "-",
             f"{one.peak_bytes / 2**30:.1f}" if one.peak_bytes else "-",
@@ -58,6 +72,11 @@ def time_rows(record: ModelRecord) -> list[list[str]]:
         ]
         for one in record.times
     ]
+
+
+def gpu_time_lines(record: ModelRecord) -> list[str]:
+    """Why variants have no GPU busy time, where some have none."""
+    return [f"GPU busy times are absent: {record.gpu_times_absent}"] if record.gpu_times_absent else []
 
 
 def _rule(record: ModelRecord, variant: str) -> str:
@@ -70,8 +89,10 @@ def _speedup(one: StepTime) -> str:
 
 
 def speedup_words(speedup: Estimate | None) -> str:
-    """`1.319x [1.314, 1.324]`; `1` for the variant that the others are compared with."""
-    return "1" if speedup is None else f"{speedup.value:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]"
+    """`1.319x [1.314, 1.324]`; `[?]` after one round; `1` for the variant that the others are compared with."""
+    if speedup is None:
+        return "1"
+    return f"{speedup.value:.3f}x " + (f"[{speedup.low:.3f}, {speedup.high:.3f}]" if bounded(speedup) else "[?]")
 
 
 def loop_rows(record: ModelRecord) -> list[list[str]]:
@@ -160,7 +181,7 @@ def model_markdown(record: ModelRecord, *, picture: str = "") -> str:
     """
     parts = [f"# {record.title}", *head_lines(record), environment_line(record)]
     parts.append(_titled("Step times", TIME_COLUMNS, time_rows(record)))
-    parts.append("\n".join(f"* {line}" for line in verdict_lines(record)))
+    parts.append("\n".join(f"* {line}" for line in (*gpu_time_lines(record), *verdict_lines(record))))
     if record.loops:
         parts.append(_titled("Denoise loop", LOOP_COLUMNS, loop_rows(record)))
     if record.breakdowns:

@@ -18,7 +18,7 @@ STEP_HEADER = ("model", "diffusers ms", "best of torch.compile alone", "best wit
 COMPILED_ALONE = ("compiled", "compiled_graph")
 WITH_FUSED = ("fused", "fused_graph", "fused_compiled", "fused_compiled_graph")
 VARIANTS = ("fused", "compiled", "fused_compiled", "split_graph", "fused_graph", "compiled_graph", "fused_compiled_graph")
-CHECK_HEADER = ("model", "best with fused ops", "in a fresh process", "drift", "most GiB")
+CHECK_HEADER = ("model", "best with fused ops", "in a fresh process", "by GPU busy time", "drift", "most GiB")
 NOT_MEASURED = "not measured"
 METHOD = (
     "`diffusers ms` is a step of the model as diffusers runs it (`split`); speedups are over it, and their intervals cover one process. "
@@ -90,6 +90,7 @@ def _check_row(record: ModelRecord) -> list[str]:
         _title(record),
         _named(best),
         speedup_words(again[best.variant]) if best is not None and best.variant in again else "not repeated",
+        speedup_words(best.gpu.speedup) if best is not None and best.gpu is not None and best.gpu.speedup is not None else NOT_MEASURED,
         NOT_MEASURED if record.drift is None else _drift(record.drift),
         f"{most / 2**30:.1f}" if most else DASH,
     ]

@@ -35,6 +35,19 @@ class SiteCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Module of the first call, or of the first fallback."""
 
 
+class GpuTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant's denoise step by CUPTI's activity records, in rounds of its own."""
+
+    rounds_ms: tuple[float, ...]
+    """Milliseconds in which at least one activity ran, one per round: the mean of the round's two steps in ABBA order."""
+    busy_ms: Estimate
+    """Geometric mean over rounds."""
+    span_ms: float
+    """Mean from the first activity's start to the last one's end."""
+    speedup: Estimate | None = None
+    """Busy time of `split` over this variant's, paired by round."""
+
+
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """One variant's denoise step."""
 
@@ -53,6 +66,9 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
     sm_mhz: float = 0.0
     """Mean clock of the multiprocessors at the end of the rounds' steps of this variant; 0 where it cannot be read."""
+
+    gpu: GpuTime | None = None
+    """By activity records of the GPU; None where there are none, and the record's `gpu_times_absent` says why."""
 
     error: str = ""
     """Why the variant did not run; empty where it did."""
@@ -199,6 +215,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
     """What is wrong with the substitution; empty where every op is called as often as the suite says, by the preferred kernels."""
     times: tuple[StepTime, ...] = ()
+    gpu_times_absent: str = ""
+    """Why variants have no time by CUPTI; empty where all have one, and in records of an older fusebench, which did not measure it."""
     loops: tuple[LoopTime, ...] = ()
     """The denoise loop of `split` and of the fastest variant with fused ops."""
     confirmation: Confirmation | None = None
