@@ -88,9 +88,9 @@ MODELS = {
         "norm_tanh_mul_add": 30 + 2,
         "norm_tanh_mul_add_norm_scale": 30 + 2,
     },
-    "wan2_1_t2v_1_3b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
-    "wan2_1_t2v_14b": {"residual_gate_norm_scale_shift": 2 * (40 + 40 + 39), "norm_scale_shift": 4, "rotary_embedding": 80},
-    "wan2_2_ti2v_5b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "rotary_embedding": 60},
+    "wan2_1_t2v_1_3b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "qknorm_across_heads_rope": 60},
+    "wan2_1_t2v_14b": {"residual_gate_norm_scale_shift": 2 * (40 + 40 + 39), "norm_scale_shift": 4, "qknorm_across_heads_rope": 80},
+    "wan2_2_ti2v_5b": {"residual_gate_norm_scale_shift": 2 * (30 + 30 + 29), "norm_scale_shift": 4, "qknorm_across_heads_rope": 60},
     "hunyuan_video": {"qknorm_rope": 20 + 20 + 40, "norm_scale_shift": 21 + 20 + 40, "residual_gate_norm_scale_shift": 20 + 20},
 }
 

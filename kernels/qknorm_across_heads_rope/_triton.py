@@ -89,7 +89,7 @@ def finish_token(
 
 
 @triton.jit
-def _across_heads(
+def _across_heads_rope(
     first_ptr,
     second_ptr,
     first_weight_ptr,
@@ -212,7 +212,7 @@ def _launch(
     programs = rows if cut.together else rows * len(tensors)
     if programs == 0:
         return
-    kernel: Any = launchable(_across_heads)
+    kernel: Any = launchable(_across_heads_rope)
     kernel[(programs,)](
         first,
         second,

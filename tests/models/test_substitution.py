@@ -144,6 +144,23 @@ def _as(dtype: torch.dtype, value: Any) -> Any:
     return [_as(dtype, each) for each in value] if isinstance(value, list) else value
 
 
+@torch.no_grad()
+def test_fused_projections_of_wan_reach_the_op_as_views() -> None:
+    model, device = load_model("wan2_1_t2v_1_3b"), torch.device("cpu")
+    config = full_config(model, tiny=True)
+    transformer = build(model, config, device=device, dtype=torch.float32)
+    for block in transformer.blocks:
+        block.attn1.fuse_projections()
+    generator = torch.Generator().manual_seed(1)
+    latents = model.latents(model.tiny_shapes, config, generator=generator)
+    conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.float32, generator=generator)
+    own = model.predict(transformer, latents, torch.tensor(500.0), conditioning)
+    calls = OpCalls()
+    with substituted(model, transformer, calls), calls.record() as recorded:
+        assert torch.equal(model.predict(transformer, latents, torch.tensor(500.0), conditioning), own)
+    assert {call.params.packed for call in recorded if call.op == "qknorm_across_heads_rope"} == {True}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", TRACED)
 @torch.no_grad()

@@ -38,27 +38,27 @@ CROSS_RESIDUAL = Site(name="block: cross-attention residual, norm3", op="residua
 NEXT_RESIDUAL = Site(
     name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stack="num_layers", beyond=-1
 )
-SELF_QK = Site(name="self-attention: q and k", op="rotary_embedding", stack="num_layers")
+SELF_QK = Site(name="self-attention: q and k", op="qknorm_across_heads_rope", stack="num_layers")
 
 
 class FusedRotaryPosEmbed(WanRotaryPosEmbed):
-    """The rotary tables in the op's form, made once per forward: cosines and sines `[T, R/2]`, float32."""
+    """The rotary table in the op's form, made once per forward: `[T, R]` float32, cosines in its first half, sines in its last."""
 
-    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         cos, sin = super().forward(hidden_states)  # [1, T, 1, R], every value twice
-        return cos[0, :, 0, ::2].float().contiguous(), sin[0, :, 0, ::2].float().contiguous()
+        return torch.cat((cos[0, :, 0, ::2], sin[0, :, 0, ::2]), dim=-1).float()
 
 
 class FusedAttnProcessor(WanAttnProcessor):
-    """Self-attention that rotates q and k in one launch, in place.  Their norm runs across all heads and stays the model's own.
+    """Self-attention that normalises q and k across all heads and rotates them in one launch, in place.
 
     Args:
-        rotate: op of q and k.
+        norm_rotate: op of q and k.
     """
 
-    def __init__(self, rotate: SiteOp) -> None:
+    def __init__(self, norm_rotate: SiteOp) -> None:
         super().__init__()
-        self._rotate = rotate
+        self._norm_rotate = norm_rotate
 
     def __call__(
         self,
@@ -66,14 +66,16 @@ class FusedAttnProcessor(WanAttnProcessor):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rotary_emb: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        query, key, value = (
-            projected.unflatten(2, (attn.heads, -1))
-            for projected in (attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(hidden_states)), attn.to_v(hidden_states))
-        )
-        cos, sin = rotary_emb  # type: ignore[misc]  # only self-attention has this processor
-        self._rotate(query, key, cos, sin, None, layout="interleaved")
+        if attn.fused_projections:  # the op takes views of packed rows as they are
+            projections = attn.to_qkv(hidden_states).chunk(3, dim=-1)
+        else:
+            projections = (attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states))
+        query, key, value = (projected.unflatten(2, (attn.heads, -1)) for projected in projections)
+        rows = (-1, *query.shape[2:])
+        affine = (attn.norm_q.weight, attn.norm_k.weight)
+        self._norm_rotate(query.view(rows), key.view(rows), *affine, rotary_emb, eps=attn.norm_q.eps)
         attended = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend)
         return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3)))
 
@@ -99,7 +101,7 @@ class FusedBlock(WanTransformerBlock):
         hidden_states: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         encoder_hidden_states: torch.Tensor,
         temb: torch.Tensor,
-        rotary_emb: tuple[torch.Tensor, torch.Tensor],
+        rotary_emb: torch.Tensor,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         if self.first_norm is not None:
             stream = hidden_states
