@@ -13,7 +13,7 @@ weights shows whether the fused ops compute the same, not how far a picture move
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BIAS_STD = 0.02
 NORM_WEIGHT_STD = 0.1
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+"""File of a transformer's weights, as diffusers' save_pretrained names it."""
 TABLE_STD = 0.5
 """Of learned tables that are added to scale, shift and gate (`scale_shift_table`): the size that these have where a matrix makes them."""
 
@@ -51,32 +53,106 @@ def build(model: DiffusionModel, config: Mapping[str, Any], *, device: torch.dev
     """The transformer with random weights, in evaluation mode, built on `device`.  On torch's meta device it has shapes and no values."""
     import torch
 
-    with _default_dtype(dtype), torch.device(device):
-        transformer = model.transformer(**config)
-    keep = tuple(model.transformer._keep_in_fp32_modules or ())
+    transformer = _constructed(model, config, device=device, dtype=dtype)
     generator = None if device.type == "meta" else torch.Generator(device=device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in transformer.named_parameters():
-            if any(part in name.split(".") for part in keep):  # as from_pretrained chooses them
-                parameter.data = parameter.data.float()
             _fill(name, parameter, generator)
     return transformer.eval().requires_grad_(False)
 
 
-def load(model: DiffusionModel, folder: Path, *, device: torch.device, dtype: torch.dtype) -> Any:
-    """The transformer with the weights of a local folder in diffusers' form; nothing is downloaded.
+def load(model: DiffusionModel, folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype) -> Any:
+    """The transformer with the weights of a local folder in diffusers' form, as safetensors; nothing is downloaded or unpickled.
+
+    Stacks have as many blocks as `config` says: the first ones of the folder's.
 
     Raises:
-        UsageError: the folder holds no such model, or diffusers needs accelerate to load it.
+        UsageError: the folder holds no such model, one of another configuration, or not all of its weights.
     """
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} holds no config.json; expected a folder of {model.transformer.__name__} as save_pretrained writes it")
-    if model.transformer._keep_in_fp32_modules and importlib.util.find_spec("accelerate") is None:
-        raise UsageError(
-            f"diffusers loads {model.transformer.__name__}, a part of which stays float32, with accelerate: pip install accelerate"
-        )
-    transformer = model.transformer.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
-    return transformer.to(device).eval().requires_grad_(False)
+    import torch
+
+    wanted = model.transformer.__name__
+    try:
+        stored = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{folder} holds no config.json; expected a folder of {wanted} as save_pretrained writes it") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / 'config.json'}: cannot be read as JSON: {error}") from error
+    if not isinstance(stored, dict) or stored.get("_class_name") != wanted:
+        found = stored.get("_class_name") if isinstance(stored, dict) else None
+        raise UsageError(f"{folder} holds {found or 'no model'}; expected a folder of {wanted} as save_pretrained writes it")
+    _require_configuration(model, folder, stored, config)
+    stacks = {stack: config[stack] for stack in model.stacks}
+    transformer = _constructed(model, dict(stored) | stacks, device=device, dtype=dtype, from_config=True)
+    missing = transformer.state_dict()
+    with torch.no_grad():
+        for name, tensor in _stored_tensors(folder):
+            if name in missing and missing[name].shape == tensor.shape:
+                missing.pop(name).copy_(tensor)
+            elif not _is_beyond(name, model, config):
+                shape = f"of shape {tuple(tensor.shape)}"
+                raise UsageError(f"{folder}: {name!r} {shape} is no weight of {wanted} with its config.json")
+    if missing:
+        raise UsageError(f"{folder}: {len(missing)} weights of {wanted} are missing, such as {next(iter(missing))!r}")
+    return transformer.eval().requires_grad_(False)
+
+
+def _constructed(
+    model: DiffusionModel, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, from_config: bool = False
+) -> Any:
+    """The transformer with whatever weights its constructor leaves, each in the type that diffusers' loading gives it."""
+    import torch
+
+    with _default_dtype(dtype), torch.device(device):
+        transformer = model.transformer.from_config(config) if from_config else model.transformer(**config)
+    keep = tuple(model.transformer._keep_in_fp32_modules or ())
+    for name, parameter in transformer.named_parameters():
+        if any(part in name.split(".") for part in keep):  # as from_pretrained chooses them
+            parameter.data = parameter.data.float()
+    return transformer
+
+
+def _require_configuration(model: DiffusionModel, folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Refuse weights of another configuration, whose shapes and calls would not be the model's."""
+    for key, wanted in config.items():
+        found = stored.get(key, wanted)
+        if key in model.stacks:
+            if not isinstance(found, int) or found < wanted:
+                raise UsageError(f"{folder}: its model has {found} {key}, and {wanted} are to run; use --layers")
+        elif _plain(found) != _plain(wanted):
+            raise UsageError(f"{folder}: its model has {key}={found!r}, but {model.title} has {wanted!r}")
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+
+
+def _stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and weights of the folder's safetensors files: the only one, or those that its index lists.
+
+    Raises:
+        UsageError: there are none, or one cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / f"{WEIGHTS}.index.json"
+    try:
+        files = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else [WEIGHTS]
+        for name in files:
+            with safe_open(folder / Path(name).name, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118  it is no mapping
+                    yield key, file.get_tensor(key)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UsageError(f"{folder}: its weights cannot be read ({error}); expected {WEIGHTS}, or {index.name} and its parts") from error
+
+
+def _is_beyond(name: str, model: DiffusionModel, config: Mapping[str, Any]) -> bool:
+    """Whether a weight is of a block that a reduced stack leaves out."""
+    for stack, attribute in model.stacks.items():
+        number = name.removeprefix(f"{attribute}.").partition(".")[0]
+        if name.startswith(f"{attribute}.") and number.isdigit():
+            return int(number) >= int(config[stack])
+    return False
 
 
 def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator | None) -> None:

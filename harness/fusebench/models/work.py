@@ -114,8 +114,8 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
     if device.type == "cuda":
         require_memory(model, config, shapes, dtype, free=torch.cuda.mem_get_info(device)[0])
     say(f"building {model.title}")
-    weights = Path(task.weights) if task.weights else None
-    transformer = build(model, config, device=device, dtype=dtype) if weights is None else load(model, weights, device=device, dtype=dtype)
+    made = functools.partial(load, model, Path(task.weights)) if task.weights else functools.partial(build, model)
+    transformer = made(config, device=device, dtype=dtype)
     parameters = sum(parameter.numel() for parameter in transformer.parameters())
     with torch.no_grad():
         denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
