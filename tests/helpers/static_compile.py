@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from fusebench.evidence.disassembly import code_of
 from fusebench.registry import Kernel, load_collection
+from fusebench.registry.driver_launch import Address, UnknownLaunchError, packed_triton
 from helpers.cubin_dump import resources
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -80,6 +81,16 @@ def specialise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return ASTSource(function, signature, constants, attributes), options
 
 
+def refused(compiled: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why a repeated launch would not go to the driver directly; empty if it would."""
+    values = [*args, *(kwargs[name] for name in function.arg_names[len(args) :])]
+    try:
+        packed_triton(compiled, (1,), [Address(0) if isinstance(value, torch.Tensor) else value for value in values], 0)
+    except UnknownLaunchError as error:
+        return str(error)
+    return ""
+
+
 def reductions(ttgir: str) -> list[tuple[int, ...]]:
     """For each distinct sum over a row: the row's length, and how its elements lie on a thread, a warp's lanes and a block's warps.
 
@@ -114,6 +125,7 @@ def main() -> None:
                         "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
                         "exponentials": len(re.findall(r"\bex2\.approx", ptx)),
                         "warps": kwargs["num_warps"],
+                        "refused": refused(compiled, function, args, kwargs),
                         "code": code_of(compiled.asm["cubin"], compiled.metadata.name).sha256,
                     }
                     | resources(compiled.asm["cubin"])

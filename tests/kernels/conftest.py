@@ -87,7 +87,9 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
         environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
         done = run_module(["helpers.static_compile", json.dumps(wanted)], environment, ROOT)
         assert done.returncode == 0, done.stderr[-4000:]
-        return Compiled(json.loads(done.stdout))
+        compiled = json.loads(done.stdout)
+        assert not {one["refused"] for one in compiled} - {""}, "a repeated launch would go through Triton's launcher"
+        return Compiled(compiled)
 
     return run
 

@@ -35,8 +35,7 @@ class Doubling:
 
 
 def replaying(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    replay = Replay(function)
-    return lambda args, kwargs: replay(describe_call(args, kwargs), args, kwargs)
+    return Replay(function).call
 
 
 def layouts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

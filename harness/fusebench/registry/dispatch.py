@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
@@ -15,6 +16,7 @@ from .counting import Selection, counting
 from .kernel import Kernel, reason_not_runnable
 from .launching import trace
 from .op import Op
+from .repeats import Repeats
 from .replay import MOST_LAYOUTS, Call, Layout, aligned, describe_call, repeat
 from .traced import operator_of
 
@@ -45,22 +47,34 @@ class Dispatcher:
         self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
         self._seen: dict[tuple[Any, ...], _Known] = {}
         """Earlier choices, by the layouts of a call's arguments. A repeated call pays for this look-up."""
+        self._repeats = Repeats(op.output_places if op.in_place else None)
+        """Repeats calls whose choice and launches are recorded, without describing them. Whoever changes a choice clears it."""
+        self._eager = self._repeats.before(self._plain)
         self._is_compiling = is_compiling
         self._in_graph = operator_of(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_compiling():
             return self._in_graph(*args, **kwargs)
-        call = describe_call(args, kwargs)
-        known = self._select(call, args, kwargs)
         if counting.calls is not None:
-            counting.calls[known.selection] += 1
-        return self._run(known, call, args, kwargs)
+            return self._plain(args, kwargs, write=False, counted=True)
+        return self._eager(args, kwargs)
 
     def call_uncounted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An eager call that `count_calls` does not see: a graph that calls the dispatcher is counted as a whole."""
+        return self._eager(args, kwargs)
+
+    def _plain(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], write: bool, *, counted: bool = False) -> Any:
+        """A call that is described first.
+
+        Args:
+            write: whether to write a function that repeats it.
+        """
         call = describe_call(args, kwargs)
-        return self._run(self._select(call, args, kwargs), call, args, kwargs)
+        known = self._select(call, args, kwargs)
+        if counted and counting.calls is not None:
+            counting.calls[known.selection] += 1
+        return self._run(known, call, args, kwargs, write=write)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
         """The kernel that a call with these arguments would run, and why."""
@@ -83,17 +97,19 @@ class Dispatcher:
                 return self._chosen.setdefault((found[1], device), found)
             return self._choose_once(params, device)
 
-    def _run(self, known: _Known, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, known: _Known, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, write: bool) -> Any:
         kernel, layout = known.kernel, known.layout
         if layout is not None and kernel.replays and aligned(call):
-            returned = repeat(layout, call.inputs, call.addresses)
+            if write:
+                self._repeats.add(layout, args, kwargs)
+            returned = repeat(layout, call.addresses)
         else:
             returned = kernel.call_described(call, args, kwargs)
             if kernel.replays:
                 known.layout = kernel.recorded(call)
         return self.op.handed_back(returned, args, kwargs) if self.op.in_place else returned
 
-    def _select(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
+    def _select(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Known:
         try:
             return self._seen[call.layouts]
         except (KeyError, TypeError):  # a new layout, or an unhashable argument, which `params_of` refuses by name

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ class Kernel:
         self.function = function
         """Takes the op's arguments as its schema names them, also when the author's function takes them as one object."""
         self._replay = Replay(function) if replay else None
+        self._replayed = self._replay.call if self._replay is not None else None
         self.id = kernel_id
         self.role = role
         self.language = language
@@ -69,6 +70,8 @@ class Kernel:
         """Whether it is the op's default torch.compile kernel, which nobody wrote."""
         self.torch_op: Callable[..., Any] | None = None
         """The torch operator of a fused kernel, once registered."""
+        self.is_compiling: Callable[[], bool] = _never
+        """`torch.compiler.is_compiling`, once the torch operator is registered."""
         self._supports: Supports = lambda params: True
         self._promises: Promise | None = None
 
@@ -126,11 +129,12 @@ class Kernel:
     @contextmanager
     def without_replay(self) -> Iterator[None]:
         """Let every call within the block run `function`."""
-        replay, self._replay = self._replay, None
+        kept = self._replay, self._replayed
+        self._replay, self._replayed = None, None
         try:
             yield
         finally:
-            self._replay = replay
+            self._replay, self._replayed = kept
 
     @property
     def declared(self) -> DeclaredKernel:
@@ -156,19 +160,19 @@ class Kernel:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.torch_op is not None and _is_compiling():
+        if self.torch_op is not None and self.is_compiling():
             return self.torch_op(*args, **kwargs)
-        return self.call_eagerly(*args, **kwargs)
+        replayed = self._replayed  # as `call_eagerly`, without its call
+        return self.function(*args, **kwargs) if replayed is None else replayed(args, kwargs)
 
     def call_eagerly(self, *args: Any, **kwargs: Any) -> Any:
         """As `self(*args, **kwargs)` outside torch.compile."""
-        if self._replay is not None:
-            return self._replay(describe_call(args, kwargs), args, kwargs)
-        return self.function(*args, **kwargs)
+        replayed = self._replayed
+        return self.function(*args, **kwargs) if replayed is None else replayed(args, kwargs)
 
-    def call_described(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_described(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """As `call_eagerly`, for a caller that has described the call already."""
-        return self.function(*args, **kwargs) if self._replay is None else self._replay(call, args, kwargs)
+        return self.function(*args, **kwargs) if self._replay is None else self._replay.described(call, args, kwargs, write=False)
 
     def of_part(self, part: Part) -> Kernel:
         """The split chain of `part` as a kernel that replaces this one, the split reference of the whole op."""
@@ -208,9 +212,8 @@ def refused_contract(kernel_id: KernelId, contract: Any, op: Op | None) -> str:
     return ""
 
 
-def _is_compiling() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
+def _never() -> bool:
+    return False
 
 
 def kernel(

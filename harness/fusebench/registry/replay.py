@@ -12,43 +12,59 @@ replayed: addresses that are no multiple of 16 bytes, one tensor given twice, a 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from .driver_launch import Address, Launch, Packed, UnknownLaunchError, launcher, packed_triton
 from .machine_code import current_listener
+from .repeats import ALIGNMENT, Repeats
 
 MOST_LAYOUTS = 1024
 """Layouts kept per kernel; a model has a few dozen. A kernel with more forgets all of them, which costs one slow call each."""
-ALIGNMENT = 16
-"""In bytes. Triton and our CUDA C++ specialise on this alignment, so aligned calls of one layout run one specialisation."""
 
 Run = Callable[..., None]
 """Launches with the arguments given, on the raw stream `stream`."""
 
 
-class _Launch(NamedTuple):
+Packing = Callable[[Sequence[Any], int], Packed]
+"""Describes a launch for the driver, or raises `UnknownLaunchError`. It takes the arguments, with an `Address` in the place of each tensor,
+and the device's index."""
+
+
+class RecordedLaunch(NamedTuple):
+    """One launch of a recorded call."""
+
     run: Run
     arguments: list[Any]
     """As launched, None in the place of every address."""
     addresses: tuple[tuple[int, int], ...]
     """(place in `arguments`, number of the tensor), inputs numbered before outputs."""
+    hooks: Any = None
+    """Triton's `knobs.runtime`, whose hooks want to hear of each launch; None for other languages."""
+    direct: Launch | None = None
+    """Launches by the driver, on a stream and the addresses of the tensors `numbers`."""
+    numbers: tuple[int, ...] = ()
+    plain_because: str = ""
+    """Why there is no `direct`."""
 
 
-class _Output(NamedTuple):
+class Output(NamedTuple):
+    """A tensor that a recorded call allocated and returned."""
+
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: Any
-    like: int | None
-    """Number of a compact input of the same shape and dtype, which makes the cheapest allocation."""
 
 
 class Layout(NamedTuple):
     """The launches that a call of one layout of arguments makes."""
 
     device: Any
-    launches: tuple[_Launch, ...]
-    outputs: tuple[_Output, ...]
+    launches: tuple[RecordedLaunch, ...]
+    outputs: tuple[Output, ...]
     returns: type | None
     """What the kernel returns: tuple, one tensor (its type), or None."""
 
@@ -57,12 +73,18 @@ class Recorder:
     """Records the launches of one call."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[Run, Sequence[Any]]] = []
+        self.launches: list[tuple[Run, Sequence[Any], Packing | None, Any]] = []
+        """As `note` takes them."""
         self.complete = True
 
-    def note(self, run: Run, arguments: Sequence[Any]) -> None:
-        """Record a launch of `run` with `arguments`, which include tensors."""
-        self.launches.append((run, arguments))
+    def note(self, run: Run, arguments: Sequence[Any], packing: Packing | None = None, hooks: Any = None) -> None:
+        """Record a launch of `run` with `arguments`, which include tensors.
+
+        Args:
+            packing: describes the launch for the driver; without it `run` makes every repeated launch.
+            hooks: Triton's `knobs.runtime` for a launch that it makes.
+        """
+        self.launches.append((run, arguments, packing, hooks))
 
     def give_up(self) -> None:
         """Note that a launch cannot be recorded, so that the call is never replayed."""
@@ -92,7 +114,11 @@ class Watched:
             if compiled is None or callable(grid) or any(name not in kwargs for name in names):
                 self._recorder.give_up()
             else:
-                self._recorder.note(_triton_run(compiled, grid), [*args, *(kwargs[name] for name in names)])
+                from triton import knobs
+
+                values = [*args, *(kwargs[name] for name in names)]
+                packing = functools.partial(packed_triton, compiled, grid)
+                self._recorder.note(_triton_run(compiled, grid), values, packing, knobs.runtime)
             return compiled
 
         return launch
@@ -193,9 +219,19 @@ class Replay:
         self._function = function
         self._layouts: dict[tuple[Any, ...], Layout | None] = {}
         """None if a layout cannot be replayed."""
+        self.repeats = Repeats()
+        self.call = self.repeats.before(self._plain)
+        """Calls the kernel's function with arguments, given as a tuple and a mapping, or repeats the launches of an earlier call."""
 
-    def __call__(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the kernel's function with these arguments, which `call` describes, or repeat the launches of an earlier call."""
+    def _plain(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], write: bool) -> Any:
+        return self.described(describe_call(args, kwargs), args, kwargs, write=write)
+
+    def described(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, write: bool) -> Any:
+        """As `self.call`, for arguments that `call` describes.
+
+        Args:
+            write: whether to write a function for a recorded layout, so that the next such call is quicker.
+        """
         try:
             layout = self._layouts[call.layouts]
         except KeyError:
@@ -204,7 +240,9 @@ class Replay:
             return self._function(*args, **kwargs)
         if layout is None or not aligned(call):
             return self._function(*args, **kwargs)
-        return repeat(layout, call.inputs, call.addresses)
+        if write:
+            self.repeats.add(layout, args, kwargs)
+        return repeat(layout, call.addresses)
 
     def recorded(self, call: Call) -> Layout | None:
         """The launches of this call's layout, if they are recorded."""
@@ -229,21 +267,18 @@ def aligned(call: Call) -> bool:
     return together % ALIGNMENT == 0 and len(call.addresses) == len(call.inputs)
 
 
-def repeat(layout: Layout, inputs: list[Any], addresses: list[int]) -> Any:
-    """Repeat the launches of `layout` on these tensors and their addresses (a list that grows). Returns what the kernel returned."""
+def repeat(layout: Layout, addresses: list[int]) -> Any:
+    """Repeat the launches of `layout` on tensors at these addresses (a list that grows). Returns what the kernel returned."""
     import torch
 
-    outputs = [
-        torch.empty(shape, dtype=dtype, device=layout.device) if like is None else torch.empty_like(inputs[like])
-        for shape, dtype, like in layout.outputs
-    ]
+    outputs = [torch.empty(output.shape, dtype=output.dtype, device=layout.device) for output in layout.outputs]
     addresses += [output.data_ptr() for output in outputs]
     stream = torch._C._cuda_getCurrentRawStream(layout.device.index)
-    for run, arguments, places in layout.launches:
-        filled = arguments.copy()
-        for place, number in places:
+    for launch in layout.launches:
+        filled = launch.arguments.copy()
+        for place, number in launch.addresses:
             filled[place] = addresses[number]
-        run(*filled, stream=stream)
+        launch.run(*filled, stream=stream)
     if layout.returns is None:
         return None
     return tuple(outputs) if layout.returns is tuple else outputs[0]
@@ -255,30 +290,52 @@ def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> L
 
     outputs = [] if returned is None else list(returned) if isinstance(returned, tuple) else [returned]
     tensors = [*inputs, *outputs]
-    if not recorder.complete or not inputs or not inputs[0].is_cuda or len({id(tensor) for tensor in tensors}) < len(tensors):
+    if not recorder.complete or not inputs or not on_gpu(inputs[0]) or len({id(tensor) for tensor in tensors}) < len(tensors):
         return None
     if any(type(tensor) not in _tensor_types() or tensor.device != inputs[0].device for tensor in tensors):
         return None
     if not all(output.is_contiguous() and output.storage_offset() == 0 for output in outputs):
         return None
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    device = inputs[0].device
     launches = []
-    for run, arguments in recorder.launches:
+    for run, arguments, packing, hooks in recorder.launches:
         places = [(place, argument) for place, argument in enumerate(arguments) if isinstance(argument, Tensor)]
         if any(id(argument) not in numbers for _, argument in places):
             return None
         template = [None if isinstance(argument, Tensor) else argument for argument in arguments]
-        launches.append(_Launch(run, template, tuple((place, numbers[id(argument)]) for place, argument in places)))
+        addresses = tuple((place, numbers[id(argument)]) for place, argument in places)
+        launches.append(_direct(RecordedLaunch(run, template, addresses, hooks), packing, device.index))
     return Layout(
-        inputs[0].device,
+        device,
         tuple(launches),
-        tuple(_Output(tuple(output.shape), output.dtype, _like(output, inputs)) for output in outputs),
+        tuple(Output(tuple(output.shape), output.stride(), output.dtype) for output in outputs),
         None if returned is None else type(returned),
     )
 
 
-def _like(output: Any, inputs: Sequence[Any]) -> int | None:
-    for number, tensor in enumerate(inputs):
-        if tensor.shape == output.shape and tensor.dtype == output.dtype and tensor.is_contiguous():
-            return number
-    return None
+def on_gpu(tensor: Any) -> bool:
+    """Whether calls on this tensor's device can be replayed."""
+    return bool(tensor.is_cuda)
+
+
+def _direct(launch: RecordedLaunch, packing: Packing | None, device_index: int) -> RecordedLaunch:
+    """`launch`, with the way through the driver where every detail of it is known."""
+    if packing is None:
+        return launch._replace(plain_because="its kernel does not describe its launches")
+    used = sorted({number for _, number in launch.addresses})
+    values = launch.arguments.copy()
+    for place, number in launch.addresses:
+        values[place] = Address(used.index(number))
+    try:
+        packed = packing(values, device_index)
+    except UnknownLaunchError as error:
+        _warn_of(str(error))
+        return launch._replace(plain_because=str(error))
+    return launch._replace(direct=launcher(packed), numbers=tuple(used))
+
+
+@functools.cache
+def _warn_of(reason: str) -> None:
+    """Say once why a launch is not made through the driver directly."""
+    warnings.warn(f"repeated calls take Triton's own launcher, which costs the host more: {reason}", RuntimeWarning, stacklevel=2)

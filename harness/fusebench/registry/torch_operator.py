@@ -28,6 +28,7 @@ def register(kernel: Kernel, namespace: str) -> None:
 
     op = kernel.op
     assert op is not None, "the loader binds the op before it registers"
+    kernel.is_compiling = torch.compiler.is_compiling
     name = f"{namespace}::{op.name}__{kernel.id.name}_v{kernel.id.version}"
     mutated = op.outputs if op.in_place else ()
     # Up to torch 2.13 at least, Inductor copies what a visible launch overwrites into a compact buffer and keeps the strides that the
