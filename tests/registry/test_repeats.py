@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -368,6 +369,20 @@ def test_a_kernel_with_unknown_parameters_is_refused(change: str, monkeypatch: p
         driver_launch.packed_triton(kernel, grid, values, 0)
 
 
+def test_a_cuda_kernel_is_packed_by_what_the_driver_says_of_it() -> None:
+    sizes = [8, 8, 4, 8]
+    kernel = SimpleNamespace(handle=11, arguments_info=[SimpleNamespace(size=size) for size in sizes])
+    values = [driver_launch.Address(1), numpy.int64(-2), numpy.float32(0.5), 0]
+    packed = driver_launch.packed_cuda(kernel, "k", PACKED.geometry, values, 1)
+    assert packed.arguments == (1, b"\xfe" + b"\xff" * 7, b"\0\0\0\x3f", bytes(8))
+    assert packed.function == 11
+    for info in ([*kernel.arguments_info, SimpleNamespace(size=8)], kernel.arguments_info[:3]):
+        with pytest.raises(UnknownLaunchError, match="sizes of the arguments"):
+            driver_launch.packed_cuda(SimpleNamespace(handle=11, arguments_info=info), "k", PACKED.geometry, values, 1)
+    with pytest.raises(UnknownLaunchError, match="does not describe the arguments of k"):
+        driver_launch.packed_cuda(SimpleNamespace(handle=11), "k", PACKED.geometry, values, 1)
+
+
 def test_a_refused_form_is_launched_by_triton_and_said_once(doubling: Doubling) -> None:
     def packing(values: Any, device_index: Any) -> Packed:
         raise UnknownLaunchError("triton: found 3.10.0, expected 3.6 to 3.9")
@@ -375,7 +390,7 @@ def test_a_refused_form_is_launched_by_triton_and_said_once(doubling: Doubling) 
     doubling.packing = packing
     replay._warn_of.cache_clear()
     x = torch.zeros(8, 4)
-    with pytest.warns(RuntimeWarning, match=r"Triton's own launcher.*found 3\.10\.0") as warned:
+    with pytest.warns(RuntimeWarning, match=r"launch as first calls do.*found 3\.10\.0") as warned:
         kernel = warm(doubling, x)
     kernel.call((torch.zeros(2, 2),), {})
     assert len(warned) == 1

@@ -16,8 +16,8 @@ from .counting import Selection, counting
 from .kernel import Kernel, reason_not_runnable
 from .launching import trace
 from .op import Op
-from .repeats import Repeats
-from .replay import MOST_LAYOUTS, Call, Layout, aligned, describe_call, repeat
+from .repeats import Layout, Repeats
+from .replay import MOST_LAYOUTS, Call, aligned, describe_call, repeat
 from .traced import operator_of
 
 

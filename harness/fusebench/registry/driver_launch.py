@@ -1,11 +1,11 @@
-"""Launch a loaded kernel by one call of the CUDA driver, with everything but the stream and the addresses packed beforehand.
+"""Launch a loaded kernel by one call of the CUDA driver, with everything but stream and addresses packed beforehand.
 
-A launch by Triton 3.6 to 3.9 or by cuda-core reads every argument again. A repeated launch changes only addresses and the stream. So this
+A launch by Triton 3.6 to 3.9 or by cuda-core reads every argument again. A repeated launch changes only stream and addresses. So this
 module keeps a block of memory per launch: the driver's `CUlaunchConfig`, the pointers to the arguments, and the arguments. A call writes
-the stream and the addresses into it and calls `cuLaunchKernelEx` through ctypes. No compiler is needed.
+stream and addresses into it and calls `cuLaunchKernelEx` through ctypes. No compiler is needed.
 
 It takes a launch that it knows in every detail, and otherwise says why not (`UnknownLaunchError`); such a launch goes through
-Triton's launcher.
+the launcher of its language.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 Launch = Callable[..., None]
-"""Called with the raw stream and the addresses."""
+"""Called with a raw stream and the addresses."""
 
 CONFIG = struct.Struct("=7I4xQQI4x")
 """`CUlaunchConfig` of cuda.h: grid, block, bytes of dynamic shared memory, stream, attributes, number of attributes."""
 STREAM_OFFSET = 32
-"""Of the stream in `CUlaunchConfig`; the attributes and their number follow, then the addresses."""
+"""Of `hStream` in `CUlaunchConfig`; the attributes and their number follow, then the addresses."""
 ATTRIBUTE = struct.Struct("=I4xI60x")
 """`CUlaunchAttribute` of cuda.h with a 32-bit value."""
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -84,7 +84,7 @@ class _Block(NamedTuple):
 
 
 def launcher(packed: Packed, call: Callable[..., int] | None = None) -> Launch:
-    """A function of the stream and the addresses that launches `packed`. Threads may share it.
+    """A function of a raw stream and the addresses that launches `packed`. Threads may share it.
 
     Args:
         call: `cuLaunchKernelEx`; the driver's own unless given.
@@ -198,6 +198,31 @@ def packed_triton(compiled: Any, grid: Sequence[int], values: Sequence[Any], dev
         (x, y, z), metadata.target.warp_size * metadata.num_warps, metadata.shared, bool(getattr(metadata, "launch_pdl", 0))
     )
     return Packed(compiled.name, compiled.function, geometry, tuple(arguments), device_index, compiled)
+
+
+def packed_cuda(kernel: Any, name: str, geometry: Geometry, values: Sequence[Any], device_index: int) -> Packed:
+    """A launch of cuda-core's loaded kernel, whose arguments the driver describes (from CUDA 12.4).
+
+    Args:
+        values: ints (64-bit), ctypes or numpy scalars, with an `Address` in the place of each tensor.
+
+    Raises:
+        UnknownLaunchError: it differs from the launches that this module knows.
+    """
+    arguments = [int(value) if isinstance(value, Address) else _bytes_of(value) for value in values]
+    try:
+        found = [one.size for one in kernel.arguments_info]
+    except Exception as error:
+        raise UnknownLaunchError(f"the driver does not describe the arguments of {name}: {error}") from error
+    sizes = [len(one) if isinstance(one, bytes) else SLOT for one in arguments]
+    _expect(found == sizes and max(sizes, default=0) <= SLOT, "sizes of the arguments", sizes, f"{found}, each at most {SLOT}")
+    return Packed(name, int(kernel.handle), geometry, tuple(arguments), device_index, kernel)
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, int):
+        return struct.pack("=q", value)
+    return bytes(value.tobytes() if hasattr(value, "tobytes") else value)
 
 
 def _expect(held: bool, what: str, found: Any, expected: Any) -> None:

@@ -22,7 +22,8 @@ from .arguments import taken_by
 from .declared import DeclaredKernel
 from .op import record
 from .part import Part
-from .replay import Call, Layout, Replay, describe_call
+from .repeats import Layout
+from .replay import Call, Replay, describe_call
 
 if TYPE_CHECKING:
     from .op import Op, Supports

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
+from .driver_launch import Geometry, packed_cuda
 from .machine_code import current_listener
 from .replay import current_recorder
 
@@ -93,7 +94,8 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     run(*(_value(argument) for argument in arguments), stream=torch._C._cuda_getCurrentRawStream(device_index))
     recorder = current_recorder()
     if recorder is not None:
-        recorder.note(run, [0 if argument is None else argument for argument in arguments])
+        values = [0 if argument is None else argument for argument in arguments]
+        recorder.note(run, values, functools.partial(packed_cuda, kernel, source.entry, Geometry((grid, 1, 1), block, 0)))
     listener = current_listener()
     if listener is not None:
         listener.note(source.entry, bytes(cubin.code), (grid, block), arguments)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from .replay import Layout
+from .driver_launch import Launch
 
 MISS = object()
 """The call is of another layout."""
@@ -29,6 +28,45 @@ MOST_SHAPES = 1024
 
 Repeat = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 """Takes a call's arguments. Returns what the kernel returned, MISS or PLAIN."""
+
+
+Run = Callable[..., None]
+"""Launches with the arguments given, on the raw stream `stream`."""
+
+
+class RecordedLaunch(NamedTuple):
+    """One launch of a recorded call."""
+
+    run: Run
+    arguments: list[Any]
+    """As launched, None in the place of every address."""
+    addresses: tuple[tuple[int, int], ...]
+    """(place in `arguments`, number of the tensor), inputs numbered before outputs."""
+    hooks: Any = None
+    """Triton's `knobs.runtime`, whose hooks want to hear of each launch; None for other languages."""
+    direct: Launch | None = None
+    """Launches by the driver, on a stream and the addresses of the tensors `numbers`."""
+    numbers: tuple[int, ...] = ()
+    plain_because: str = ""
+    """Why there is no `direct`."""
+
+
+class Output(NamedTuple):
+    """A tensor that a recorded call allocated and returned."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+class Layout(NamedTuple):
+    """The launches that a call of one layout of arguments makes."""
+
+    device: Any
+    launches: tuple[RecordedLaunch, ...]
+    outputs: tuple[Output, ...]
+    returns: type | None
+    """What the kernel returns: tuple, one tensor (its type), or None."""
 
 
 class Repeats:

@@ -18,55 +18,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from .driver_launch import Address, Launch, Packed, UnknownLaunchError, launcher, packed_triton
+from .driver_launch import Address, Packed, UnknownLaunchError, launcher, packed_triton
 from .machine_code import current_listener
-from .repeats import ALIGNMENT, Repeats
+from .repeats import ALIGNMENT, Layout, Output, RecordedLaunch, Repeats, Run
 
 MOST_LAYOUTS = 1024
 """Layouts kept per kernel; a model has a few dozen. A kernel with more forgets all of them, which costs one slow call each."""
 
-Run = Callable[..., None]
-"""Launches with the arguments given, on the raw stream `stream`."""
-
-
 Packing = Callable[[Sequence[Any], int], Packed]
 """Describes a launch for the driver, or raises `UnknownLaunchError`. It takes the arguments, with an `Address` in the place of each tensor,
 and the device's index."""
-
-
-class RecordedLaunch(NamedTuple):
-    """One launch of a recorded call."""
-
-    run: Run
-    arguments: list[Any]
-    """As launched, None in the place of every address."""
-    addresses: tuple[tuple[int, int], ...]
-    """(place in `arguments`, number of the tensor), inputs numbered before outputs."""
-    hooks: Any = None
-    """Triton's `knobs.runtime`, whose hooks want to hear of each launch; None for other languages."""
-    direct: Launch | None = None
-    """Launches by the driver, on a stream and the addresses of the tensors `numbers`."""
-    numbers: tuple[int, ...] = ()
-    plain_because: str = ""
-    """Why there is no `direct`."""
-
-
-class Output(NamedTuple):
-    """A tensor that a recorded call allocated and returned."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: Any
-
-
-class Layout(NamedTuple):
-    """The launches that a call of one layout of arguments makes."""
-
-    device: Any
-    launches: tuple[RecordedLaunch, ...]
-    outputs: tuple[Output, ...]
-    returns: type | None
-    """What the kernel returns: tuple, one tensor (its type), or None."""
 
 
 class Recorder:
@@ -338,4 +299,4 @@ def _direct(launch: RecordedLaunch, packing: Packing | None, device_index: int) 
 @functools.cache
 def _warn_of(reason: str) -> None:
     """Say once why a launch is not made through the driver directly."""
-    warnings.warn(f"repeated calls take Triton's own launcher, which costs the host more: {reason}", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"repeated calls launch as first calls do, which costs the host more: {reason}", RuntimeWarning, stacklevel=2)
