@@ -235,4 +235,5 @@ def _launch(
         AFFINE=weights[0] is not None,
         TOGETHER=cut.together,
         num_warps=cut.num_warps,
+        enable_fp_fusion=True,  # said, because Triton's default changes in 3.10
     )

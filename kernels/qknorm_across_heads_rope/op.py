@@ -124,7 +124,7 @@ class QkNormAcrossHeadsRope(Op):
     Params = Params
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
-    dispatch_order = ("fused_triton",)
+    dispatch_order = ("fused_triton", "fused_cuda")
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

@@ -1,0 +1,97 @@
+"""What compiles for GPUs that this machine lacks is the machine code that tiles and splits were chosen for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+WIDTHS = {"1.3B": 12, "5B": 24, "14B": 40}
+"""Heads of 128 of the Wan models."""
+TUNED, SPLIT = "qknorm_across_heads_rope/fused_triton@2", "qknorm_across_heads_rope/split_triton@1"
+BFLOAT16, FLOAT32 = 0, 2
+MULTIPROCESSORS = 132
+
+
+@pytest.fixture(scope="module")
+def compiled(compile_launches: Any) -> Any:
+    shapes = {name: {"tokens": 2, "heads": heads, "head_dim": 128} for name, heads in WIDTHS.items()}
+    wanted: list[dict[str, Any]] = [{"kernel": TUNED, "case": name, "params": params} for name, params in shapes.items()]
+    wanted += [
+        {"kernel": SPLIT, "case": "1.3B", "params": shapes["1.3B"]},
+        {"kernel": TUNED, "case": "planted", "params": shapes["14B"], "planted": {"maxnreg": 32}},
+        {"kernel": TUNED, "case": "seven heads", "params": {"tokens": 2, "heads": 7, "head_dim": 80}},
+    ]
+    return compile_launches(wanted)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_the_tuned_launch_passes_over_a_token_once_with_16_bytes_a_thread(compiled: Any, name: str) -> None:
+    launch = compiled.one(TUNED, name)
+    vectors = 2 * WIDTHS[name] * 128 // 8 // (32 * launch["warps"])  # a thread's share of q and k
+    assert launch["stores"] == ["st.global.v4.b32"] * vectors
+    wide = [load for load in launch["loads"] if "v4.b32" in load]
+    assert len(wide) >= 2 * vectors, "activations and weights"
+    assert len([load for load in wide if "evict_first" in load]) == vectors, "activations are read once"
+    assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
+
+
+def test_the_split_chain_is_four_launches_without_spills(compiled: Any) -> None:
+    launches = compiled.of(SPLIT, "1.3B")
+    assert len(launches) == 4
+    assert {(one["STACK"], one["LOCAL"]) for one in launches} == {(0, 0)}
+    assert {store for one in launches for store in one["stores"]} == {"st.global.v4.b32"}
+
+
+def test_a_width_that_fills_no_tile_compiles(compiled: Any) -> None:
+    assert compiled.one(TUNED, "seven heads")["stores"]
+
+
+def test_spills_would_be_seen(compiled: Any) -> None:
+    launch = compiled.one(TUNED, "planted")
+    assert launch["STACK"] > 0 or launch["LOCAL"] > 0
+
+
+def source(module: Any, heads: int, head_dim: int = 128, *, dtype: int = BFLOAT16, rows: int = 9450, **changes: Any) -> Any:
+    """The `nvrtc.KernelSource` that a call on an H200 gets."""
+    cuda = module("fused_cuda")
+    split = cuda.split_token(heads * head_dim, head_dim, 4 if dtype == FLOAT32 else 2, rows, MULTIPROCESSORS)
+    given = {"cache_dtype": FLOAT32, "affine": True, "aligned": True, "cache_aligned": True, "split": split} | changes
+    return cuda.specialise(heads=heads, head_dim=head_dim, dtype=dtype, **given)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_cuda_moves_16_bytes_in_registers_alone_and_meets_at_one_barrier(module: Any, cuda_code: Any, name: str) -> None:
+    made = source(module, WIDTHS[name])
+    used = cuda_code.resources(made)
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    assert used["REG"] <= 128, "two blocks of 256 threads fit a multiprocessor's 65536 registers"
+    assert dict(made.macros)["PREFETCH"] == 1
+    machine_code = cuda_code.sass(made)
+    assert {access.partition(".128")[1] for access in re.findall(r"(?:STG|LDG)\.E\S*", machine_code)} == {".128"}
+    assert len(re.findall(r"\bBAR\.", machine_code)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"heads": 13, "head_dim": 80},
+        {"heads": 3, "head_dim": 96, "dtype": FLOAT32},
+        {"heads": 1, "head_dim": 64, "cache_dtype": BFLOAT16, "rows": 5},
+        {"heads": 6, "head_dim": 256, "aligned": False, "cache_aligned": False},
+        {"heads": 64, "affine": False},
+    ],
+    ids=str,
+)
+def test_other_specialisations_compile_without_spills(module: Any, cuda_code: Any, changes: dict[str, Any]) -> None:
+    used = cuda_code.resources(source(module, **changes))
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+
+
+def test_a_lane_with_several_columns_of_a_head_prefetches_nothing(module: Any, cuda_code: Any) -> None:
+    """Its cosines and sines take the registers; with both it would spill."""
+    made = source(module, 13, 80)
+    assert dict(made.macros)["PREFETCH"] == 0
+    split = module("fused_cuda").RowSplit(warps=2, min_blocks=2, prefetch=True)
+    assert cuda_code.resources(source(module, 13, 80, split=split))["STACK"] > 0
