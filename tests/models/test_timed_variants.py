@@ -36,7 +36,7 @@ def _loops(monkeypatch: pytest.MonkeyPatch, *, steps: int, slower: float = 1.0) 
     step_ms = dict(zip(NAMES, (100.0, 80.0, 70.0, 60.0, 50.0), strict=True))
     times = [StepTime(variant=name, time_ms=Estimate(slower * ms, slower * ms, slower * ms)) for name, ms in step_ms.items()]
     denoising, notes = _Denoising(), list[str]()
-    monkeypatch.setattr(step_timing, "_timed", lambda step, device: float(step().numel()))
+    monkeypatch.setattr(step_timing, "wall_ms", lambda step, device: float(step().numel()))
     variants = [SimpleNamespace(name=name, predict=name) for name in NAMES]
     found = timed_loops(variants, denoising, times, steps, budget_s=30.0, say=lambda text: None, note=notes.append)  # type: ignore[arg-type]
     return found, notes, denoising
@@ -68,7 +68,7 @@ def test_a_loop_that_would_take_too_long_is_shorter_and_says_so(
 
 @pytest.mark.parametrize(("every_s", "kept"), [(0.0, [4, 5, 6]), (60.0, [])])
 def test_rounds_so_far_are_kept_now_and_then(monkeypatch: pytest.MonkeyPatch, every_s: float, kept: list[int]) -> None:
-    monkeypatch.setattr(step_timing, "_timed", lambda step, device: step())
+    monkeypatch.setattr(step_timing, "wall_ms", lambda step, device: step())
     monkeypatch.setattr(step_timing, "MOST_ROUNDS", 6)
     monkeypatch.setattr(timed_variants, "KEEP_EVERY_S", every_s)
     turns = itertools.count()

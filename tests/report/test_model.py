@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from fusebench.report.model import head_lines, loop_rows, model_markdown, stage_columns, stage_remarks, stage_rows, time_rows
+from fusebench.report.model import head_lines, loop_rows, model_markdown, stage_columns, stage_remarks, stage_rows, time_rows, whole_lines
 from fusebench.report.plots.step import step_figure, step_png
+from fusebench.schema import Estimate
+from fusebench.schema.models import WholeStack, WholeStep
 from helpers.synthetic_records import model_record
 
 
@@ -29,6 +33,24 @@ def test_a_row_per_variant() -> None:
 def test_absent_gpu_times_are_told() -> None:
     assert "absent" not in model_markdown(model_record())
     assert "GPU busy times are absent: a CPU leaves none" in model_markdown(model_record(gpu_times_absent="a CPU leaves none"))
+
+
+def test_what_the_reduced_stack_says_of_the_whole_is_told_with_its_check() -> None:
+    steps = (
+        WholeStep(
+            variant="split", block_ms={"num_layers": 2.0}, rounds_ms=(44.0,), time_ms=Estimate(44.0, 0.0, math.inf), measured_ms=45.0
+        ),
+        WholeStep(variant="fused"),
+    )
+    whole = WholeStack(sizes={"num_layers": 1}, steps=steps, speedup=Estimate(1.2, 1.1, 1.3), checked="split: fits; fused: too noisy")
+    assert whole_lines(model_record(whole=whole)) == [
+        "split: 44.00 ms [?] by its blocks: 2.000 ms for a block of num_layers",
+        "speedup of the whole by its blocks: 1.200x [1.100, 1.300]",
+        "split: fits",
+        "fused: too noisy",
+    ]
+    assert "* fused: too noisy" in model_markdown(model_record(whole=whole))
+    assert "The whole model" not in model_markdown(model_record())
 
 
 def test_the_breakdown_adds_up_to_the_span() -> None:

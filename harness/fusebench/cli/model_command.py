@@ -197,6 +197,8 @@ def _show(record: ModelRecord, folder: Path) -> None:
         typer.echo(line)
     if record.loops:
         print_table(report.LOOP_COLUMNS, report.loop_rows(record), title="denoise loop", right=report.LOOP_COLUMNS[1:4])
+    for line in report.whole_lines(record):
+        typer.echo(f"whole model: {line}")
     if record.breakdowns:
         columns = report.stage_columns(record)
         print_table(columns, report.stage_rows(record), title="where the time goes", right=columns[1:])

@@ -176,6 +176,7 @@ def _record(
         times=done.times,
         gpu_times_absent=done.gpu_times_absent,
         loops=done.loops,
+        whole=done.whole,
         confirmation=confirmation,
         breakdowns=done.breakdowns,
         explanation=_explained(done, stored) if comparable else None,

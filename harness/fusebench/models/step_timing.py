@@ -41,7 +41,7 @@ def time_rounds(
         on_step: called with a variant's name after each of its steps, when the clock has stopped.
         keep: called with all rounds so far after each round, from the `fewest`-th on.
     """
-    names, time_step = list(steps), timed or _timed
+    names, time_step = list(steps), timed or wall_ms
     found: dict[str, list[float]] = {name: [] for name in names}
     ends = time.monotonic() + budget_s
     for done in range(1, MOST_ROUNDS + 1):
@@ -72,7 +72,7 @@ def step_time(rounds: Sequence[float]) -> Estimate:
     return time_estimate([[value] for value in rounds], 0.0)
 
 
-def _timed(step: Step, device: torch.device) -> float:
+def wall_ms(step: Step, device: torch.device) -> float:
     """Milliseconds of one step on an idle device, until the device is done."""
     import torch
 

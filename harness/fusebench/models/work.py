@@ -14,7 +14,7 @@ import msgspec
 from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
 from ..schema import Case
-from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime
+from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime, WholeStack
 from ..timing.cupti import CuptiTimer
 from . import drift as drifting
 from .breakdown import profile_step
@@ -28,6 +28,7 @@ from .step_timing import TARGET
 from .timed_variants import SmClock, step_of, timed_loops, timed_steps
 from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant, told
 from .verification import verify_calls
+from .whole_stack import whole_stack
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +71,7 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[StepTime, ...] = ()
     gpu_times_absent: str = ""
     loops: tuple[LoopTime, ...] = ()
+    whole: WholeStack | None = None
     breakdowns: tuple[Breakdown, ...] = ()
     drift: Drift | None = None
     failures: tuple[str, ...] = ()
@@ -84,7 +86,9 @@ LOOP_SHARE = 1 / 3
 """Share of the budget that the denoise loop may take; the steps get the rest."""
 GPU_SHARE = 1 / 5
 """Share of the steps' part that goes to their GPU busy times; wall clock, which decides the verdicts, gets the rest."""
-STEP_TIMES, GPU_TIMES, DRIFT, LOOP = "step times", "GPU busy times", "drift", "denoise loop"
+WHOLE_SHARE = 1 / 4
+"""Seconds for rounds of smaller stacks, as a share of the budget and beside it, where a stack is cut."""
+STEP_TIMES, GPU_TIMES, DRIFT, LOOP, WHOLE = "step times", "GPU busy times", "drift", "denoise loop", "the whole stack"
 
 
 T = TypeVar("T")
@@ -93,6 +97,29 @@ Say = Callable[[str], None]
 
 def _breakdown_of(variant: str) -> str:
     return f"breakdown of {variant}"
+
+
+class Progress:
+    """The work so far, which is kept after each part."""
+
+    def __init__(self, so_far: ModelWork, keep: Callable[[ModelWork], None]) -> None:
+        self.so_far, self._keep = so_far, keep
+        keep(so_far)
+
+    def done(self, part: str, **found: Any) -> None:
+        """Keep what was found in `part`, which is missing no longer."""
+        missing = tuple(one for one in self.so_far.missing if one != part)
+        self.so_far = msgspec.structs.replace(self.so_far, missing=missing, **found)
+        self._keep(self.so_far)
+
+    def attempt(self, part: str, make: Callable[[], T]) -> T | None:
+        """What `make` returns; its error is named in the record, and must not lose the parts that were measured before."""
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001  a record with a failure does not pass
+            text = f"{part}: {type(error).__name__}: {error}"
+            self.so_far = msgspec.structs.replace(self.so_far, failures=(*self.so_far.failures, text))
+            return None
 
 
 def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda so_far: None) -> ModelWork:
@@ -116,6 +143,14 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
     say(f"building {model.title}")
     made = functools.partial(load, model, Path(task.weights)) if task.weights else functools.partial(build, model)
     transformer = made(config, device=device, dtype=dtype)
+    whole = full_config(model, tiny=task.tiny)
+
+    def build_whole() -> Any:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            require_memory(model, whole, shapes, dtype, free=torch.cuda.mem_get_info(device)[0])
+        return made(whole, device=device, dtype=dtype)
+
     parameters = sum(parameter.numel() for parameter in transformer.parameters())
     with torch.no_grad():
         denoising = Denoising(model, config, shapes, device=device, dtype=dtype)
@@ -125,7 +160,11 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
         findings = verify_calls(model, config, recorded, device=device.type, cases=task.cases, ops=collection.ops) if recorded else ()
         of_gpu = device.type == "cuda" and not task.confirm
         profiles = [_breakdown_of(variant.name) for variant in runnable]
-        parts = [STEP_TIMES] if task.confirm else [STEP_TIMES, *([GPU_TIMES] if of_gpu else []), DRIFT, *profiles, LOOP]
+        parts = (
+            [STEP_TIMES]
+            if task.confirm
+            else [STEP_TIMES, *([GPU_TIMES] if of_gpu else []), DRIFT, *profiles, LOOP, *([WHOLE] if config != whole else [])]
+        )
         so_far = ModelWork(
             config={key: value for key, value in config.items() if key in model.stacks},
             parameters=parameters,
@@ -135,22 +174,7 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
             gpu_times_absent="" if of_gpu else ON_A_CPU,
             missing=tuple(parts),
         )
-        keep(so_far)
-
-        def done(part: str, **found: Any) -> None:
-            nonlocal so_far
-            so_far = msgspec.structs.replace(so_far, missing=tuple(one for one in so_far.missing if one != part), **found)
-            keep(so_far)
-
-        def attempt(part: str, make: Callable[[], T]) -> T | None:
-            """What `make` returns; its error is named in the record, and must not lose the parts that were measured before."""
-            nonlocal so_far
-            try:
-                return make()
-            except Exception as error:  # noqa: BLE001  a record with a failure does not pass
-                so_far = msgspec.structs.replace(so_far, failures=(*so_far.failures, f"{part}: {type(error).__name__}: {error}"))
-                return None
-
+        progress = Progress(so_far, keep)
         loops_s = 0.0 if task.confirm or task.steps < 1 else LOOP_SHARE * task.budget_s
         gpu_s = GPU_SHARE * (task.budget_s - loops_s) if of_gpu else 0.0
         times = timed_steps(
@@ -161,27 +185,35 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
             clock=SmClock(task.uuid),
             say=say,
             keep=lambda times: keep(
-                msgspec.structs.replace(so_far, times=(*times, *failed), missing=(f"the rest of the {STEP_TIMES}", *parts[1:]))
+                msgspec.structs.replace(progress.so_far, times=(*times, *failed), missing=(f"the rest of the {STEP_TIMES}", *parts[1:]))
             ),
         )
-        done(STEP_TIMES, times=(*times, *failed))
+        progress.done(STEP_TIMES, times=(*times, *failed))
         if task.confirm:
-            return so_far
+            return progress.so_far
         if of_gpu:
-            by_gpu = attempt(
+            by_gpu = progress.attempt(
                 GPU_TIMES,
                 lambda: with_gpu_times(times, runnable, denoising, CuptiTimer(), budget_s=gpu_s, target=task.target, say=say),
             )
-            done(GPU_TIMES, **({} if by_gpu is None else {"times": (*by_gpu[0], *failed), "gpu_times_absent": by_gpu[1]}))
-        done(DRIFT, drift=attempt(DRIFT, lambda: _drifted(task, runnable, denoising, say)))
+            progress.done(GPU_TIMES, **({} if by_gpu is None else {"times": (*by_gpu[0], *failed), "gpu_times_absent": by_gpu[1]}))
+        progress.done(DRIFT, drift=progress.attempt(DRIFT, lambda: _drifted(task, runnable, denoising, say)))
         for variant in runnable:
             part = _breakdown_of(variant.name)
-            found = attempt(part, functools.partial(_broken_down, variant, denoising, say))
-            done(part, breakdowns=so_far.breakdowns if found is None else (*so_far.breakdowns, found))
+            found = progress.attempt(part, functools.partial(_broken_down, variant, denoising, say))
+            progress.done(part, breakdowns=progress.so_far.breakdowns if found is None else (*progress.so_far.breakdowns, found))
         notes: list[str] = []
-        loops = attempt(LOOP, lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=loops_s, say=say, note=notes.append))
-        done(LOOP, loops=loops or (), notes=tuple(notes))
-    return so_far
+        loops = progress.attempt(
+            LOOP, lambda: timed_loops(runnable, denoising, times, task.steps, budget_s=loops_s, say=say, note=notes.append)
+        )
+        progress.done(LOOP, loops=loops or (), notes=tuple(notes))
+        if config != whole:
+            full = {stack: whole[stack] for stack in model.stacks}
+            check = functools.partial(whole_stack, transformer, runnable, denoising, collection, full=full, build_whole=build_whole)
+            progress.done(
+                WHOLE, whole=progress.attempt(WHOLE, lambda: check(rounds_s=WHOLE_SHARE * task.budget_s, whole_s=task.budget_s, say=say))
+            )
+    return progress.so_far
 
 
 def _prepare(

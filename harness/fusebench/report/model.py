@@ -135,6 +135,25 @@ def stage_remarks(record: ModelRecord) -> list[str]:
     ]
 
 
+def whole_lines(record: ModelRecord) -> list[str]:
+    """What the reduced stack says of the whole model, and how that was checked."""
+    found = record.whole
+    if found is None:
+        return []
+    lines = []
+    for one in found.steps:
+        blocks = ", ".join(f"{time:.3f} ms for a block of {stack}" for stack, time in one.block_ms.items())
+        if one.time_ms is not None:
+            lines.append(f"{one.variant}: {_milliseconds(one.time_ms)} by its blocks: {blocks}")
+    if found.speedup is not None:
+        lines.append(f"speedup of the whole by its blocks: {speedup_words(found.speedup)}")
+    return [*lines, *found.checked.split("; ")]
+
+
+def _milliseconds(time_ms: Estimate) -> str:
+    return f"{time_ms.value:.2f} ms " + (f"[{time_ms.low:.2f}, {time_ms.high:.2f}]" if bounded(time_ms) else "[?]")
+
+
 def explanation_lines(record: ModelRecord) -> list[str]:
     """The predicted and the measured saving, and what stands between."""
     found = record.explanation
@@ -184,6 +203,8 @@ def model_markdown(record: ModelRecord, *, picture: str = "") -> str:
     parts.append("\n".join(f"* {line}" for line in (*gpu_time_lines(record), *verdict_lines(record))))
     if record.loops:
         parts.append(_titled("Denoise loop", LOOP_COLUMNS, loop_rows(record)))
+    if record.whole is not None:
+        parts.append("## The whole model, from the reduced stack\n\n" + "\n".join(f"* {line}" for line in whole_lines(record)))
     if record.breakdowns:
         parts.append(_titled("Where the time goes", stage_columns(record), stage_rows(record)))
         parts += stage_remarks(record)

@@ -9,7 +9,7 @@ from ..schema.models import Drift, ModelRecord, StepTime
 from ..stats.paired import ratio_estimate
 from . import escape
 from .markdown import markdown_table
-from .model import cut_words, environment_line, model_markdown, speedup_words
+from .model import cut_words, environment_line, model_markdown, speedup_words, whole_lines
 from .pages import INDEX
 from .plots.step import step_png
 from .wording import DASH
@@ -139,6 +139,7 @@ def _told(records: Sequence[ModelRecord]) -> list[str]:
     for record in records:
         if not record.complete:
             lines.append(f"{record.model} is incomplete; missing: {', '.join(record.missing)}")
+        lines += [f"{record.model}, the whole from the reduced stack: {line}" for line in whole_lines(record)]
         lines += [f"{record.model}, {one.variant}: {one.error}" for one in record.times if one.error]
         lines += [f"{record.model}: {text}" for text in (*record.findings, *record.failures)]
     return lines

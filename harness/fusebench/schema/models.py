@@ -88,6 +88,32 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the loop of `split` over this one's, paired by round."""
 
 
+class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of the whole model with one variant, told from a reduced stack."""
+
+    variant: str
+    block_ms: dict[str, float] = {}
+    """Milliseconds of one block, by the stack that is cut."""
+    rounds_ms: tuple[float, ...] = ()
+    """The whole's step by the time of its blocks, one per round."""
+    time_ms: Estimate | None = None
+    """Geometric mean over rounds; None where it cannot be told."""
+    measured_ms: float | None = None
+    """One real step of the whole, by wall clock; None where it did not run."""
+
+
+class WholeStack(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reduced stack says of the whole model, and how that was checked."""
+
+    sizes: dict[str, int]
+    """Blocks of the smaller stacks that were timed too."""
+    steps: tuple[WholeStep, ...]
+    speedup: Estimate | None = None
+    """Extrapolated step of `split` over that of `fused`, paired by round."""
+    checked: str = ""
+    """What was checked against the whole, or why nothing was, in words."""
+
+
 class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time of one stage of a profiled step."""
 
@@ -219,6 +245,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Why variants have no time by CUPTI; empty where all have one, and in records of an older fusebench, which did not measure it."""
     loops: tuple[LoopTime, ...] = ()
     """The denoise loop of `split` and of the fastest variant with fused ops."""
+    whole: WholeStack | None = None
+    """The whole model's step, where a stack was cut."""
     confirmation: Confirmation | None = None
     breakdowns: tuple[Breakdown, ...] = ()
     explanation: Explanation | None = None
