@@ -179,6 +179,15 @@ def test_a_kernel_called_in_ever_new_ways_keeps_few_functions(doubling: Doubling
     assert [values[3] for values in doubling.launched[-2:]] == [factor, factor]
 
 
+def test_a_kernels_own_error_is_shown_alone(doubling: Doubling) -> None:
+    def refusing(x: torch.Tensor) -> None:
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused") as error:
+        Replay(refusing).call((torch.zeros(2),), {})
+    assert error.value.__context__ is None
+
+
 def test_no_tensor_is_kept_alive(doubling: Doubling) -> None:
     x = torch.zeros(8, 4)
     kernel = warm(doubling, x)

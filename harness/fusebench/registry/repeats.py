@@ -90,9 +90,9 @@ class Repeats:
 
         def call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             try:
-                known = by_shape[args[0].shape]
+                known: Sequence[Repeat] = by_shape[args[0].shape]
             except (LookupError, AttributeError, TypeError):  # a new shape, no tensor, or a size that is a symbol, which has no hash
-                return plain(args, kwargs, True)
+                known = ()
             for repeat in known:
                 returned = repeat(args, kwargs)
                 if returned is not MISS:

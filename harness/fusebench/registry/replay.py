@@ -173,6 +173,9 @@ def _tensor_types() -> tuple[Any, Any]:
     return torch.Tensor, torch.nn.Parameter
 
 
+_NEW = Layout(None, (), (), None)
+
+
 class Replay:
     """A kernel's function, with the launches of each layout that it was called with."""
 
@@ -194,11 +197,11 @@ class Replay:
             write: whether to write a function for a recorded layout, so that the next such call is quicker.
         """
         try:
-            layout = self._layouts[call.layouts]
-        except KeyError:
-            return self._first(call, args, kwargs)
+            layout = self._layouts.get(call.layouts, _NEW)
         except TypeError:  # no kernel takes an unhashable argument; the kernel refuses it itself
-            return self._function(*args, **kwargs)
+            layout = None
+        if layout is _NEW:
+            return self._first(call, args, kwargs)
         if layout is None or not aligned(call):
             return self._function(*args, **kwargs)
         if write:
