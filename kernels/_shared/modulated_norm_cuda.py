@@ -1,4 +1,4 @@
-"""Launches modulated_norm.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind norm_scale_shift and its residual form."""
+"""Launches modulated_norm.cu or modulated_stream.cu, compiled by NVRTC for each shape: norm_scale_shift and its residual form."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
+from .cuda_stream import StreamSplit, split_stream
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
+STREAM_SOURCE = Path(__file__).with_name("modulated_stream.cu")
 
 
 class Dtypes(NamedTuple):
@@ -42,8 +44,13 @@ def launch(
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
     v: torch.Tensor | None = None,
+    streamed: bool = False,
 ) -> None:
-    """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only."""
+    """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only.
+
+    Args:
+        streamed: launch modulated_stream.cu instead of modulated_norm.cu.
+    """
     if plan.rows == 0:
         return
     other = x if residual is None else residual
@@ -62,15 +69,16 @@ def launch(
         shared_start % 16 == 0,
         eps,
         device_index,
+        streamed,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
-        block=THREADS,
+        block=specialisation.threads,
         device_index=device_index,
         arguments=(
             x, other, *tensors[1:], y, v,
-            plan.rows, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
+            plan.rows, *specialisation.chunk, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
             *specialisation.broadcasts, specialisation.eps,
         ),
     )  # fmt: skip
@@ -79,44 +87,62 @@ def launch(
 class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
+    threads: int
+    chunk: tuple[int, ...]
+    """The argument of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
 
 
 @functools.lru_cache(maxsize=512)
 def _specialise_call(
-    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
+    plan: Plan,
+    dtypes: Dtypes,
+    layer: bool,
+    residual: bool,
+    aligned: bool,
+    starts_aligned: bool,
+    eps: float,
+    device_index: int,
+    streamed: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     item_size = 4 if dtypes.x == DTYPE_CODES[torch.float32] else 2
     narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
-    split = split_ahead(plan.hidden, item_size, 2 if residual else 1, plan.rows, multiprocessors, narrow=narrow)
-    return _Specialisation(
-        specialise(plan, dtypes, layer, residual, aligned, starts_aligned and _strides_aligned(plan, dtypes), split),
-        grid(plan.rows, split, multiprocessors),
-        tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3]),
-        numpy.float32(eps),
-    )
+    inputs = 2 if residual else 1
+    shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
+    broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
+    if streamed:
+        stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow, aligned=aligned)
+        source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
+        blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
+    else:
+        split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
+        source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, split)
+        blocks, threads, chunk = grid(plan.rows, split, multiprocessors), THREADS, ()
+    return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
 
 
 def specialise(
-    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit
+    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
 ) -> nvrtc.KernelSource:
-    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
-    return nvrtc.kernel_source(
-        SOURCE,
-        "modulated_norm",
-        {
-            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": layer, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks,
-            "RESIDUAL": residual, "GATE": NO_TENSOR if plan.gate is None else plan.gate.addressing,
-            "SCALE": plan.scale.addressing, "SHIFT": plan.shift.addressing,
-            # A dtype that nothing reads still has to be one.
-            "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
-            "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
-            "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned, "PREFETCH": split.prefetch,
-        },
-    )  # fmt: skip
+    """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
+    macros: dict[str, int | bool] = {
+        "DTYPE": dtypes.x, "LAYER": layer, "RESIDUAL": residual, "GATE": NO_TENSOR if plan.gate is None else plan.gate.addressing,
+        "SCALE": plan.scale.addressing, "SHIFT": plan.shift.addressing,
+        # A dtype that nothing reads still has to be one.
+        "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
+        "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias, "ALIGNED": aligned,
+    }  # fmt: skip
+    if isinstance(split, StreamSplit):
+        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
+        return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
+    macros |= {
+        "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
+        "MODULATION_ALIGNED": modulation_aligned,
+    }  # fmt: skip
+    return nvrtc.kernel_source(SOURCE, "modulated_norm", macros)
 
 
 def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:

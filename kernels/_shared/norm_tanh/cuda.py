@@ -1,4 +1,4 @@
-"""Launches norm_tanh.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the two norm_tanh ops."""
+"""Launches norm_tanh.cu or norm_tanh_stream.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the two norm_tanh ops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
+from ..cuda_stream import StreamSplit, split_stream
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan
 from .tiles import RowWarps, spread_row
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
+STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
 
 
 class Dtypes(NamedTuple):
@@ -47,8 +49,13 @@ def launch(
     weight2: torch.Tensor | None = None,
     bias2: torch.Tensor | None = None,
     scale2: torch.Tensor | None = None,
+    streamed: bool = False,
 ) -> None:
-    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither."""
+    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither.
+
+    Args:
+        streamed: launch norm_tanh_stream.cu instead of norm_tanh.cu.
+    """
     if plan.rows == 0:
         return
     tensors = (x, residual, gate, weight, bias, weight2, bias2, scale2)
@@ -64,20 +71,26 @@ def launch(
         functools.reduce(int.__or__, starts[2:]) % 16 == 0,
         eps,
         device_index,
+        streamed,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
-        arguments=(*tensors, y, y2, plan.rows, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts, specialisation.eps),
-    )
+        arguments=(
+            *tensors, y, y2, plan.rows, *specialisation.chunk, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
+            specialisation.eps,
+        ),
+    )  # fmt: skip
 
 
 class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
+    chunk: tuple[int, ...]
+    """The argument of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
 
@@ -93,6 +106,7 @@ def _specialise_call(
     shared_aligned: bool,
     eps: float,
     device_index: int,
+    streamed: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -100,39 +114,47 @@ def _specialise_call(
     residual_aligned = residual_aligned and _strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and _strides_aligned(plan.gate, dtypes.gate) and _strides_aligned(plan.scale2, dtypes.scale2)
     stream = is_stream(plan, dtypes)
-    split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+    rows_aligned = x_aligned and (residual_aligned or not stream)
+    split: RowWarps | StreamSplit
+    if streamed:
+        split = split_stream(
+            plan.hidden,
+            _item_size(dtypes.x),
+            2 if stream else 1,
+            plan.rows,
+            multiprocessors,
+            narrow=is_narrow(dtypes),
+            aligned=rows_aligned,
+        )
+    else:
+        split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+    shared_aligned = shared_aligned and (residual_aligned or stream)
     return _Specialisation(
-        specialise(
-            plan,
-            dtypes,
-            layer,
-            aligned=x_aligned and (residual_aligned or not stream),
-            shared_aligned=shared_aligned and (residual_aligned or stream),
-            split=split,
-        ),
+        specialise(plan, dtypes, layer, aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
         split.grid(plan.rows, multiprocessors),
         split.threads,
+        (split.chunk,) if isinstance(split, StreamSplit) else (),
         tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3]),
         numpy.float32(eps),
     )
 
 
-def specialise(plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps) -> nvrtc.KernelSource:
-    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
-    second = plan.scale2 is not None
-    return nvrtc.kernel_source(
-        SOURCE,
-        "norm_tanh",
-        {
-            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": layer, "WARPS": split.warps, "THREADS": split.threads,
-            "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch, "SECOND": second, "STREAM": is_stream(plan, dtypes),
-            "RESIDUAL": plan.residual.addressing, "GATE": plan.gate.addressing,
-            # An addressing and a dtype that nothing reads still have to be some.
-            "SCALE2": (plan.scale2 or plan.gate).addressing, "SCALE2_DTYPE": max(0, dtypes.scale2),
-            "RESIDUAL_DTYPE": dtypes.residual, "GATE_DTYPE": dtypes.gate, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
-            "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
-        },
-    )  # fmt: skip
+def specialise(
+    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps | StreamSplit
+) -> nvrtc.KernelSource:
+    """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
+    macros: dict[str, int | bool] = {
+        "DTYPE": dtypes.x, "LAYER": layer, "SECOND": plan.scale2 is not None, "STREAM": is_stream(plan, dtypes),
+        "RESIDUAL": plan.residual.addressing, "GATE": plan.gate.addressing,
+        # An addressing and a dtype that nothing reads still have to be some.
+        "SCALE2": (plan.scale2 or plan.gate).addressing, "SCALE2_DTYPE": max(0, dtypes.scale2),
+        "RESIDUAL_DTYPE": dtypes.residual, "GATE_DTYPE": dtypes.gate, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
+        "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
+    }  # fmt: skip
+    if isinstance(split, StreamSplit):
+        return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", {**macros, **split.macros(plan.hidden)})
+    macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch}
+    return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
 
 
 def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:

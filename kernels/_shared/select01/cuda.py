@@ -1,4 +1,4 @@
-"""Launches select01.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the select01 ops."""
+"""Launches select01.cu or select01_stream.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the select01 ops."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from ..cuda_stream import StreamSplit, split_stream
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
+STREAM_SOURCE = Path(__file__).with_name("select01_stream.cu")
 INPUTS = 2
 """Rows of activations, an input of `split_row`. The unrounded v of a residual takes the registers of two 16-bit rows. Without a residual,
 the values beside each vector (scale, shift, gate, perhaps weight and bias) take as many. For D = 3072 in 16 bits this gives 4 warps per row
@@ -31,8 +33,11 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(call: Any) -> Any:
+def fused(call: Any, *, streamed: bool = False) -> Any:
     """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
+
+    Args:
+        streamed: launch select01_stream.cu instead of select01.cu.
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -43,7 +48,7 @@ def fused(call: Any) -> Any:
     y, gate_out = outputs[0], outputs[-1]
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
-        _launch(plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps)
+        _launch(plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed)
     return outputs
 
 
@@ -60,6 +65,7 @@ def _launch(
     v: torch.Tensor | None,
     gate_out: torch.Tensor,
     eps: float,
+    streamed: bool,
 ) -> None:
     activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
     strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
@@ -76,15 +82,16 @@ def _launch(
         shared % 16 == 0,
         eps,
         device_index,
+        streamed,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
-        block=THREADS,
+        block=specialisation.threads,
         device_index=device_index,
         arguments=(
             *activations, weight, bias, *rows, index, y, v, gate_out,
-            plan.rows, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
+            plan.rows, *specialisation.chunk, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
         ),
     )  # fmt: skip
 
@@ -92,18 +99,37 @@ def _launch(
 class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
+    threads: int
+    chunk: tuple[int, ...]
+    """The argument of a streamed launch alone."""
     eps: numpy.float32
 
 
 @functools.lru_cache(maxsize=512)
 def _specialise_call(
-    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, starts_aligned: bool, eps: float, device_index: int
+    plan: Plan,
+    dtypes: Dtypes,
+    index_bytes: int,
+    residual: bool,
+    aligned: bool,
+    starts_aligned: bool,
+    eps: float,
+    device_index: int,
+    streamed: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
+    if streamed:
+        narrow = DTYPE_CODES[torch.float32] not in dtypes
+        stream = split_stream(
+            plan.hidden, _item_size(dtypes.x), 3 if residual else 1, plan.rows, multiprocessors, narrow=narrow, aligned=aligned
+        )
+        source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
+        return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
     split = split_of(plan, dtypes, multiprocessors)
-    source = specialise(plan, dtypes, index_bytes, residual, aligned, starts_aligned and rows_aligned(plan, dtypes), split)
-    return _Specialisation(source, grid(plan.rows, split, multiprocessors), numpy.float32(eps))
+    source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, split)
+    return _Specialisation(source, grid(plan.rows, split, multiprocessors), THREADS, (), numpy.float32(eps))
 
 
 def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:
@@ -118,18 +144,20 @@ def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
 
 
 def specialise(
-    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit
+    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
 ) -> nvrtc.KernelSource:
-    """The source with one shape's constants (macro names as listed at the top of the .cu file and of row_norm.cuh)."""
-    return nvrtc.kernel_source(
-        SOURCE,
-        "select01",
-        {
-            "D": plan.hidden, "DTYPE": dtypes.x, "LAYER": True, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks,
-            "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
-            "INDEX_BYTES": index_bytes, "ALIGNED": aligned, "MODULATION_ALIGNED": modulation_aligned,
-        },
-    )  # fmt: skip
+    """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
+    macros: dict[str, int | bool] = {
+        "DTYPE": dtypes.x, "LAYER": True, "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight,
+        "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned,
+    }  # fmt: skip
+    if isinstance(split, StreamSplit):
+        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned, "BOTH": split.both}
+        return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
+    macros |= {
+        "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "MODULATION_ALIGNED": modulation_aligned
+    }  # fmt: skip
+    return nvrtc.kernel_source(SOURCE, "select01", macros)
 
 
 def _item_size(code: int) -> int:

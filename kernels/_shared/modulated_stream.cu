@@ -1,0 +1,93 @@
+// norm_scale_shift and residual_gate_norm_scale_shift in CUDA C++, over streamed rows (row_stream.cuh).
+//
+// Macros beside those of row_stream.cuh:
+//
+//   RESIDUAL                          1: v = residual + gate * x first
+//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 a row per sample or token); GATE -1: none
+//   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
+
+#define STREAMS (RESIDUAL ? 2 : 1)
+#include "row_stream.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
+                 const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ scale,
+                 const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 row_count, i64 chunk, i64 tokens,
+                 i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride,
+                 i64 gate_group_stride, i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride, i64 scale_rows,
+                 i64 shift_batch_stride, i64 shift_group_stride, i64 shift_rows, float eps) {
+    __shared__ Ring ring;
+    __shared__ Exchange exchange;
+    const int member = threadIdx.x;
+    const Rows rows(row_count, chunk);
+    const auto source = [&](int stream, i64 row) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+        return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM
+                           : residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
+    };
+    Stream stream(ring, source, rows, member);
+    Kept<GATE_DTYPE, RESIDUAL ? GATE : ABSENT> gates;
+    Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<SCALE_DTYPE, SCALE> scales;
+    Kept<SHIFT_DTYPE, SHIFT> shifts;
+    weights.load(weight, member);
+    biases.load(bias, member);
+    int turn = 0;
+    for (i64 row = rows.first; row < rows.end; row += rows.step, ++turn) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+        Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded v; the residual
+        if constexpr (!BULK) {
+            stream.take(0, row, own);
+            if constexpr (RESIDUAL) stream.take(1, row, other);
+        }
+        if constexpr (RESIDUAL && GATE >= 0)
+            gates.keep(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
+        scales.keep(modulation_row<SCALE_DTYPE, SCALE>(scale, {scale_batch_stride, scale_group_stride, scale_rows}, batch, token), member);
+        shifts.keep(modulation_row<SHIFT_DTYPE, SHIFT>(shift, {shift_batch_stride, shift_group_stride, shift_rows}, batch, token), member);
+        if constexpr (BULK) {
+            stream.wait();
+            stream.take(0, row, own);
+            if constexpr (RESIDUAL) stream.take(1, row, other);
+        }
+        if constexpr (RESIDUAL) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (!holds(i, member)) continue;
+                float values[VEC], sums[VEC];
+                unpack(own[i], values);
+                unpack(other[i], sums);
+                // Not contracted, so that v rounds as torch's float32 chain does.
+                if constexpr (GATE >= 0) {
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], gates.value(i, e));
+                }
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
+                own[i] = pack(sums);
+                store_once(v + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+            }
+        }
+
+        const Statistics found =
+            row_statistics([&](int i, float (&values)[VEC]) { unpack(own[i], values); }, member, 0, turn, eps, exchange);
+        stream.release(row);
+
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (!holds(i, member)) continue;
+            float values[VEC];
+            unpack(own[i], values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                values[e] = (values[e] - found.mean) * found.inverse;
+                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+            }
+            store_once(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// norm_tanh_mul_add and norm_tanh_mul_add_norm_scale in CUDA C++, over streamed rows (row_stream.cuh).
+//
+// Macros beside those of row_stream.cuh:
+//
+//   SECOND                            1: y2 = norm(y) * (1 + scale2) too
+//   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 a row per sample or token); SCALE2 is not read without SECOND
+//   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
+//   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
+//                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
+
+#define STREAMS (STREAM ? 2 : 1)
+#include "../row_stream.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
+                 const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ weight2,
+                 const char* __restrict__ bias2, const char* __restrict__ scale2, char* __restrict__ y, char* __restrict__ y2,
+                 i64 row_count, i64 chunk, i64 tokens, i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride,
+                 i64 residual_group_stride, i64 residual_rows, i64 gate_batch_stride, i64 gate_group_stride, i64 gate_rows,
+                 i64 scale2_batch_stride, i64 scale2_group_stride, i64 scale2_rows, float eps) {
+    __shared__ Ring ring;
+    __shared__ Exchange exchange;
+    const int member = threadIdx.x;
+    const Rows rows(row_count, chunk);
+    const auto residual_row = [&](u32 batch, u32 token) {
+        const Broadcast at = {residual_batch_stride, residual_group_stride, residual_rows};
+        return modulation_row<RESIDUAL_DTYPE, RESIDUAL>(residual, at, batch, token);
+    };
+    const auto source = [&](int stream, i64 row) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+        return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM : residual_row(batch, token);
+    };
+    Stream stream(ring, source, rows, member);
+    Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<WEIGHT2_DTYPE, SECOND && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;
+    Kept<BIAS2_DTYPE, SECOND && BIAS2_DTYPE >= 0 ? CHANNEL : ABSENT> biases2;
+    Kept<RESIDUAL_DTYPE, STREAM ? ABSENT : RESIDUAL> residuals;
+    Kept<GATE_DTYPE, GATE> gates;
+    Kept<SCALE2_DTYPE, SECOND ? SCALE2 : ABSENT> scales2;
+    weights.load(weight, member);
+    biases.load(bias, member);
+    weights2.load(weight2, member);
+    biases2.load(bias2, member);
+    // tanh of the gate's row, kept from row to row: computed anew for every element it would be half of all instructions.
+    float factors[PER_LANE][VEC];
+    const char* held = nullptr;
+    int turn = 0;
+    for (i64 row = rows.first; row < rows.end; row += rows.step) {
+        const u32 batch = (u32)row / (u32)tokens;
+        const u32 token = (u32)row - batch * (u32)tokens;
+        Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded y; the residual where it is a STREAM
+        if constexpr (!BULK) {
+            stream.take(0, row, own);
+            if constexpr (STREAM) stream.take(1, row, other);
+        }
+        const char* gate_row = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
+        if constexpr (SECOND)
+            scales2.keep(
+                modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token), member);
+        if constexpr (!STREAM) residuals.keep(residual_row(batch, token), member);
+        if (gate_row != held) {
+            held = gate_row;
+            gates.load(gate_row, member);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (!holds(i, member)) continue;
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
+            }
+        }
+        if constexpr (BULK) {
+            stream.wait();
+            stream.take(0, row, own);
+            if constexpr (STREAM) stream.take(1, row, other);
+        }
+
+        const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
+        const Statistics found = row_statistics(value, member, 0, turn++, eps, exchange);
+        stream.release(row);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (!holds(i, member)) continue;
+            float values[VEC], terms[VEC];
+            unpack(own[i], values);
+            if constexpr (STREAM) unpack(other[i], terms);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                if constexpr (!STREAM) terms[e] = residuals.value(i, e);
+                values[e] = (values[e] - found.mean) * found.inverse;
+                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                values[e] = terms[e] + factors[i][e] * values[e];
+            }
+            own[i] = pack(values);
+            store_once(y + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+        }
+
+        if constexpr (SECOND) {
+            const Statistics second = row_statistics(value, member, 0, turn++, eps, exchange);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (!holds(i, member)) continue;
+                float values[VEC];
+                unpack(own[i], values);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) {
+                    values[e] = (values[e] - second.mean) * second.inverse;
+                    if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);
+                    if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
+                    values[e] *= 1.0f + scales2.value(i, e);
+                }
+                store_once(y2 + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            }
+        }
+    }
+}

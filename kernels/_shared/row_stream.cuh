@@ -1,0 +1,164 @@
+// Device code of persistent row norms in CUDA C++: a block works on one row after another while the copy engine fetches the next rows.
+//
+// Bulk asynchronous copies (sm_90) fill a ring of STAGES slots in shared memory, so the rows in flight take no registers and do not depend
+// on how many warps are resident. Values that rows share (weights, modulations) stay in registers until a row needs others.
+//
+// Macros beside those of row_norm.cuh, where THREADS is 32 * WARPS:
+//
+//   STAGES           slots of the ring; 0: each lane loads its share of the row itself
+//   STREAMS          tensors whose rows the ring holds
+//   MIN_BLOCKS       blocks resident per multiprocessor
+//   EVICT_FIRST      1: outputs leave the L2 first
+//   ALIGNED          1: every row of the streams starts on 16 bytes (needed with STAGES)
+//   SHARED_ALIGNED   1: every row of values that rows share does
+
+#include "row_norm.cuh"
+
+using u64 = unsigned long long;
+
+#if __CUDA_ARCH__ >= 900
+constexpr bool BULK = STAGES > 0;
+#else
+constexpr bool BULK = false;
+#endif
+constexpr int SLOTS = BULK ? STAGES : 1;
+constexpr int ROW_BYTES = D * ITEM;
+
+static_assert(GROUPS == 1, "a block works on one row at a time");
+static_assert(!BULK || ALIGNED, "bulk copies take whole vectors of 16 bytes");
+
+// The rows of one block: `chunk` neighbours, or with chunk 0 every gridDim.x-th row.
+struct Rows {
+    i64 first, step, end;
+    __device__ __forceinline__ Rows(i64 rows, i64 chunk) {
+        first = chunk ? blockIdx.x * chunk : blockIdx.x;
+        step = chunk ? 1 : gridDim.x;
+        end = chunk ? min(rows, first + chunk) : rows;
+    }
+};
+
+struct Ring {
+    alignas(128) char row[SLOTS][STREAMS][BULK ? ROW_BYTES : 16];
+    u64 full[SLOTS];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
+template <class Source> struct Stream {
+    Ring& ring;
+    const Source& source;
+    const Rows& rows;
+    const int member;
+    int slot = 0;
+    u32 parity = 0;
+
+    __device__ __forceinline__ Stream(Ring& ring, const Source& source, const Rows& rows, int member)
+        : ring(ring), source(source), rows(rows), member(member) {
+        if constexpr (BULK) {
+            if (member == 0) {
+#pragma unroll
+                for (int s = 0; s < SLOTS; ++s)
+                    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&ring.full[s])) : "memory");
+                asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#pragma unroll
+                for (int s = 0; s < SLOTS; ++s)
+                    if (rows.first + s * rows.step < rows.end) request(s, rows.first + s * rows.step);
+            }
+            __syncthreads();  // no thread may wait on a barrier before it is initialised
+        }
+    }
+
+    __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
+        const u32 full = shared_address(&ring.full[into]);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "n"(STREAMS * ROW_BYTES) : "memory");
+#pragma unroll
+        for (int s = 0; s < STREAMS; ++s)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full) : "memory");
+    }
+
+    // Waits for the current row.
+    __device__ __forceinline__ void wait() {
+        if constexpr (BULK) {
+            u32 done = 0;
+            while (!done)
+                asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                             : "=r"(done) : "r"(shared_address(&ring.full[slot])), "r"(parity) : "memory");
+        }
+    }
+
+    // The lane's share of the current row of one tensor, after `wait`.
+    __device__ __forceinline__ void take(int stream, i64 row, Vector (&out)[PER_LANE]) const {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (!holds(i, member)) continue;
+            if constexpr (BULK) {
+                const uint4 raw = *((const uint4*)ring.row[slot][stream] + member + i * LANES);
+                out[i] = {{raw.x, raw.y, raw.z, raw.w}};
+            } else {
+                out[i] = load_once<DTYPE, ALIGNED>(source(stream, row) + (member + i * LANES) * 16);
+            }
+        }
+    }
+
+    // Asks for the row after those in the ring.  Every thread has taken its share, and with several warps a block barrier has passed since.
+    __device__ __forceinline__ void release(i64 row) {
+        if constexpr (BULK) {
+            if constexpr (WARPS == 1) __syncwarp();
+            if (member == 0 && row + SLOTS * rows.step < rows.end) request(slot, row + SLOTS * rows.step);
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ void store_once(char* p, const Vector& v) {
+    if constexpr (EVICT_FIRST)
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+    else store_vector(p, v);
+}
+
+// A lane's share of a row that many rows of x use (ADDRESSING as in row_norm.cuh, or negative: absent), kept as it lies in memory.
+template <int KIND, int ADDRESSING> struct Kept {
+    static constexpr int WORDS = VEC * (KIND == FLOAT32 ? 4 : 2) / 4;
+    u32 word[PER_LANE][WORDS];
+    const char* held = nullptr;
+
+    __device__ __forceinline__ void load(const char* row, int member) {
+        if constexpr (ADDRESSING == SCALAR) {
+            word[0][0] = KIND == FLOAT32 ? __ldg((const u32*)row) : __ldg((const u16*)row);
+        } else if constexpr (ADDRESSING > SCALAR) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (!holds(i, member)) continue;
+                const char* p = row + (i64)(member + i * LANES) * (WORDS * 4);
+                if constexpr (SHARED_ALIGNED) {
+#pragma unroll
+                    for (int w = 0; w < WORDS; w += 4) {
+                        const uint4 raw = __ldg((const uint4*)p + w / 4);
+                        word[i][w] = raw.x; word[i][w + 1] = raw.y; word[i][w + 2] = raw.z; word[i][w + 3] = raw.w;
+                    }
+                } else {
+#pragma unroll
+                    for (int w = 0; w < WORDS; ++w)
+                        word[i][w] = KIND == FLOAT32 ? __ldg((const u32*)p + w)
+                                                     : __ldg((const u16*)p + 2 * w) | ((u32)__ldg((const u16*)p + 2 * w + 1) << 16);
+                }
+            }
+        }
+    }
+
+    // Loads `row` unless it is the one that is held.
+    __device__ __forceinline__ void keep(const char* row, int member) {
+        if (row == held) return;
+        held = row;
+        load(row, member);
+    }
+
+    __device__ __forceinline__ float value(int i, int e) const {
+        if constexpr (ADDRESSING == SCALAR) return widen<KIND>(word[0][0]);
+        else if constexpr (KIND == FLOAT32) return __uint_as_float(word[i][e]);
+        else return widen<KIND>((word[i][e / 2] >> (16 * (e % 2))) & 0xffffu);
+    }
+};
+constexpr int ABSENT = -1;

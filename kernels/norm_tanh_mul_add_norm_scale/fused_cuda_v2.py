@@ -1,0 +1,27 @@
+"""Rows streamed through shared memory by bulk copies, in CUDA C++ compiled by NVRTC for each shape's constants."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.norm_tanh.cuda import launch
+from .op import Arguments
+
+
+@kernel(
+    "norm_tanh_mul_add_norm_scale", "fused_cuda", version=2, role="fused", language="cuda", replay=True, requires=("cuda.core",),
+    note="rows streamed through shared memory by bulk copies, shared values kept in registers",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (y, y2), both `[B, S, D]`."""
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y, y2 = call.allocate()
+    launch(
+        plan, call.x,
+        y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=True,
+    )  # fmt: skip
+    return y, y2

@@ -1,0 +1,20 @@
+"""Rows streamed through shared memory by bulk copies, in CUDA C++ compiled by NVRTC for each shape's constants."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.select01.cuda import fused
+from .op import Arguments
+
+
+@kernel(
+    "residual_norm_scale_shift_gate_select01", "fused_cuda", version=2, role="fused", language="cuda", replay=True,
+    requires=("cuda.core",),
+    note="rows streamed through shared memory by bulk copies, shared values kept in registers",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns (y, v, gate_out), each `[B, L, C]`."""
+    return fused(call, streamed=True)
