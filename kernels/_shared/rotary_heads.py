@@ -1,0 +1,151 @@
+"""Launches rotary_heads.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind qknorm_rope and rotary_embedding."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import torch
+
+from fusebench.registry import nvrtc
+
+from .cuda_rows import DTYPE_CODES
+
+SOURCE = Path(__file__).with_name("rotary_heads.cu")
+THREADS = 256
+MOST_HEADS = 4
+"""Heads whose loads a lane has in flight: two vectors of 16 bytes each."""
+MOST_HEADS_OF_NORM = 3
+"""As many with the norm, whose weights take registers too."""
+MIN_BLOCKS = 3
+"""Blocks resident per multiprocessor: 80 registers a thread."""
+
+
+class Heads(NamedTuple):
+    """Heads of q or k, packed within a token; strides in elements."""
+
+    heads: int
+    batch_stride: int
+    token_stride: int
+
+
+class Call(NamedTuple):
+    """What decides a launch's code and grid."""
+
+    head_dim: int
+    rotary: int
+    q: Heads
+    k: Heads
+    """No heads where there is no k."""
+    rows: int
+    """Tokens of all samples."""
+    tokens: int
+    """Tokens of one sample."""
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    interleaved: bool
+    norm: bool
+    round_norm: bool
+    affine: bool
+    position_bytes: int
+    """0 where a token's position is its place in its sample."""
+    joint: bool
+    aligned: bool
+    """Whether q, k and the weights start on 16 bytes."""
+    cache_aligned: bool
+
+
+class Split(NamedTuple):
+    unroll: int
+    """Heads of one token whose loads a lane has in flight."""
+    threads: int = THREADS
+    min_blocks: int = MIN_BLOCKS
+    persistent: bool = False
+    """Whether the grid is what the GPU holds at once, and blocks go on to further heads."""
+
+
+def declined(layout: str, rotary: int, head_dim: int, item_size: int, *, norm: bool) -> str | None:
+    """Why no specialisation exists, in the order of the source's static_asserts; None when one exists."""
+    vector = 16 // item_size
+    if rotary % vector:
+        return f"rope_dim {rotary}: it must be a multiple of {vector} elements (16 bytes)"
+    if layout == "neox" and rotary // 2 % vector:
+        return f"rope_dim {rotary}: in the neox layout half of it must be a multiple of {vector} elements (16 bytes)"
+    if norm and head_dim * item_size > 1024:
+        return f"head_dim {head_dim}: a warp holds at most 1024 bytes of a head"
+    return None
+
+
+def launch(
+    call: Call,
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    cosines: torch.Tensor,
+    sines: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    *,
+    position_offset: int,
+    eps: float,
+) -> None:
+    """One launch that overwrites q and k."""
+    if call.rows == 0:
+        return
+    device_index = q.device.index
+    source, grid, threads = _specialise_call(call, device_index)
+    nvrtc.launch(
+        source,
+        grid=grid,
+        block=threads,
+        device_index=device_index,
+        arguments=(
+            q, k, q_weight, k_weight, cosines, sines, positions, call.rows, call.tokens,
+            call.q.batch_stride, call.q.token_stride, call.k.batch_stride, call.k.token_stride, position_offset, numpy.float32(eps),
+        ),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _specialise_call(call: Call, device_index: int) -> tuple[nvrtc.KernelSource, int, int]:
+    """Source, blocks and threads of a block."""
+    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    split = split_heads(call, multiprocessors)
+    blocks = -(-_lanes(call, split.unroll) // split.threads)
+    return specialise(call, split), min(blocks, multiprocessors * split.min_blocks) if split.persistent else blocks, split.threads
+
+
+def split_heads(call: Call, multiprocessors: int) -> Split:
+    """As many heads per lane as still fill the resident threads."""
+    resident = multiprocessors * MIN_BLOCKS * THREADS
+    most = MOST_HEADS_OF_NORM if call.norm else MOST_HEADS
+    return Split(max(1, min(most, _lanes(call, 1) // resident, max(call.q.heads, call.k.heads))))
+
+
+def _lanes(call: Call, unroll: int) -> int:
+    """Threads for one pass over all heads, among them those that idle at the end of a warp."""
+    vectors = (call.head_dim if call.norm else call.rotary) * call.dtype.itemsize // 16
+    each = -(-vectors // 2)
+    groups = call.rows * (-(-call.q.heads // unroll) + -(-call.k.heads // unroll))
+    return 32 * -(-groups // (32 // each)) if call.norm else groups * each
+
+
+def specialise(call: Call, split: Split) -> nvrtc.KernelSource:
+    """The source with one shape's constants (macro names as listed at the top of the .cu file)."""
+    item_size = call.dtype.itemsize
+    strides = call.q.batch_stride | call.q.token_stride | call.k.batch_stride | call.k.token_stride
+    return nvrtc.kernel_source(
+        SOURCE,
+        "rotary_heads",
+        {
+            "D": call.head_dim, "R": call.rotary, "Q_HEADS": call.q.heads, "K_HEADS": call.k.heads, "DTYPE": DTYPE_CODES[call.dtype],
+            "CACHE_DTYPE": DTYPE_CODES[call.cache_dtype], "INTERLEAVED": call.interleaved, "NORM": call.norm, "ROUND_NORM": call.round_norm,
+            "AFFINE": call.affine, "POSITION_BYTES": call.position_bytes, "JOINT": call.joint,
+            "ALIGNED": call.aligned and strides * item_size % 16 == 0,
+            "CACHE_ALIGNED": call.cache_aligned and call.rotary // 2 * call.cache_dtype.itemsize % 16 == 0,
+            "SAMPLES": call.rows > call.tokens, "WIDE": _lanes(call, 1) >= 2**31,
+            "UNROLL": split.unroll, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
+        },
+    )  # fmt: skip
