@@ -185,6 +185,7 @@ class Flux1Dev(DiffusionModel):
         return found[0]
 
     def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """Settings: scheduler/scheduler_config.json of black-forest-labs/FLUX.1-dev; sigmas and shift: diffusers' FluxPipeline."""
         rows, columns = _tokens(shapes)
         made = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
         # The pipeline's shift grows with the number of image tokens: 0.5 at 256, 1.15 at 4096.

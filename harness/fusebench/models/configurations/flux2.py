@@ -263,6 +263,7 @@ class Flux2Dev(DiffusionModel):
         return predicted
 
     def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """Settings: those of FLUX.1-dev, which diffusers' scripts/convert_flux2_to_diffusers.py takes over; the rest: its Flux2Pipeline."""
         rows, columns = _tokens(shapes)
         made = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
         made.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps).tolist(), device=device, mu=_shift(rows * columns, steps))

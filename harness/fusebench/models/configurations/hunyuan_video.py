@@ -209,6 +209,7 @@ class HunyuanVideo(DiffusionModel):
         return predicted
 
     def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """Settings: scheduler/scheduler_config.json of hunyuanvideo-community/HunyuanVideo; sigmas: diffusers' HunyuanVideoPipeline."""
         made = FlowMatchEulerDiscreteScheduler(shift=7.0)
         made.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1].tolist(), device=device)
         return made

@@ -265,6 +265,7 @@ class QwenImage(DiffusionModel):
         return guided * (torch.norm(prompted, dim=-1, keepdim=True) / torch.norm(guided, dim=-1, keepdim=True))
 
     def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """Settings: scheduler/scheduler_config.json of Qwen/Qwen-Image, as of its edit models; the rest: diffusers' QwenImagePipeline."""
         rows, columns = _tokens(shapes.height, shapes.width)
         made = FlowMatchEulerDiscreteScheduler(
             use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192, shift_terminal=0.02

@@ -229,6 +229,7 @@ class Wan(DiffusionModel):
         return guided
 
     def scheduler(self, shapes: Shapes, config: Mapping[str, Any], steps: int, *, device: torch.device) -> Any:
+        """Settings: diffusers' scripts/convert_wan_to_diffusers.py (shift 3, TI2V 5), and WanPipeline ("5.0 for 720P, 3.0 for 480P")."""
         made = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=self.flow_shift)
         made.set_timesteps(steps, device=device)
         return made
