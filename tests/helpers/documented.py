@@ -262,6 +262,20 @@ def sglang_residual_select01(
     return y, v.to(x.dtype), gate
 
 
+def sglang_rmsnorm_interleaved_rope(
+    x: torch.Tensor, weight: torch.Tensor, cos_sin_cache: torch.Tensor, eps: float, head_dim: int
+) -> torch.Tensor:
+    assert x.dim() == 2
+    assert x.dtype in HALF
+    assert (weight.dtype, weight.shape) == (x.dtype, x.shape[1:])
+    assert (cos_sin_cache.dtype, cos_sin_cache.shape[1]) == (torch.float32, head_dim)
+    assert x.shape[0] % cos_sin_cache.shape[0] == 0
+    x.copy_(_rms(x, weight, eps))
+    cos, sin = cos_sin_cache.repeat(x.shape[0] // cos_sin_cache.shape[0], 1).chunk(2, dim=-1)
+    _turn_(x.view(x.shape[0], -1, head_dim), cos, sin, False)
+    return x
+
+
 _SGLANG = "sglang.kernels.ops.diffusion"
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "flashinfer.norm:rmsnorm": flashinfer_rmsnorm,
@@ -273,6 +287,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quack.rmsnorm:rmsnorm": quack_rmsnorm,
     "quack.rmsnorm:layernorm_fwd": quack_layernorm_fwd,
     f"{_SGLANG}:fused_inplace_qknorm_rope": sglang_fused_inplace_qknorm_rope,
+    f"{_SGLANG}:fused_rmsnorm_interleaved_rope_": sglang_rmsnorm_interleaved_rope,
     f"{_SGLANG}:fused_norm_scale_shift": sglang_fused_norm_scale_shift,
     f"{_SGLANG}:fused_scale_residual_norm_scale_shift": sglang_fused_scale_residual_norm_scale_shift,
     f"{_SGLANG}:fuse_layernorm_scale_shift_gate_select01_kernel": sglang_select01,

@@ -45,6 +45,12 @@ WHOLE: list[tuple[str, dict[str, Any], list[str]]] = [
         {**QK, "layout": "neox", "position_offset": 3},
         ["vllm._custom_ops:rms_norm"] * 2 + ["vllm._custom_ops:rotary_embedding"],
     ),
+    ("qknorm_across_heads_rope/peer_sglang@1", {**QK, "packed": True}, [f"{SGLANG}:fused_rmsnorm_interleaved_rope_"] * 2),
+    (
+        "qknorm_across_heads_rope/peer_flashinfer@1",
+        {**QK, "packed": True},
+        ["flashinfer.norm:rmsnorm"] * 2 + ["flashinfer.rope:apply_rope_with_cos_sin_cache_inplace"],
+    ),
     (
         "rotary_embedding/peer_flashinfer@1",
         {**ROPE, "packed": True, "rope_dim": 32},
@@ -125,6 +131,9 @@ DECLINED = [
     ("qknorm_rope/peer_flashinfer@1", {**QK, "layout": "neox", "cache_dtype": "activation"}, "float32 table"),
     ("qknorm_rope/peer_vllm@1", {**QK, "layout": "neox", "position_dtype": "int32"}, "int64 positions"),
     ("qknorm_rope/peer_liger@1", {**QK, "layout": "interleaved"}, "neox layout, only"),
+    ("qknorm_across_heads_rope/peer_sglang@1", {**QK, "heads": 4, "head_dim": 96}, "no head_dim 96 in rows of 384 and 192"),
+    ("qknorm_across_heads_rope/peer_sglang@1", {**QK, "heads": 50, "head_dim": 128}, "at most 6144 channels, not 6400"),
+    ("qknorm_across_heads_rope/peer_flashinfer@1", {**QK, "affine": False}, "needs a weight"),
     ("rotary_embedding/peer_flash_attn@1", ROPE, "takes no positions"),
     ("rotary_embedding/peer_flashinfer@1", {**ROPE, "kv_heads": 0}, "q and k together"),
     ("rotary_embedding/peer_liger@1", {**ROPE, "packed": True}, "packed projection"),
