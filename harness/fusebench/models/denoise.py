@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 Predict = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Latents and timestep to the noise prediction."""
 
+FEWEST_SCHEDULED = 2
+"""Steps of the shortest schedule.  diffusers stretches a schedule between its first and its last noise level, and one of a single step
+becomes NaN (Qwen-Image's `shift_terminal`)."""
 LATENTS_SEED = 1
 CONDITIONING_SEED = 2
 
@@ -50,8 +53,11 @@ class Denoising:
         return self.noise.to(self.dtype), scheduler.timesteps[self.model.steps // 2]
 
     def loop(self, predict: Predict, steps: int) -> Iterator[torch.Tensor]:
-        """Latents after each of `steps` steps of the scheduler's loop, in the scheduler's type on the device."""
-        scheduler = self.model.scheduler(self.shapes, self.config, steps, device=self.device)
+        """Latents after each of `steps` steps of the scheduler's loop, in the scheduler's type on the device.
+
+        A loop of one step is the first of `FEWEST_SCHEDULED`.
+        """
+        scheduler = self.model.scheduler(self.shapes, self.config, max(steps, FEWEST_SCHEDULED), device=self.device)
         latents = self.noise
         for timestep in scheduler.timesteps[:steps]:
             noise = predict(latents.to(self.dtype), timestep)
