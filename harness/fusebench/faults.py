@@ -23,6 +23,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "anyio": "anyio",
         "cuda": "cuda-core",
         "diffusers": "diffusers",
+        "duckdb": "duckdb",
         "filelock": "filelock",
         "fsspec": "fsspec",
         "jinja2": "jinja2",
@@ -50,7 +51,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store"}
+    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store", "duckdb": "store"}
     | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
 )
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""

@@ -9,6 +9,7 @@ import typer
 from ..verdict.margin_rule import MarginRule
 from .shared.options import JsonOption, a_number
 from .shared.output import print_json, print_table, remark
+from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ def promote(
             show_default=False,
         ),
     ] = None,
+    results: ResultsOption = None,
 ) -> None:
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/.
 
@@ -56,15 +58,15 @@ def promote(
     from ..config import find_project
     from ..report.pages import write_views
     from ..store.baselines import VIEWS, objections, promote
-    from ..store.finding import find_run
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.joined_baseline import join_runs, partly_joined, support_words
     from ..verdict.promotion import require_reason
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
-    project = find_project()
-    folders = {folder: read_run(folder) for folder in (find_run(run, project) for run in runs)}
+    opened = open_results(results, find_project())
+    project = opened.project
+    folders = {folder: read_run(folder) for folder in (opened.find(run) for run in runs)}
     for record in folders.values():
         require_valid(record)
     record = join_runs(list(folders.values()))
@@ -72,6 +74,7 @@ def promote(
     if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     device = record.environment.device_name
+    opened.fetch_baseline(device)
     last = load_valid_baseline(project.results, device)
     rule = MarginRule(margin, scatter=load_scatter(project.results, device), device=record.environment.device)
     accepted = require_reason(record, last, rule, reason)
@@ -79,6 +82,7 @@ def promote(
     target = promote(folder, project.results, joined=joined, others=others, force=force, reason=reason.strip(), accepted=accepted)
     if others:
         write_views(record, target)
+    where_kept = opened.publish_baseline(device) or str(target)
     for change in accepted:
         remark("accepted", change)
     for where, one in folders.items():
@@ -86,7 +90,7 @@ def promote(
             remark("warning", f"promoted although {objection}{f' (run {one.id})' if others else ''}")
     if partly := partly_joined(record):
         remark("note", f"{len(partly)} times rest on fewer runs: the others lack them, or ran other code: {', '.join(_places(partly))}")
-    typer.echo(f"baseline of {device}: run {record.id}, in {target}; {support_words(record)}")
+    typer.echo(f"baseline of {device}: run {record.id}, in {where_kept}; {support_words(record)}")
 
 
 def _places(results: Sequence[Result], most: int = 4) -> list[str]:
@@ -96,13 +100,14 @@ def _places(results: Sequence[Result], most: int = 4) -> list[str]:
 
 
 @baseline.command()
-def show(json: JsonOption = False) -> None:
+def show(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the baselines that are kept, one per device model."""
     from ..config import find_project
     from ..store.baselines import list_baselines
 
-    project = find_project()
-    rows = [_row(folder, run) for folder, run in list_baselines(project.results)]
+    opened = open_results(results, find_project())
+    opened.fetch_baselines()
+    rows = [_row(folder, run) | {"folder": opened.where(folder)} for folder, run in list_baselines(opened.project.results)]
     if json:
         print_json(rows)
     elif rows:
@@ -122,7 +127,8 @@ def show(json: JsonOption = False) -> None:
         ]
         print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("processes", "boards", "cases"))
     else:
-        typer.echo(f"no baselines in {project.results / 'baselines'}; keep a run with `fusebench baseline promote RUN`")
+        there = opened.where(opened.project.results / "baselines")
+        typer.echo(f"no baselines in {there}; keep a run with `fusebench baseline promote RUN`")
 
 
 def _row(folder: Path, run: Run) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..schema import ExitCode, Run
 from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
 from .shared.options import EvidenceOption, JsonOption
 from .shared.output import console, print_json, remark
+from .shared.results import Results, ResultsOption, open_results
 from .shared.seals import require_unaltered, with_told_calibration
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def gate(
         bool, typer.Option("--allow-altered", help="Judge a record that does not fit its seal, too; a warning says so.")
     ] = False,
     evidence: EvidenceOption = False,
+    results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Judge a run against a baseline, kernel by kernel and case by case.
@@ -66,7 +68,6 @@ def gate(
     from ..report.comparison import judgement_row, spread_row
     from ..report.evidence.attached import evidence_row
     from ..report.summary import calibration_line
-    from ..store.finding import find_run
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.compare_to_baseline import judge_run
@@ -76,11 +77,12 @@ def gate(
 
     if margin is not None and not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
-    project = find_project()
-    folder = find_run(run, project)
+    opened = open_results(results, find_project())
+    project = opened.project
+    folder = opened.find(run)
     judged = with_told_calibration(read_run(folder), project)
     require_valid(judged)
-    reference = _baseline_of(judged, baseline, project)
+    reference = _baseline_of(judged, baseline, opened)
     against = read_run(reference) if reference is not None else None
     if against is not None:
         require_valid(against, "baseline")
@@ -174,13 +176,13 @@ def _evidence(judgements: Sequence[Judgement], run: Run, baseline: Run, project:
     return explained_judgements(judgements, run, providers_of_gate(project, ops, run, baseline, evidence_tools()))
 
 
-def _baseline_of(run: Run, named: str | None, project: Project) -> Path | None:
+def _baseline_of(run: Run, named: str | None, opened: Results) -> Path | None:
     """The folder of the baseline; None if there is none."""
     from ..naming import device_slug
     from ..store.baselines import baseline_folder
-    from ..store.finding import find_run
 
     if named is not None:
-        return find_run(named, project)
-    folder = baseline_folder(project.results, device_slug(run.environment.device_name))
+        return opened.find(named)
+    opened.fetch_baseline(run.environment.device_name)
+    folder = baseline_folder(opened.project.results, device_slug(run.environment.device_name))
     return folder if folder.exists() else None

@@ -23,6 +23,7 @@ from . import (
     baseline_command,
     bench_command,
     calibrate_command,
+    catalogue_command,
     check_command,
     ci_command,
     compare_command,
@@ -99,6 +100,7 @@ app.command("history")(history_command.history)
 app.command("ab")(ab_command.ab)
 app.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(baseline_command.baseline, name="baseline")
+app.add_typer(catalogue_command.catalogue, name="catalogue")
 app.command("static")(static_command.static)
 app.command("ncu")(ncu_command.ncu)
 app.command("report")(report_command.report)

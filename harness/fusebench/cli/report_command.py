@@ -12,6 +12,7 @@ import typer
 
 from ..errors import RunRecordError, UsageError
 from ..schema import Run
+from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
     from ..config import Project
@@ -52,6 +53,7 @@ class Format(StrEnum):
 
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A folder, a run id or the start of one, or `latest`.")] = "latest",
+    *,
     form: Annotated[
         Format,
         typer.Option(
@@ -80,6 +82,7 @@ def report(
             help="Runs for the history of html and --site, as `fusebench history` takes them; repeatable. --site alone reads results/runs.",
         ),
     ] = None,
+    results: ResultsOption = None,
 ) -> None:
     """Render the record of a run.
 
@@ -93,15 +96,16 @@ def report(
     """
     from ..config import find_project
     from ..store.counter_folder import COUNTERS_FILE
-    from ..store.finding import COMPARISON_FILE, LATEST, find_run
+    from ..store.finding import COMPARISON_FILE, LATEST
     from ..store.model_folder import MODEL_FILE, model_folders
     from ..store.run_folder import RUN_FILE
 
     _require_options(form, out, site, past)
-    project = find_project()
+    opened = open_results(results, find_project())
+    project = opened.project
     others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters), MODEL_FILE: ("model", _model)}
     # `latest` is the latest run that was timed, whatever was compared or counted since.
-    folder = find_run(run, project, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
+    folder = opened.find(run, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
     if not any((folder / file).is_file() for file in (RUN_FILE, *others)) and model_folders(folder):
         _report_models(folder, form, out, site)
         return

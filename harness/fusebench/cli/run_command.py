@@ -23,8 +23,10 @@ from .shared.options import (
     TimeoutOption,
     a_number,
 )
+from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
+    from ..config import Project
     from ..runner.session import Outcome
     from ..schema import Run
 
@@ -154,6 +156,7 @@ def run(
     margin: MarginOption = None,
     confirm: ConfirmOption = True,
     evidence: EvidenceOption = True,
+    results: ResultsOption = None,
     kernel_timeout: TimeoutOption = 300.0,
     json: JsonOption = False,
 ) -> None:
@@ -169,6 +172,7 @@ def run(
     A kernel that regressed against the stored baseline is compiled at the baseline's commit and at the current one, and the report shows
     the changes.  If Nsight Compute can read hardware counters, it also shows those of the first four (--no-evidence leaves both out).
     """
+    from ..config import find_project
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..fleet.planning import parse_shard
@@ -180,7 +184,10 @@ def run(
     # Everything that the command line can have wrong comes before the kernels and the engine, whose imports take seconds.
     require_timer(timer)
     part = parse_shard(shard) if shard is not None else None
-    stopped = _stopped(resume) if resume is not None else None
+    opened = open_results(results, find_project())
+    stopped = None
+    if resume is not None:
+        resume, stopped = _stopped(resume, opened.own)
     if stopped is not None and not (suite or op or kernel or case):
         suite, op, kernel, case = selection_of(stopped)
         part = parse_shard(stopped.shard) if stopped.shard and part is None else part
@@ -193,6 +200,10 @@ def run(
     require_torch_for(target)
     if out is not None:
         require_writable(out, instead="name another with --out DIR")
+    opened.require_writable()
+    opened.fetch_baseline(target.name)
+    if baseline is not None:
+        baseline = str(opened.find(baseline))
     if target.kind == "cpu" and "smoke" not in suites and any(selection.project.is_shipped(Path(one.path)) for one in selection.suites):
         remark("note", "these cases are sized for a GPU and take minutes each on a CPU; `fusebench run --suite smoke` has small ones")
 
@@ -205,6 +216,7 @@ def run(
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
     from ..store.baselines import load_baseline
+    from ..store.finding import runs_folder
     from ..store.scatter_file import load_scatter
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
@@ -219,20 +231,20 @@ def run(
     plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
     cases = selection.cases
     if part is not None:
-        cases = cases_of_shard(part, cases, selection.collection, load_baseline(selection.project.results, target.name))
+        cases = cases_of_shard(part, cases, selection.collection, load_baseline(opened.project.results, target.name))
     request = RunRequest(
-        project=selection.project,
+        project=opened.project,
         collection=selection.collection,
         cases=cases,
         device=target,
         timer=timer,
         plan=msgspec.structs.replace(plan, **changes),
         options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case, shard=str(part or "")),
-        rule=MarginRule(margin, scatter=load_scatter(selection.project.results, target.name), device=target.kind),
+        rule=MarginRule(margin, scatter=load_scatter(opened.project.results, target.name), device=target.kind),
         budget_s=budget,
         wait_s=wait,
         silence_s=kernel_timeout,
-        out=out,
+        out=out if out is not None else runs_folder(opened.own),
         resume=resume,
         baseline=baseline,
         confirm=confirm,
@@ -240,18 +252,21 @@ def run(
     )
     outcome = measure_run(request, make_reporter())
     show_run(outcome, json=json)
+    if outcome.folder is not None:
+        opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
-def _stopped(resume: str) -> Run:
-    from ..config import find_project
+def _stopped(resume: str, project: Project) -> tuple[str, Run]:
+    """The folder of the run to resume, and its record."""
     from ..runner.resuming import require_incomplete
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
-    found = read_run(find_run(resume, find_project(), wait=True))
+    folder = find_run(resume, project, wait=True)
+    found = read_run(folder)
     require_incomplete(f"run {found.id}", complete=found.complete)
-    return found
+    return str(folder), found
 
 
 def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None, str | None]:

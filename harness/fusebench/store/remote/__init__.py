@@ -1,0 +1,1 @@
+"""Results on a store that fsspec reaches: S3-compatible, GCS, Azure, SSH, or a folder."""
