@@ -185,9 +185,7 @@ def run(
     require_timer(timer)
     part = parse_shard(shard) if shard is not None else None
     opened = open_results(results, find_project())
-    stopped = None
-    if resume is not None:
-        resume, stopped = _stopped(resume, opened.own)
+    resume, stopped = _stopped(resume, opened.own) if resume is not None else (None, None)
     if stopped is not None and not (suite or op or kernel or case):
         suite, op, kernel, case = selection_of(stopped)
         part = parse_shard(stopped.shard) if stopped.shard and part is None else part
@@ -200,10 +198,7 @@ def run(
     require_torch_for(target)
     if out is not None:
         require_writable(out, instead="name another with --out DIR")
-    opened.require_writable()
-    opened.fetch_baseline(target.name)
-    if baseline is not None:
-        baseline = str(opened.find(baseline))
+    baseline = opened.prepare(target.name, baseline)
     if target.kind == "cpu" and "smoke" not in suites and any(selection.project.is_shipped(Path(one.path)) for one in selection.suites):
         remark("note", "these cases are sized for a GPU and take minutes each on a CPU; `fusebench run --suite smoke` has small ones")
 
@@ -229,9 +224,8 @@ def run(
         if value is not None
     }
     plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
-    cases = selection.cases
-    if part is not None:
-        cases = cases_of_shard(part, cases, selection.collection, load_baseline(opened.project.results, target.name))
+    stored = load_baseline(opened.project.results, target.name) if part is not None else None
+    cases = cases_of_shard(part, selection.cases, selection.collection, stored) if part is not None else selection.cases
     request = RunRequest(
         project=opened.project,
         collection=selection.collection,
@@ -252,8 +246,7 @@ def run(
     )
     outcome = measure_run(request, make_reporter())
     show_run(outcome, json=json)
-    if outcome.folder is not None:
-        opened.publish(outcome.folder)
+    opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 

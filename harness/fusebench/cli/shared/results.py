@@ -78,14 +78,19 @@ class Results:
             download(self.store, f"{RUNS}/{name}", folder)
         return folder
 
-    def require_writable(self) -> None:
-        """Check before a measurement that the store takes files; nothing without a store.
+    def prepare(self, device_name: str, baseline: str | None) -> str | None:
+        """Before a measurement: check that the store takes files, and download the baseline of the device model.
+
+        Returns:
+            The folder of `baseline`, a run that the command line names.
 
         Raises:
-            StoreError: it takes none.
+            StoreError: the store takes no files, or cannot be read.
         """
         if self.store is not None:
             self.store.require_writable()
+        self.fetch_baseline(device_name)
+        return str(self.find(baseline)) if baseline is not None else None
 
     def fetch_baseline(self, device_name: str) -> None:
         """Download the baseline of a device model, if the store has one."""
@@ -123,7 +128,7 @@ class Results:
             return str(path)
         return self.store.where(path.relative_to(self.project.results).as_posix())
 
-    def publish(self, folder: Path) -> None:
+    def publish(self, folder: Path | None) -> None:
         """Upload the run in `folder`, add it to the catalogue, and say where it is.  In a folder of results it is added to the catalogue,
         if there is one.
 
@@ -135,6 +140,8 @@ class Results:
         from ...store.remote.runs import publish_run
         from ...store.run_folder import read_run
 
+        if folder is None:
+            return
         if self.store is None:
             if (self.project.results / CATALOGUE).is_dir():
                 add(self.files, read_run(folder))
