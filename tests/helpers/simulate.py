@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fusebench.schema import Finding, VerdictKind
+from fusebench.schema import Confirmation, Finding, VerdictKind
 from fusebench.stats.confirmation import confirm
 from fusebench.stats.sequential import Plan, judge
 from fusebench.verdict.calibration import Trial
@@ -142,8 +142,10 @@ class Outcomes(msgspec.Struct, kw_only=True):
     """What became of many comparisons of one kind."""
 
     first: list[Finding]
+    confirmations: list[Confirmation | None]
+    """Of every claimed change."""
     verdicts: list[VerdictKind]
-    """After confirmation of every claimed change."""
+    """After confirmation."""
     logs: list[Array]
     time_us: float
     injected: float
@@ -180,13 +182,10 @@ def compare(noise: Noise, slowdown: float, comparisons: int, seed: int, plan: Pl
             break
     claimed = np.array([row for row, finding in findings.items() if finding.claims_change], dtype=np.intp)
     fresh = _fresh(machine, claimed, findings)
-    verdicts = [
-        conclude(findings[row], confirm(findings[row], fresh[row], plan.pass_level) if row in fresh else None).kind
-        for row in range(comparisons)
-    ]
-    return Outcomes(
-        first=[findings[row] for row in range(comparisons)], verdicts=verdicts, logs=logs, time_us=noise.time_us, injected=slowdown
-    )
+    first = [findings[row] for row in range(comparisons)]
+    confirmations = [confirm(one, fresh[row], plan.pass_level) if row in fresh else None for row, one in enumerate(first)]
+    verdicts = [conclude(one, confirmation).kind for one, confirmation in zip(first, confirmations, strict=True)]
+    return Outcomes(first=first, confirmations=confirmations, verdicts=verdicts, logs=logs, time_us=noise.time_us, injected=slowdown)
 
 
 def _fresh(machine: Machine, rows: npt.NDArray[np.intp], findings: dict[int, Finding]) -> dict[int, list[Sequence[float]]]:

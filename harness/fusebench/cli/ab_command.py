@@ -167,9 +167,12 @@ def ab(
         base=choice,
         device=target,
         timer=timer,
-        plan=_with(default_plan(target.kind, cache), rounds=rounds),
+        plan=with_given(default_plan(target.kind, cache), rounds=rounds),
         options=ComparisonOptions(
-            looks=_with(default_looks(target.kind), margin=margin), kernel=kernel, time_identical=time_identical, command=command_line()
+            looks=with_given(default_looks(target.kind), margin=margin),
+            kernel=kernel,
+            time_identical=time_identical,
+            command=command_line(),
         ),
         budget_s=budget,
         wait_s=wait,
@@ -213,7 +216,7 @@ def _write_report(outcome: Outcome[Comparison]) -> None:
         write_report(outcome.folder, ab_markdown(outcome.record))
 
 
-def _with(settings: S, **given: float | None) -> S:
+def with_given(settings: S, **given: float | None) -> S:
     """`settings` with the given options."""
     import msgspec
 

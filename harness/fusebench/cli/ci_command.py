@@ -66,6 +66,35 @@ def nightly(
     _leave(carry_out(wanted, project, out.resolve(), steps), project, out)
 
 
+@ci.command()
+def bisect(
+    *,
+    device: Annotated[str, typer.Option("--device", metavar="cuda|cuda:N", help="GPU to measure on.")] = "cuda",
+    wait: WaitOption = 1800.0,
+    budget: Annotated[float, typer.Option("--budget", metavar="SECONDS", min=1.0, help="Stop the search after this long.")] = 3600.0,
+    out: OutOption = Path("ci-nightly"),
+) -> None:
+    """After a red nightly, find the commit behind its largest regression of speed.
+
+    Reads outcome.json in the folder of --out, searches by `fusebench bisect` between the baseline's commit and the run's, and appends the
+    answer to issue.md there.  The repository needs its history (fetch-depth: 0).
+
+    Exit codes are those of `fusebench bisect`; 0 as well where the nightly holds no regression of speed.
+    """
+    from ..ci.bisecting import bisect_nightly, exit_code_of, issue_part, read_outcome
+    from ..config import find_project
+
+    project = find_project()
+    outcome = read_outcome(out)
+    options = ["--device", device, "--wait", f"{wait:g}", "--budget", f"{budget:g}"]
+    step, said = bisect_nightly(outcome, _steps(project, out), options=options)
+    typer.echo(said)
+    if part := issue_part(step.document if step is not None else None):
+        with (out / "issue.md").open("a") as issue:
+            issue.write(part)
+    raise typer.Exit(exit_code_of(step))
+
+
 @ci.command("pull-request")
 def pull_request(
     *,

@@ -22,6 +22,7 @@ from . import (
     ab_command,
     baseline_command,
     bench_command,
+    bisect_command,
     calibrate_command,
     catalogue_command,
     check_command,
@@ -97,6 +98,7 @@ app.command("model")(model_command.model)
 app.command("compare")(compare_command.compare)
 app.command("gate")(gate_command.gate)
 app.command("history")(history_command.history)
+app.command("bisect")(bisect_command.bisect)
 app.command("ab")(ab_command.ab)
 app.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(baseline_command.baseline, name="baseline")

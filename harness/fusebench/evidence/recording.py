@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from unittest import mock
 
 from ..errors import FusebenchError
 from ..registry import Kernel, nvrtc
+from ..registry.machine_code import Listener, combined, current_listener, listening
 from ..schema import Case
 from .records import EVIDENCE_VERSION
 from .stand_in import device, on_device
@@ -68,9 +69,20 @@ class Recorder:
         return _StandInKernel(self, Specialisation(key, source.name, source, chosen))
 
     def launch_cuda(
-        self, source: nvrtc.KernelSource, *, grid: Any, block: Any, device_index: int = 0, shared_bytes: int = 0, **_: Any
+        self,
+        source: nvrtc.KernelSource,
+        *,
+        grid: Any,
+        block: Any,
+        arguments: Sequence[Any] = (),
+        device_index: int = 0,
+        shared_bytes: int = 0,
+        **_: Any,
     ) -> None:
         """The replacement of `nvrtc.launch`."""
+        listener = current_listener()
+        if listener is not None:
+            listener.note(source.entry, None, (grid, block), arguments)
         key = self._key("cuda", _cuda_parts(source))
         threads = 1
         for size in _three(block):
@@ -168,8 +180,15 @@ def recording(target: Target, compilers: Mapping[str, str]) -> Iterator[Recorder
         yield recorder
 
 
-def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunch]:
-    """The launches of `kernel` for `case`, in order.
+class _Calls(Listener):
+    """Notes every operator and every launch with its scalar arguments, and not the code launched, which is compiled later."""
+
+    def note(self, name: str, cubin: bytes | None, geometry: Sequence[Any], arguments: Iterable[Any]) -> None:
+        self.note_operator("launch", arguments, "")
+
+
+def record(recorder: Recorder, kernel: Kernel, case: Case) -> tuple[list[RecordedLaunch], str]:
+    """The launches of `kernel` for `case`, in order; and a digest of the torch operators between them and of the launches' scalars.
 
     Raises:
         RecordingError: the kernel launched nothing.
@@ -190,13 +209,15 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> list[RecordedLaunc
         made = op.buffers(params, device=torch.device("cpu"), generator=generator.manual_seed(0))
         buffers = {name: on_device(tensor) for name, tensor in made.items()}
     recorder.drain()
-    bound_call(op, kernel, dict(op.arguments(params, buffers)))()
+    call = bound_call(op, kernel, dict(op.arguments(params, buffers)))
+    with listening(_Calls()) as calls:
+        call()
     launches = recorder.drain()
     if not launches:
         raise RecordingError(
             f"{kernel.id} launched nothing through Triton or fusebench.registry.nvrtc for {case.key}; static evidence needs one of the two"
         )
-    return launches
+    return launches, combined(calls.digests) or ""
 
 
 def _triton_parts(source: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,6 +141,9 @@ class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
     status: StaticStatus
     reason: str = ""
     launches: tuple[CapturedLaunch, ...] = ()
+    calls: str = ""
+    """Digest of the torch operators between the launches, and of the launches' scalar arguments: equal code on equal launches may still be
+    called otherwise."""
 
 
 class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,10 +156,11 @@ def changed_in_place(new: KernelEvidence, old: KernelEvidence) -> bool:
     The name of a device function does not count: a rename changes nothing that runs.
     """
     same_case = (new.kernel, new.case, new.params, _compilers(new)) == (old.kernel, old.case, old.params, _compilers(old))
-    return same_case and [_digest(one) for one in new.launches] != [_digest(one) for one in old.launches]
+    return same_case and [launch_digest(one) for one in new.launches] != [launch_digest(one) for one in old.launches]
 
 
-def _digest(launch: Launch) -> tuple[object, ...]:
+def launch_digest(launch: Launch) -> tuple[object, ...]:
+    """Equal for launches that run the same code on the same grid."""
     code = launch.code
     return launch.grid, launch.threads, launch.dynamic_shared, code.sha256, code.registers, code.static_shared, code.stack
 

@@ -87,7 +87,7 @@ def _record_case(
     for kernel in collection.kernels_of(case.op):
         if kernel.language is Language.TORCH or kernel.role is Role.PEER:
             continue  # torch compiles its code elsewhere, and another library's depends on versions outside this toolchain
-        status, reason, launches = _record_kernel(kernel, case, recorder)
+        status, reason, launches, calls = _record_kernel(kernel, case, recorder)
         if matches_id(str(kernel.id), pattern):
             specialisations |= {launch.specialisation.key: launch.specialisation for launch in launches}
         captured.append(
@@ -98,27 +98,29 @@ def _record_case(
                 status=status,
                 reason=reason,
                 launches=tuple(CapturedLaunch(one.specialisation.key, one.grid, one.threads, one.dynamic_shared_bytes) for one in launches),
+                calls=calls,
             )
         )
     problems = tuple(str(problem) for problem in collection.problems if problem.op == case.op)
     return CapturedCase(kernels=tuple(captured), not_loaded=problems)
 
 
-def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[StaticStatus, str, Sequence[RecordedLaunch]]:
+def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[StaticStatus, str, Sequence[RecordedLaunch], str]:
     from ..registry.kernel import reason_not_runnable
     from .recording import record
 
     assert kernel.op is not None, "the loader binds the op"
     if reason := reason_not_runnable(kernel, "cuda"):
-        return StaticStatus.NOT_RUNNABLE, reason, ()
+        return StaticStatus.NOT_RUNNABLE, reason, (), ""
     try:
         if reason := kernel.reason_unsupported(kernel.op.parse_params(case.params)):
-            return StaticStatus.UNSUPPORTED, reason, ()
-        return StaticStatus.COMPILED, "", record(recorder, kernel, case)
+            return StaticStatus.UNSUPPORTED, reason, (), ""
+        launches, calls = record(recorder, kernel, case)
     except FusebenchError as error:
-        return StaticStatus.LAUNCH_ERROR, str(error), ()
+        return StaticStatus.LAUNCH_ERROR, str(error), (), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a kernel concerns that kernel alone
-        return StaticStatus.LAUNCH_ERROR, f"{type(error).__name__}: {error}", ()
+        return StaticStatus.LAUNCH_ERROR, f"{type(error).__name__}: {error}", (), ""
+    return StaticStatus.COMPILED, "", launches, calls
 
 
 def _compile_all(wanted: Sequence[Specialisation], target: Target, request: Request, say: Say) -> None:

@@ -1,1 +1,1 @@
-"""Runs on several boards and hosts: shards, leases of the GPUs of one host, and records joined from both."""
+"""Runs on several boards and hosts: shards, leases of the GPUs of one host, and records joined from both; the search for a slow commit."""

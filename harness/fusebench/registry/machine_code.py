@@ -68,9 +68,9 @@ def current_listener() -> Listener | None:
 
 
 @contextmanager
-def listening() -> Iterator[Listener]:
-    """Note every launch that the block makes through `launchable` or `nvrtc.launch`, and every torch operator."""
-    listener = Listener()
+def listening(listener: Listener | None = None) -> Iterator[Listener]:
+    """Note every launch that the block makes through `launchable` or `nvrtc.launch`, and every torch operator, in `listener`."""
+    listener = listener or Listener()
     token = _listener.set(listener)
     try:
         with _operator_mode(listener):

@@ -13,6 +13,7 @@ from .run_folder import RUN_FILE
 LATEST = "latest"
 COMPARISON_FILE = "ab.json"
 """File name of a comparison's record. Defined here so that looking for the file imports no statistics."""
+BISECTION_FILE = "bisect.json"
 
 
 def runs_folder(project: Project) -> Path:

@@ -23,7 +23,7 @@ from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
 from ..evidence.base_checkout import BaseChoice, name_of
-from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_between
+from ..evidence.providers import THIS_CHECKOUT, EvidenceTools, MeasuredKernels, providers_between
 from ..evidence.regressions import compiled_kernels, explained_comparison
 from ..resuming import require_unaltered
 from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of, signals_held
@@ -50,6 +50,8 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
     """A stopped comparison to go on with: a folder, an id or `latest`."""
     evidence: EvidenceTools | None = None
     """How evidence about regressions is shown; None leaves it out."""
+    head_commit: str = ""
+    """The commit whose kernels `collection` holds; empty for this checkout."""
 
 
 class IdenticalSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,10 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
             ) as pool:
                 spent = resumed.record.spending if resumed is not None else None
                 context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
+                if request.head_commit:
+                    context.environment_at_start = msgspec.structs.replace(
+                        context.environment_at_start, git_commit=request.head_commit, git_dirty=False
+                    )
                 for op in sorted(ops_of(request.cases)):
                     if changed := changed_files(definition_digests(op, collection.roots), definition_digests(op, roots)):
                         context.warn(changed_definition(op, changed))
@@ -114,7 +120,8 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         record = msgspec.structs.replace(record, calibration=note, waited_s=waited_s)
         if interruption is None and request.evidence is not None:
             measured = MeasuredKernels(collection, device, request.plan.cache, request.silence_s)
-            providers = providers_between(measured, roots, name_of(base), request.evidence)
+            head = f"commit {request.head_commit[:12]}" if request.head_commit else THIS_CHECKOUT
+            providers = providers_between(measured, roots, name_of(base), request.evidence, head=head)
             try:
                 record = explained_comparison(record, compiled_kernels([kernel.info for kernel in collection.kernels.values()]), providers)
             except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  kept before it is raised again

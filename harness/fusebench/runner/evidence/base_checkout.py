@@ -86,22 +86,25 @@ def name_of(base: BaseRevision, other: str = "") -> str:
     return f"commit {base.commit[:12]}" if base.commit else f"{other}{base.asked}"
 
 
-def find_base(project: Path, ref: str, *, exact: bool = False) -> BaseCommit:
+def find_base(project: Path, ref: str, *, exact: bool = False, where: str = "--base") -> BaseCommit:
     """The merge base of HEAD and `ref`, where this branch started; with `exact`, the commit `ref` itself.
+
+    Args:
+        where: the option that names the commit, for messages.
 
     Raises:
         UsageError: no git, no repository around `project`, or histories without a common commit.
         UnknownNameError: nothing in it is called `ref`; the nearest branch or tag is offered.
     """
     top_level(project)
-    found = _try(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    found = try_git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if found is None:
-        names = _try(project, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes") or b""
-        raise UnknownNameError("git commit, branch or tag", ref, names.decode().split(), where="--base")
+        names = try_git(project, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes") or b""
+        raise UnknownNameError("git commit, branch or tag", ref, names.decode().split(), where=where)
     commit = found.decode().strip()
     if exact:
         return BaseCommit(asked=ref, commit=commit, merge_base=False)
-    common = _try(project, "merge-base", "HEAD", commit)
+    common = try_git(project, "merge-base", "HEAD", commit)
     if common is None:
         raise UsageError(
             f"--base {ref}: HEAD and {commit[:12]} have no commit in common, so there is no merge base; fetch more history "
@@ -131,11 +134,11 @@ def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) 
             notes.append(f"kernels folder {root} lies outside the repository: both revisions use it as it is")
             continue
         path = root.resolve().relative_to(top).as_posix()
-        kind = _try(top, "cat-file", "-t", f"{base.commit}:{path}" if path != "." else base.commit)
+        kind = try_git(top, "cat-file", "-t", f"{base.commit}:{path}" if path != "." else base.commit)
         if kind is None or kind.strip() not in (b"tree", b"commit"):
             notes.append(f"commit {base.commit[:12]} has no folder {path}: its kernels are new in this checkout")
             continue
-        _unpack(_git(top, "archive", "--format=tar", base.commit, "--", path), into)
+        _unpack(git(top, "archive", "--format=tar", base.commit, "--", path), into)
         found.append(into / path)
     if not any(root.is_relative_to(into) for root in found):
         where = f"the merge base of HEAD and {base.asked}" if base.merge_base else base.asked
@@ -150,7 +153,7 @@ def why_absent(project: Path, commit: str) -> str:
         top_level(project)
     except UsageError:
         return f"{project} lies in no git checkout"
-    if _try(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}") is None:
+    if try_git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}") is None:
         return f"this repository does not have commit {commit[:12]}: fetch it (a shallow clone lacks history)"
     return ""
 
@@ -162,7 +165,7 @@ def top_level(project: Path) -> Path:
         UsageError: git is not installed, or there is no checkout.
     """
     try:
-        return Path(_git(project, "rev-parse", "--show-toplevel").decode().strip()).resolve()
+        return Path(git(project, "rev-parse", "--show-toplevel").decode().strip()).resolve()
     except UsageError as error:
         raise UsageError(
             f"--base needs the git checkout that {project} lies in: {error}; run inside one, or give the base's kernels folder "
@@ -176,19 +179,25 @@ def _unpack(archive: bytes, into: Path) -> None:
         tar.extractall(into, filter="data")
 
 
-def _try(folder: Path, *arguments: str) -> bytes | None:
+def try_git(folder: Path, *arguments: str) -> bytes | None:
     """The command's output; None if it fails."""
     try:
-        return _git(folder, *arguments)
+        return git(folder, *arguments)
     except UsageError:
         return None
 
 
-def _git(folder: Path, *arguments: str) -> bytes:
+def git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
+    """The output of `git ARGUMENTS` in `folder`, which changes nothing there; `given` is its stdin.
+
+    Raises:
+        UsageError: git is not installed, or it failed; the message is its first line.
+    """
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=folder,
+            input=given,
             capture_output=True,
             check=True,
             timeout=GIT_TIMEOUT_S,

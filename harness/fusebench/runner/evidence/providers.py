@@ -24,6 +24,9 @@ from ...suites import Ops
 from ..case_kernels import Kernels
 from .recorded_sources import Compile, baseline_kernels, baseline_source, run_source
 
+THIS_CHECKOUT = "this checkout"
+"""Head's name in reports."""
+
 
 class EvidenceTools(NamedTuple):
     """The wording of evidence, and its progress display; reports and the command line provide both."""
@@ -46,14 +49,16 @@ class MeasuredKernels(NamedTuple):
     """Seconds without a sign of life after which a kernel counts as hung."""
 
 
-def providers_between(measured: MeasuredKernels, base: Sequence[Path], name: str, tools: EvidenceTools) -> list[Provider]:
-    """For a comparison of this checkout's kernels with those in the folders `base`, which reports call `name`."""
+def providers_between(
+    measured: MeasuredKernels, base: Sequence[Path], name: str, tools: EvidenceTools, *, head: str = THIS_CHECKOUT
+) -> list[Provider]:
+    """For a comparison of the measured kernels, which reports call `head`, with those in the folders `base`, which they call `name`."""
     collection, device = measured.collection, measured.device
     compile_in = _compiler(collection.ops, tools)
     static = StaticEvidence(
         lambda: target_of(device.kind, device.name, device.compute_capability),
         before=compile_in(base, name),
-        after=compile_in(collection.roots, "this checkout"),
+        after=compile_in(collection.roots, head),
     )
     return [static, *_counters(measured, lambda: nullcontext(KernelFolders(tuple(base), name)), tools)]
 
@@ -66,7 +71,7 @@ def providers_of_run(project: Project, measured: MeasuredKernels, baseline: Run,
     static = StaticEvidence(
         lambda: target_of(device.kind, device.name, device.compute_capability),
         before=baseline_source(baseline.environment, project, compile_in),
-        after=compile_in(project.kernels, "this checkout"),
+        after=compile_in(project.kernels, THIS_CHECKOUT),
     )
     return [static, *_counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)]
 
