@@ -77,9 +77,9 @@ def main() -> None:
     print("|---|" + "---|" * (len(SIZES) + 1))
     for noise in (*simulate.DURATIONS, *simulate.NOISES):
         found = [share_right(noise, size, 200) for size in SIZES]
-        print(
-            f"| {noise.name} | {' | '.join(f'{share:.0%}' for share, _ in found)} | {sum(wrong for _, wrong in found)} of {200 * len(SIZES)} |"
-        )
+        shares = " | ".join(f"{share:.0%}" for share, _ in found)
+        wrong = sum(number for _, number in found)
+        print(f"| {noise.name} | {shares} | {wrong} of {200 * len(SIZES)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -184,11 +184,13 @@ class _Calls(Listener):
     """Notes every operator and every launch with its scalar arguments, and not the code launched, which is compiled later."""
 
     def note(self, name: str, cubin: bytes | None, geometry: Sequence[Any], arguments: Iterable[Any]) -> None:
+        self.launches += 1
         self.note_operator("launch", arguments, "")
 
 
 def record(recorder: Recorder, kernel: Kernel, case: Case) -> tuple[list[RecordedLaunch], str]:
-    """The launches of `kernel` for `case`, in order; and a digest of the torch operators between them and of the launches' scalars.
+    """The launches of `kernel` for `case`, in order; and a digest of the torch operators between them and of the launches' scalars,
+    empty where that is not known.
 
     Raises:
         RecordingError: the kernel launched nothing.
@@ -217,7 +219,8 @@ def record(recorder: Recorder, kernel: Kernel, case: Case) -> tuple[list[Recorde
         raise RecordingError(
             f"{kernel.id} launched nothing through Triton or fusebench.registry.nvrtc for {case.key}; static evidence needs one of the two"
         )
-    return launches, combined(calls.digests) or ""
+    # A launch outside `launchable` is recorded, but its arguments are not noted.
+    return launches, (combined(calls.digests) or "") if calls.launches == len(launches) else ""
 
 
 def _triton_parts(source: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     launches: tuple[CapturedLaunch, ...] = ()
     calls: str = ""
-    """Digest of the torch operators between the launches, and of the launches' scalar arguments: equal code on equal launches may still be
+    """Digest of the torch operators between the launches and of the launches' scalar arguments; empty if unknown.  The same code may be
     called otherwise."""
 
 
