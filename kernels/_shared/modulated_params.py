@@ -83,6 +83,17 @@ class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 ParamsT = TypeVar("ParamsT", bound=ModulatedParams)
 
 
+def narrowed(params: ParamsT, *fields: str) -> ParamsT:
+    """The same work with the forms in `fields` as a call has them: the narrowest form that reads the same values (see `form_of`)."""
+
+    def narrowest(form: str) -> str:
+        if (form == "token" and params.tokens == 1) or (form == "frame" and params.frames == 1):
+            form = "batch"
+        return "channel" if form == "batch" and params.batch == 1 else form
+
+    return msgspec.structs.replace(params, **{name: narrowest(getattr(params, name)) for name in fields})
+
+
 def draw_rows(params: ModulatedParams, *, device: torch.device, generator: torch.Generator, magnitude: float) -> torch.Tensor:
     """Buffer of one activation: `[batch, tokens, hidden]`, twice as wide where the case is strided (see `view_rows`)."""
     import torch

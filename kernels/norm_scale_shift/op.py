@@ -28,6 +28,7 @@ from .._shared.modulated_params import (
     draw_unusual,
     label,
     modulation_bytes,
+    narrowed,
     norm_flops,
     shrunk,
     view_modulations,
@@ -106,6 +107,9 @@ class NormScaleShift(Op):
 
         normed = reference_norm(arguments["x"], arguments["weight"], arguments["bias"], params.eps, params.norm)
         return {"y": reference_modulation(normed, arguments["scale"], arguments["shift"])}
+
+    def dispatch_key(self, params: Params) -> Any:
+        return super().dispatch_key(narrowed(params, "modulation"))
 
     def minimum_bytes(self, params: Params) -> int:
         return 2 * params.rows * params.hidden * ITEM_SIZES[params.dtype] + modulation_bytes(params, params.forms)

@@ -71,6 +71,7 @@ class NormScaleShiftGateSelect01(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

@@ -24,6 +24,7 @@ from .._shared.modulated_params import (
     draw_parameters,
     draw_rows,
     draw_unusual,
+    narrowed,
     shrunk,
     view_modulations,
     view_rows,
@@ -109,6 +110,9 @@ class NormTanhMulAdd(Op):
         from .._shared.norm_tanh.chain import reference_gated_norm
 
         return {"y": reference_gated_norm(**arguments)}
+
+    def dispatch_key(self, params: Params) -> Any:
+        return super().dispatch_key(narrowed(params, "modulation", "residual"))
 
     def minimum_bytes(self, params: Params) -> int:
         return gated_norm_bytes(params)

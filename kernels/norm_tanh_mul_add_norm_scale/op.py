@@ -27,6 +27,7 @@ from .._shared.modulated_params import (
     draw_parameters,
     draw_rows,
     draw_unusual,
+    narrowed,
     shrunk,
     view_modulations,
     view_rows,
@@ -137,6 +138,9 @@ class NormTanhMulAddNormScale(Op):
         second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
         y = reference_gated_norm(**{name: arguments[name] for name in ("residual", "x", "gate", "weight", "bias", "eps", "norm")})
         return {"y": y, "y2": reference_norm_scale(y.to(arguments["x"].dtype), **second)}
+
+    def dispatch_key(self, params: Params) -> Any:
+        return super().dispatch_key(narrowed(params, "modulation", "residual", "scale2"))
 
     def minimum_bytes(self, params: Params) -> int:
         second = math.prod(params.modulation_shape(params.scale2)) + _second_parameters(params) * params.hidden

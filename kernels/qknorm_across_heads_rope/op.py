@@ -125,6 +125,8 @@ class QkNormAcrossHeadsRope(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    dispatch_sizes = ("rows", "heads", "key_heads", "head_dim")
+    dispatch_kinds = ("dtype", "cache_dtype", "affine", "packed")
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

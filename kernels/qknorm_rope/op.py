@@ -148,6 +148,8 @@ class QkNormRope(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
+    dispatch_kinds = ("dtype", "layout", "mode", "cache_dtype", "affine", "packed")
     parts = ("._parts:NORM",)
 
     def buffers(

@@ -28,6 +28,7 @@ from .._shared.modulated_params import (
     draw_unusual,
     label,
     modulation_bytes,
+    narrowed,
     norm_flops,
     shrunk,
     view_modulations,
@@ -129,6 +130,9 @@ class ResidualGateNormScaleShift(Op):
         v = reference_residual(arguments["residual"], arguments["x"], arguments["gate"])
         normed = reference_norm(v.to(arguments["x"].dtype), arguments["weight"], arguments["bias"], params.eps, params.norm)
         return {"y": reference_modulation(normed, arguments["scale"], arguments["shift"]), "v": v}
+
+    def dispatch_key(self, params: Params) -> Any:
+        return super().dispatch_key(narrowed(params, "modulation", "gate"))
 
     def minimum_bytes(self, params: Params) -> int:
         return 4 * params.rows * params.hidden * ITEM_SIZES[params.dtype] + modulation_bytes(params, params.forms)

@@ -131,6 +131,8 @@ class RotaryEmbedding(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton",)
+    dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
+    dispatch_kinds = ("dtype", "layout", "rank", "caches", "cache_dtype", "positions", "packed")
 
     def outputs_of(self, params: Params) -> tuple[str, ...]:
         return ("q", "k") if params.key_heads else ("q",)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from msgspec.structs import replace
 
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
 from fusebench.store.baselines import promote
@@ -322,3 +323,22 @@ def test_the_work_grows_with_the_run_and_no_faster(synthetic: ModuleType) -> Non
     calls_of_gating(synthetic, 4)  # the caches of quantiles
     once, twice = calls_of_gating(synthetic, 100), calls_of_gating(synthetic, 200)
     assert twice < 2.2 * once
+
+
+def test_a_slower_choice_of_dispatch_fails_the_gate_and_is_named(
+    keep: Keep, fusebench: Fusebench, project_folder: Path, synthetic: ModuleType
+) -> None:
+    def taking(kernel: str, run_id: str) -> Path:
+        folder = keep(run_id=run_id, created="2026-07-02T00:00:00Z")
+        run = read_run(folder)
+        write_record(folder, replace(run, cases=[replace(one, dispatched=f"qknorm_rope/{kernel}") for one in run.cases]))
+        return folder
+
+    promote(taking("fused_triton@2", "base"), project_folder / "results", force=True)
+    worse = taking("fused_triton@1", "worse")
+    found = fusebench("gate", str(worse))
+    assert found.exit_code == 1
+    assert "regression of dispatch  dispatch takes qknorm_rope/fused_triton@1 on qknorm_rope:flux_1024, 1.16x the time" in found.stdout
+    document = json.loads(fusebench("gate", str(worse), "--json").stdout)
+    assert [one["case"] for one in document["dispatch_losses"]][:1] == ["qknorm_rope:flux_1024"]
+    assert fusebench("gate", str(taking("fused_cuda@1", "near"))).exit_code == 0

@@ -114,5 +114,7 @@ def test_a_kernel_may_read_any_data_and_any_python_where_it_imports_by_name(root
     copy = shutil.copytree(root, tmp_path / "copy")
     (root / "data").mkdir()
     (root / "data" / "table.json").write_text("{}")
+    (root / "scale" / "dispatch").mkdir()
+    (root / "scale" / "dispatch" / "nvidia_h200.triton-3.6.json").write_text("{}")  # read by dispatch, and by no kernel
     (copy / "scale" / "split.py").write_text("")
     assert {name for _, name in files_it_may_read(kernel, [root], root_differences([root], [copy]))} == read

@@ -77,11 +77,26 @@ def worst_first(found: Iterable[Judged]) -> list[Judged]:
 
 
 def from_gate(document: Any) -> list[Judged]:
-    """The judgements of `fusebench gate --json`."""
-    return [
+    """The judgements of `fusebench gate --json`, and the cases on which dispatch takes a slower kernel than in the baseline."""
+    found = [
         _judged(row, "gate", ["run", "--suite", row["suite"], "--case", row["case"], "--kernel", row["kernel"]], row["decides"])
         for row in _rows(document, "judgements")
     ]
+    for row in _rows(document, "dispatch_losses"):
+        suite, _, case = row["case"].rpartition(":")
+        found.append(
+            Judged(
+                kernel=row["kernel"],
+                case=row["case"],
+                verdict="regression",
+                gating=True,
+                reason=f"dispatch takes it instead of {row['before']}, at {row['ratio']:.2f}x the time",
+                change=row["ratio"],
+                by="gate",
+                reproduce=shlex.join(["fusebench", "tune", "--suite", suite, "--case", case, "--dry-run"]),
+            )
+        )
+    return found
 
 
 def from_run(run: Run) -> list[Judged]:

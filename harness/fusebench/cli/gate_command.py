@@ -56,7 +56,8 @@ def gate(
 
     A run of selected suites, cases or kernels is judged against the same part of the baseline, and the rest is named.
 
-    Exit codes: 0 pass; 1 a regression of speed or accuracy; 2 a record cannot be read, or does not fit its seal; 3 the run's device was not
+    Exit codes: 0 pass; 1 a regression of speed or accuracy, or a slower choice of `dispatch` (another kernel than in the baseline, more
+    than 1.05x its time in this run, intervals apart); 2 a record cannot be read, or does not fit its seal; 3 the run's device was not
     fit to measure; 4 undecided, incomparable, missing, or no baseline; 5 a kernel failed; 70 a fault of fusebench itself, which is no
     verdict.  Verdicts on peers
     and on the speed of kernels made by torch.compile are advisory: they never change the exit code, and their reasons say so.
@@ -101,7 +102,13 @@ def gate(
         raise typer.Exit(ExitCode.UNDECIDED)
     rule = MarginRule(margin, scatter=load_scatter(project.results, judged.environment.device_name), device=judged.environment.device)
     found = judge_run(judged, against, rule)
-    code = gate_exit_code(found.judgements, found.shrunken, run_code=judged.exit_code, allow_incomparable=allow_incomparable)
+    code = gate_exit_code(
+        found.judgements,
+        found.shrunken,
+        run_code=judged.exit_code,
+        allow_incomparable=allow_incomparable,
+        dispatch_lost=bool(found.dispatch_losses),
+    )
     if judged.exit_code == ExitCode.DEVICE_UNFIT:
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
     attached = _evidence(found.judgements, judged, against, project) if evidence else {}
@@ -121,6 +128,7 @@ def gate(
                 "not_selected": found.not_selected,
                 "not_selected_cases": found.not_selected_cases,
                 "unexplained": found.unexplained,
+                "dispatch_losses": found.dispatch_losses,
                 "identical": [spread_row(spread) for spread in found.aa_spreads],
                 "calibration": calibration_line(judged),
             }
@@ -156,6 +164,8 @@ def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, att
         output.print(f"not selected by this run, and not judged: {', '.join([*found.not_selected, *found.not_selected_cases])}")
     for one in found.unexplained:
         output.print(f"unexplained improvement  {one.suite}:{one.case}  {one.kernel}  {one.reason}")
+    for loss in found.dispatch_losses:
+        output.print(f"regression of dispatch  {loss}")
     output.print(noise_line(found.aa_spreads, found.judgements))
     for part in evidence_parts((kernel, case, one) for (case, kernel), found in attached.items() for one in found):
         output.print(part)

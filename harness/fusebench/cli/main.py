@@ -40,6 +40,7 @@ from . import (
     report_command,
     run_command,
     static_command,
+    tune_command,
 )
 from .shared.completion import asks_in_bash, complete_in_bash
 from .shared.exit_status import exit_code_of
@@ -105,6 +106,7 @@ app.add_typer(baseline_command.baseline, name="baseline")
 app.add_typer(catalogue_command.catalogue, name="catalogue")
 app.command("static")(static_command.static)
 app.command("ncu")(ncu_command.ncu)
+app.command("tune")(tune_command.tune)
 app.command("report")(report_command.report)
 app.add_typer(ci_command.ci, name="ci")
 

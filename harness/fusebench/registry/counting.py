@@ -30,6 +30,19 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     fallback: bool
     declined: tuple[tuple[str, str], ...] = ()
+    decided_by: str = ""
+    """The measurements that decided, or why the op's default order was taken. Selections that differ in this alone are equal, so that
+    calls are counted by kernel."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selection) and self._counted == other._counted
+
+    def __hash__(self) -> int:
+        return hash(self._counted)
+
+    @property
+    def _counted(self) -> tuple[str, bool, tuple[tuple[str, str], ...]]:
+        return self.kernel, self.fallback, self.declined
 
     @property
     def reason(self) -> str:

@@ -14,6 +14,7 @@ import msgspec.inspect
 
 from ..errors import UsageError
 from ..schema import KernelId, KernelInfo, Language, Role
+from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal
 
 
@@ -36,6 +37,8 @@ class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Type and default of each field of Params, as they are written."""
     lists: tuple[str, ...]
     """Keys that take a sequence of values."""
+    dispatch_order: tuple[str, ...]
+    """Kernel names that `dispatch` tries first where no table decides."""
 
 
 class DeclaredKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,8 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     minimum_bytes: int = 0
     bytes_written: int = 0
     flops: int = 0
+    dispatch_key: DispatchKey | None = None
+    """The parameters that decide which kernel is fastest; None if the op's method raised."""
     broken: dict[str, str] = {}
     """By name, why a method of the op gave no value above."""
 
@@ -137,6 +142,10 @@ class DeclaredOp:
     @property
     def lists(self) -> tuple[str, ...]:
         return self.declaration.lists
+
+    @property
+    def dispatch_order(self) -> tuple[str, ...]:
+        return self.declaration.dispatch_order
 
     def facts(self, raw: Mapping[str, Any]) -> CaseFacts:
         """What the op says of the case with the parameters `raw`.

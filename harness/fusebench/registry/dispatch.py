@@ -1,11 +1,14 @@
 """`dispatch`: a callable for model code that always works and reports which kernel it chose, and why.
 
+Of the fused kernels that support a call it takes the one that was measured fastest (`registry.dispatch_table`). Without a table it takes
+the op's default order.
 `torch.compile(fullgraph=True)` traces the callable (see `registry.traced`); `registry.counting` counts its calls by kernel.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +16,7 @@ from ..errors import UsageError
 from ..schema import Role
 from .collection import Collection, load_collection
 from .counting import Selection, counting
+from .dispatch_table import Found, Ranking, default_order, find_table, in_order, rank
 from .kernel import Kernel, reason_not_runnable
 from .launching import trace
 from .op import Op
@@ -41,10 +45,13 @@ class Dispatcher:
         self.op = op
         self.prefer = prefer
         self.roots = collection.roots
-        self.candidates = _in_order(collection, op, prefer)
-        """Kernels in the order in which they are tried."""
+        self.candidates = default_order(collection.kernels_of(op.name), op.dispatch_order, prefer)
+        """Kernels in the order in which they are tried where no table decides."""
+        self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name)]
+        self._tables: dict[str, Found] = {}
+        """By GPU model."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
-        self._chosen: dict[tuple[Any, str], tuple[Kernel, Selection]] = {}
+        self._chosen: dict[tuple[Any, str, str], tuple[Kernel, Selection]] = {}
         self._seen: dict[tuple[Any, ...], _Known] = {}
         """Earlier choices, by the layouts of a call's arguments. A repeated call pays for this look-up."""
         self._repeats = Repeats(op.output_places if op.in_place else None)
@@ -77,7 +84,7 @@ class Dispatcher:
         return self._run(known, call, args, kwargs, write=write)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
-        """The kernel that a call with these arguments would run, and why."""
+        """The kernel that a call with these arguments would run, and why: see `Selection.decided_by`."""
         return self._select(describe_call(args, kwargs), args, kwargs).selection
 
     @property
@@ -90,12 +97,13 @@ class Dispatcher:
         with trace():
             self.op.fix_widths(args, kwargs)
             params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
+            gpu = _gpu_of(device, args, kwargs)
             try:
                 hash(params)
             except TypeError:  # symbolic sizes: the choice itself stands for them
-                found = self._choose(params, device)
-                return self._chosen.setdefault((found[1], device), found)
-            return self._choose_once(params, device)
+                found = self._choose(params, device, gpu)
+                return self._chosen.setdefault((found[1], device, gpu), found)
+            return self._choose_once(params, device, gpu)
 
     def _run(self, known: _Known, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, write: bool) -> Any:
         kernel, layout = known.kernel, known.layout
@@ -116,31 +124,60 @@ class Dispatcher:
             params, device = self.op.params_of(*args, **kwargs), self.op.device_of(*args, **kwargs)
         if len(self._seen) >= MOST_LAYOUTS:
             self._seen.clear()
-        known = self._seen[call.layouts] = _Known(*self._choose_once(params, device))
+        known = self._seen[call.layouts] = _Known(*self._choose_once(params, device, _gpu_of(device, args, kwargs)))
         return known
 
-    def _choose_once(self, params: Any, device: str) -> tuple[Kernel, Selection]:
-        key = (params, device)
+    def _choose_once(self, params: Any, device: str, gpu: str) -> tuple[Kernel, Selection]:
+        key = (params, device, gpu)
         if key not in self._chosen:
-            self._chosen[key] = self._choose(params, device)
+            self._chosen[key] = self._choose(params, device, gpu)
         return self._chosen[key]
 
-    def _choose(self, params: Any, device: str) -> tuple[Kernel, Selection]:
+    def _choose(self, params: Any, device: str, gpu: str) -> tuple[Kernel, Selection]:
         declined: list[tuple[str, str]] = []
-        for kernel in self.candidates:
+        ranking = self._ranking(params, gpu)
+        for kernel in in_order(self.candidates, ranking):
             part = f"covers only a part of the op: {kernel.covers}" if kernel.covers else None
             reason = part or reason_not_runnable(kernel, device) or kernel.reason_unsupported(params)
             if reason is None:
-                return kernel, Selection(kernel=str(kernel.id), fallback=False, declined=tuple(declined))
+                return kernel, Selection(kernel=str(kernel.id), fallback=False, declined=tuple(declined), decided_by=ranking.why)
             declined.append((str(kernel.id), reason))
-        return self._fallback, Selection(kernel=str(self._fallback.id), fallback=True, declined=tuple(declined))
+        kernel = self._fallback
+        return kernel, Selection(kernel=str(kernel.id), fallback=True, declined=tuple(declined), decided_by=ranking.why)
+
+    def _ranking(self, params: Any, gpu: str) -> Ranking:
+        """The order that the table gives a call; without names for the default order."""
+        if self.prefer is not Role.FUSED:
+            return Ranking((), f"default order: tables rank fused kernels, and {self.prefer} ones are preferred")
+        if gpu not in self._tables:
+            self._tables[gpu] = find_table(self.op.name, self.roots, gpu, _triton_version(), self._declared)
+        table, why, _ = self._tables[gpu]
+        if table is None:
+            return Ranking((), f"default order: {why}")
+        try:
+            key = self.op.dispatch_key(params)
+        except Exception as error:  # noqa: BLE001 - `dispatch` never raises for a shape; the reason is recorded instead
+            return Ranking((), f"default order: the `dispatch_key` of op {self.op.name} raised {type(error).__name__}: {error}")
+        found = rank(table, key) if key is not None else Ranking((), "a size has no example in the trace")
+        return found if found.kernels else Ranking((), f"default order: {found.why}")
 
 
-def _in_order(collection: Collection, op: Op, prefer: Role) -> list[Kernel]:
-    """Kernels of the preferred role: the op's dispatch order first, then by name; the newest version of each first."""
-    order = {name: place for place, name in enumerate(op.dispatch_order)}
-    kernels = [kernel for kernel in collection.kernels_of(op.name) if kernel.role is prefer]
-    return sorted(kernels, key=lambda kernel: (order.get(kernel.id.name, len(order)), kernel.id.name, -kernel.id.version))
+def _gpu_of(device: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The model of the GPU that holds the first tensor; empty for a CPU, and for a fake tensor on a machine without a GPU."""
+    import torch
+
+    if device != "cuda" or not torch.cuda.is_available():
+        return ""
+    return torch.cuda.get_device_name((args[0] if args else next(iter(kwargs.values()))).device)
+
+
+@functools.cache
+def _triton_version() -> str:
+    """The installed Triton; empty without one."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def dispatch(op: str, *, prefer: str = "fused", collection: Collection | None = None) -> Dispatcher:

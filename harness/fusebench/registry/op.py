@@ -7,6 +7,7 @@ validated and cases listed without it; methods that compute import torch inside.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from ..errors import FusebenchError, KernelDeclarationError
+from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
 from .declared import CaseFacts, OpDeclaration, shown_default, takes_lists, written_types
@@ -65,7 +67,15 @@ class Op(ABC):
     reference."""
 
     dispatch_order: ClassVar[tuple[str, ...]] = ()
-    """Kernel names, best first, that `dispatch` tries within the preferred role; the newest version of each."""
+    """Kernel names, best first, that `dispatch` tries within the preferred role where no table decides; the newest version of each."""
+
+    dispatch_sizes: ClassVar[tuple[str, ...] | None] = None
+    """Fields or properties of Params that a dispatch table compares by their ratio. The default is `rows` (the product of `token_fields`)
+    and every other whole number."""
+
+    dispatch_kinds: ClassVar[tuple[str, ...] | None] = None
+    """Fields of Params that must be equal between a call and an entry of a dispatch table. The default is every field but whole numbers and
+    floats."""
 
     compiled: ClassVar[Mapping[str, Any] | None] = None
     """Inductor's options of the default kernel `compiled@1`, which is torch.compile of the split reference. None for no such kernel; an op
@@ -159,6 +169,28 @@ class Op(ABC):
         dtype = getattr(params, "dtype", "")
         return " ".join(filter(None, ("x".join(sizes), SHORT_DTYPES.get(dtype, dtype))))
 
+    def dispatch_key(self, params: Any) -> DispatchKey | None:
+        """The part of `params` that decides which kernel is fastest, for dispatch tables.
+
+        Of a traced call's symbolic sizes the example's are taken, without a guard; None if one has none.
+        """
+        fields = {name: getattr(params, name) for name in self.Params.__struct_fields__}
+        tokens = [name for name in self.token_fields if name in fields]
+        found: dict[str, Any]
+        if self.dispatch_sizes is None:
+            found = {"rows": math.prod(fields[name] for name in tokens)} if tokens else {}
+            found |= {name: value for name, value in fields.items() if name not in tokens and _is_size(value)}
+        else:
+            found = {name: getattr(params, name) for name in self.dispatch_sizes}
+        sizes = {name: _known_size(value) for name, value in found.items()}
+        if self.dispatch_kinds is None:
+            kinds = {name: value for name, value in fields.items() if not _is_size(value) and not isinstance(value, float)}
+        else:
+            kinds = {name: getattr(params, name) for name in self.dispatch_kinds}
+        plain = {name: value if value is None or isinstance(value, bool | int | str) else str(value) for name, value in kinds.items()}
+        known = {name: size for name, size in sizes.items() if size is not None}
+        return DispatchKey(sizes=known, kinds=plain) if len(known) == len(sizes) else None
+
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""
         changes, left = {}, rows
@@ -239,6 +271,7 @@ class Op(ABC):
             params={field.encode_name: shown_default(field) for field in msgspec.structs.fields(self.Params)},
             types=written_types(self.Params),
             lists=self.lists,
+            dispatch_order=tuple(self.dispatch_order),
         )
 
     @property
@@ -269,6 +302,7 @@ class Op(ABC):
             minimum_bytes=asked("minimum_bytes", int, 0),
             bytes_written=asked("bytes_written", int, 0),
             flops=asked("flops", int, 0),
+            dispatch_key=asked("dispatch_key", lambda key: key, None),
             broken=broken,
         )
 
@@ -284,6 +318,18 @@ class Op(ABC):
         if self.Arguments is None:
             raise KernelDeclarationError(f"op {self.name!r} declares no `Arguments`, so its op.py must define `{method}`")
         return self.Arguments
+
+
+def _is_size(value: Any) -> bool:
+    """Whether it is a whole number, also a symbolic one of a traced call."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or type(value).__name__ == "SymInt"
+
+
+def _known_size(value: Any) -> int | None:
+    """The size itself; of a symbolic one the example's, if the trace has an example."""
+    if isinstance(value, int):
+        return value
+    return int(value.node.hint) if value.node.has_hint() else None
 
 
 OpT = TypeVar("OpT", bound=type[Op])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..schema import Language, Role
 from .declared import DeclaredKernel
+from .dispatch_table import is_table
 from .kernel import Kernel
 from .machine_code import listening
 
@@ -93,14 +94,14 @@ def files_of(root: Path) -> Iterator[tuple[str, Path]]:
 def files_it_may_read(kernel: Kernel | DeclaredKernel, roots: Sequence[Path], differences: RootDifferences) -> tuple[tuple[int, str], ...]:
     """The differing files that no import leads to and that `kernel` may read all the same.
 
-    Every file but Python counts, since kernels open files by path.  Python counts too where the kernel, or a module that it imports, runs
-    Python by a name made at run time; a peer imports another library that way.
+    Every file but Python and dispatch tables counts, since kernels open files by path.  Python counts too where the kernel, or a module
+    that it imports, runs Python by a name made at run time; a peer imports another library that way.
 
     Args:
         roots: the kernel's own root first.
     """
     by_name = kernel.role is not Role.PEER and any(_imports_by_name(module) for module in _modules(kernel, roots))
-    return tuple(one for one in differences.files if by_name or not one[1].endswith(".py"))
+    return tuple(one for one in differences.files if not is_table(one[1]) and (by_name or not one[1].endswith(".py")))
 
 
 def _imports_by_name(module: Path) -> bool:

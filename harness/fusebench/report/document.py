@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
+from ..verdict.dispatch_choice import dispatch_ratios
 from ..verdict.margin_words import own_coverage
 from .evidence.attached import evidence_row
 from .summary import calibration_line
@@ -17,6 +18,7 @@ from .wording import part_label
 
 def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
     """The run as plain JSON values: floats are finite or None, estimates are split into value and [low, high]."""
+    ratios = {(one.case, one.kernel): one.ratio for one in dispatch_ratios(run)}
     return {
         "run": str(folder) if folder is not None else None,
         "schema_version": run.schema_version,
@@ -31,7 +33,7 @@ def run_document(run: Run, folder: Path | None) -> dict[str, Any]:
         "warnings": list(run.warnings),
         "calibration": calibration_line(run),
         "intervals": own_coverage(run),
-        "results": [_result(result) for result in run.results],
+        "results": [_result(result, ratios.get((result.case_key, result.kernel))) for result in run.results],
     }
 
 
@@ -54,7 +56,7 @@ def ends(estimate: Estimate | None) -> list[float | None] | None:
     return [finite(estimate.low), finite(estimate.high)]
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: Result, dispatch_over_best: float | None) -> dict[str, Any]:
     timing, verdict = result.measurement, result.verdict
     return {
         "case": result.case,
@@ -70,6 +72,7 @@ def _result(result: Result) -> dict[str, Any]:
         "sol": finite(timing.sol) if timing else None,
         "peak_share": finite(timing.peak_share) if timing else None,
         "gb_per_s": finite(timing.gb_per_s) if timing else None,
+        "dispatch_over_best": finite(dispatch_over_best),
         "accuracy": _plain(msgspec.to_builtins(result.accuracy)) if result.accuracy else None,
         "verdict": str(verdict.kind) if verdict else None,
         "decides": result.gating,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from ..schema import CaseSummary, Result, Run, Status, VerdictKind
 from ..stats.weighted import best_fused
+from ..verdict.dispatch_choice import dispatch_ratio
 from . import escape
 from .evidence.attached import Attached, attached_to, grouped
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
-from .savings import SAVING_HEADER, compiled_lines, saving_rows, weighted_lines
+from .savings import SAVING_HEADER, compiled_lines, dispatch_lines, saving_rows, weighted_lines
 from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions
 from .wording import (
     DASH,
@@ -26,6 +27,7 @@ from .wording import (
     short_kernel,
     speedup,
     status_text,
+    times,
     verdict_notes,
     with_spread,
     yardsticks,
@@ -45,7 +47,7 @@ def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:
         parts += _suite(run, name)
     if plot and any(result.status is Status.MEASURED for result in run.results):
         parts += [f"![Speedup and share of the speed of light]({plot})", ""]
-    parts += [part for line in compiled_lines(run) for part in (f"{escape.markdown(line)}.", "")]
+    parts += [part for line in (*compiled_lines(run), *dispatch_lines(run)) for part in (f"{escape.markdown(line)}.", "")]
     parts += [*evidence_markdown(attached_to(run)), *_parts(run), *_left_out(run), *_everything(run), *_method(run)]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
@@ -136,6 +138,7 @@ def _suite(run: Run, name: str) -> list[str]:
         "of peak",
         "GB/s",
         "error",
+        "dispatch / best",
         "verdict",
     )
     lines = [
@@ -155,11 +158,10 @@ def _suite(run: Run, name: str) -> list[str]:
 
 
 def _known(run: Run, header: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """The table, without the column "of peak" where the memory's peak is not known, as on a CPU and in older records."""
-    if run.environment.memory_gb_per_s is not None:
-        return header, list(rows)
-    place = header.index("of peak")
-    return [*header[:place], *header[place + 1 :]], [[*row[:place], *row[place + 1 :]] for row in rows]
+    """The table, without the columns that nothing is known of on a CPU and in older records: the memory's peak and dispatch's choice."""
+    known = {"of peak": run.environment.memory_gb_per_s is not None, "dispatch / best": any(one.dispatched for one in run.cases)}
+    kept = [place for place, name in enumerate(header) if known.get(name, True)]
+    return [header[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _case_row(run: Run, summary: CaseSummary, rows: list[Result], fused: bool) -> list[str]:
@@ -171,7 +173,8 @@ def _case_row(run: Run, summary: CaseSummary, rows: list[Result], fused: bool) -
         best_fused(rows) if fused else min(others, key=lambda row: row.measurement.time_us.value if row.measurement else 0.0, default=None)
     )
     if best is None or best.measurement is None:
-        return [summary.case.name, summary.shape, best_time, split, *[DASH] * 8]
+        return [summary.case.name, summary.shape, best_time, split, *[DASH] * 9]
+    choice = dispatch_ratio(summary, rows)
     timing = best.measurement
     return [
         summary.case.name,
@@ -185,6 +188,7 @@ def _case_row(run: Run, summary: CaseSummary, rows: list[Result], fused: bool) -
         share(timing.peak_share),
         bandwidth(timing.gb_per_s),
         error_ratio(best.accuracy),
+        times(choice.ratio if choice is not None else None),
         _verdict(best),
     ]
 
@@ -212,7 +216,12 @@ def _left_out(run: Run) -> list[str]:
 
 def _everything(run: Run) -> list[str]:
     blocks = list(cases_with_results(run))
-    rows = [full_row(summary, row) for summary, results in blocks for row in results if row.status is not Status.NOT_RUNNABLE]
+    rows = [
+        full_row(summary, row, dispatch_ratio(summary, results))
+        for summary, results in blocks
+        for row in results
+        if row.status is not Status.NOT_RUNNABLE
+    ]
     if not rows:
         return []
     marked = [[case, escape.code(kernel), *rest] for case, kernel, *rest in rows]

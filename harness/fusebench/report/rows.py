@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..schema import CaseSummary, Measurement, Result, Role, Run, VerdictKind
+from ..verdict.dispatch_choice import DispatchRatio, dispatch_ratio
 from .wording import (
     DASH,
     cases_with_results,
@@ -14,6 +15,7 @@ from .wording import (
     size,
     speedup,
     status_text,
+    times,
     with_spread,
 )
 
@@ -32,6 +34,7 @@ FULL_HEADER = (
     "extra memory",
     "error",
     "equal to split",
+    "dispatch / best",
     "verdict",
 )
 
@@ -40,8 +43,12 @@ _NEVER_COUNT = (VerdictKind.PASS, VerdictKind.INCOMPARABLE)
 """Verdicts that never change the exit status, gating or advisory: marking them would carry no information."""
 
 
-def full_row(summary: CaseSummary, row: Result) -> list[str]:
-    """Plain text under `FULL_HEADER`; a dash for a missing figure."""
+def full_row(summary: CaseSummary, row: Result, choice: DispatchRatio | None = None) -> list[str]:
+    """Plain text under `FULL_HEADER`; a dash for a missing figure.
+
+    Args:
+        choice: the case's, which stands in the row of the kernel that dispatch takes.
+    """
     timing, accuracy = row.measurement, row.accuracy
     role = f"{row.role}, baseline" if row.kernel == summary.baseline and row.role is not Role.SPLIT else str(row.role)
     cells = [row.case, short_kernel(row.kernel), role]
@@ -56,6 +63,7 @@ def full_row(summary: CaseSummary, row: Result) -> list[str]:
         cells += [DASH] * 2
     else:
         cells += [error_ratio(accuracy), share(accuracy.equal_to_split)]
+    cells.append(times(choice.ratio if choice is not None and choice.kernel == row.kernel else None))
     return [*cells, outcome(row)]
 
 
@@ -73,7 +81,8 @@ def suite_rows(run: Run) -> dict[str, list[list[str]]]:
     """Full rows by suite, in the run's order."""
     found: dict[str, list[list[str]]] = {}
     for summary, results in cases_with_results(run):
-        found.setdefault(summary.case.suite, []).extend(full_row(summary, row) for row in results)
+        choice = dispatch_ratio(summary, results)
+        found.setdefault(summary.case.suite, []).extend(full_row(summary, row, choice) for row in results)
     return found
 
 

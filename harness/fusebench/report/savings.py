@@ -1,4 +1,5 @@
-"""Sums over a suite: weighted speedup, microseconds saved per denoise step, and cases where torch.compile beats the fused kernels.
+"""Sums over a suite: weighted speedup, microseconds saved per denoise step, cases where torch.compile beats the fused kernels, and how
+close dispatch comes to the best of them.
 
 The saving is sum(weight x (baseline time - best fused time)).  Only suites with a weight other than 1 state launches per denoise step
 (see docs/suites.md); other suites get no saving, because their sum would mean nothing.
@@ -10,6 +11,7 @@ import msgspec
 
 from ..schema import Measurement, Result, Role, Run, SuiteSummary
 from ..stats.weighted import BEST_FUSED, best_fused
+from ..verdict.dispatch_choice import CLOSE, FAR, dispatch_ratios, shares
 from .wording import DASH, cases_with_results, count, microseconds, share, short_kernel
 
 SAVING_HEADER = ("suite", "baseline us", "best fused us", "saved us", "saved", "compiled saves us", "cases covered", "launches covered")
@@ -144,6 +146,19 @@ def compiled_lines(run: Run) -> list[str]:
     named = [f"{key} ({kernel} {ours:.2f} us, compiled {theirs:.2f} us)" for _, key, kernel, ours, theirs in slower[:SHOWN_CASES]]
     more = f" and {len(slower) - SHOWN_CASES} more" if len(slower) > SHOWN_CASES else ""
     return [f"torch.compile is faster than the best fused kernel on {len(slower)} of {count(compared, 'case')}: {', '.join(named)}{more}"]
+
+
+def dispatch_lines(run: Run) -> list[str]:
+    """One line on the time of the kernels that dispatch takes over the time of the best fused ones; no line for records without choices."""
+    ratios = dispatch_ratios(run)
+    if not ratios:
+        return []
+    close, far = shares([one.ratio for one in ratios])
+    worst = max(ratios, key=lambda one: one.ratio)
+    line = f"dispatch / best fused: {share(close)} of {count(len(ratios), 'case')} within {CLOSE:.2f}x, {share(far)} within {FAR:.2f}x"
+    if worst.ratio > CLOSE:
+        line += f"; worst {worst.ratio:.2f}x on {worst.case}: {short_kernel(worst.kernel)} instead of {short_kernel(worst.best)}"
+    return [line]
 
 
 def _best_compiled(rows: list[Result]) -> Measurement | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from ..verdict.dispatch_choice import dispatch_ratios
 from ..verdict.margin_words import own_coverage
 from . import escape
 from .evidence.attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome
-from .savings import compiled_lines, saving_lines, weighted_lines
+from .savings import compiled_lines, dispatch_lines, saving_lines, weighted_lines
 from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions
 from .wording import (
     DASH,
@@ -28,6 +29,7 @@ from .wording import (
     size,
     speedup,
     status_text,
+    times,
     verdict_notes,
     with_spread,
 )
@@ -69,7 +71,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     if run.timer_fallback:
         parts.append(Text(f"timer fallback: {run.timer_fallback}", style="yellow"))
     parts += _lines(run, console.width)
-    parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run), *compiled_lines(run))]
+    parts += [Text(line) for line in (*weighted_lines(run), *saving_lines(run), *compiled_lines(run), *dispatch_lines(run))]
     if line := control_line(run):
         parts.append(Text(line))
     if line := absent_line(run):
@@ -122,6 +124,9 @@ def _lines(run: Run, width: int) -> list[Text]:
 
 def _fitting_columns(run: Run, width: int) -> list[_Column]:
     columns = list(_COLUMNS)
+    if ratios := {(one.case, one.kernel): one.ratio for one in dispatch_ratios(run)}:
+        cell = _Column("dispatch / best", lambda row: times(ratios.get((row.case_key, row.kernel))), dispensable=2)
+        columns.insert(_titles(columns).index("error"), cell)
     while True:
         wanted = sum(_width(column, run) + len(_GAP) for column in columns)
         worst = max(columns, key=lambda column: column.dispensable)
@@ -133,6 +138,10 @@ def _fitting_columns(run: Run, width: int) -> list[_Column]:
             columns[columns.index(replaceable)] = _COMPACT[replaceable.title]
         else:
             return columns
+
+
+def _titles(columns: list[_Column]) -> list[str]:
+    return [column.title for column in columns]
 
 
 def _width(column: _Column, run: Run) -> int:

@@ -66,6 +66,11 @@ def speedup(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f}x {interval(estimate)}"
 
 
+def times(ratio: float | None) -> str:
+    """`1.31x`."""
+    return DASH if ratio is None else f"{ratio:.2f}x"
+
+
 def interval(estimate: Estimate) -> str:
     """`[1.72, 1.76]`; `[?]` if there is no interval."""
     return f"[{estimate.low:.2f}, {estimate.high:.2f}]" if bounded(estimate) else "[?]"

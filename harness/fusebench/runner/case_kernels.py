@@ -39,6 +39,9 @@ class CaseKernels(msgspec.Struct, frozen=True):
     part_bytes: Mapping[str, int] = {}
     """By id, the bytes that the part of a runnable kernel must move; without an entry it computes the whole op."""
 
+    dispatched: str = ""
+    """Id of the kernel that dispatch takes (see `DispatchChoices`); empty if nobody asked."""
+
     @property
     def shape(self) -> str:
         return str(self.facts.known("shape"))

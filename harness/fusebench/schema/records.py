@@ -84,6 +84,8 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence that this case's samples were not cold as labelled, or empty. Such times are never compared."""
     repeated_rounds: int = 0
     """Rounds timed again because the device waited for the host within a call."""
+    dispatched: str = ""
+    """Id of the kernel that `fusebench.dispatch` takes for this case on this device; empty on a CPU, and in older records."""
     suspicion: str = msgspec.field(name="in_doubt", default="")
     """Why this case was a suspect after its first process, or empty. A suspect is remeasured in fresh processes: its figures come from
     these alone, and samples of process 0 do not count."""

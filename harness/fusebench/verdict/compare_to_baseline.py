@@ -15,6 +15,7 @@ from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, Ve
 from ..stats.paired import describe_change
 from .accuracy_change import less_accurate
 from .baseline_scope import not_selected, scoped_baseline
+from .dispatch_choice import DispatchLoss, dispatch_losses
 from .exit_status import exit_code_of, explain_advisory
 from .fdr_control import fdr_controlled
 from .judgement import Judgement, judge_each, results_by_place
@@ -54,6 +55,8 @@ class RunJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The noise floor from A/A pairs (identical machine code), by class of calls; empty if a record lacks the digests of its code."""
     shrunken: tuple[Shrinkage, ...] = ()
     unexplained: tuple[Unexplained, ...] = ()
+    dispatch_losses: tuple[DispatchLoss, ...] = ()
+    """Cases on which dispatch takes a slower kernel than in the baseline: each is a regression."""
     not_selected: tuple[str, ...] = ()
     """Suites of the baseline outside the run's selection; they are not judged."""
     not_selected_cases: tuple[str, ...] = ()
@@ -92,19 +95,21 @@ def judge_run(run: Run, baseline: Run | None, rule: MarginRule) -> RunJudgement:
     judgements = above_noise_floor(judgements, aa_pairs, run, part)
     judgements = [msgspec.structs.replace(one, verdict=explain_advisory(one.verdict, one.role)) for one in judgements]
     unexplained = unexplained_improvements(judgements, run, part)
+    losses = dispatch_losses(run, part)
     shrunken, spreads = shrinkage(run, part), spread_of(aa_pairs, widening)
     verdicts = _verdicts(run, {(f"{one.suite}:{one.case}", one.kernel): one.verdict for one in judgements})
     return RunJudgement(
         judgements=tuple(judgements),
         verdicts=verdicts,
         suspects=tuple(_suspects(judgements, unexplained, run, part)),
-        remarks=tuple(_remarks(run, shrunken, unexplained, spreads)),
+        remarks=(*_remarks(run, shrunken, unexplained, spreads), *map(str, losses)),
         aa_spreads=tuple(spreads),
         shrunken=tuple(shrunken),
         unexplained=tuple(unexplained),
+        dispatch_losses=tuple(losses),
         not_selected=suites,
         not_selected_cases=cases,
-        exit_code=_run_exit_code(run, verdicts),
+        exit_code=_run_exit_code(run, verdicts, losses),
     )
 
 
@@ -160,10 +165,11 @@ def _verdicts(run: Run, known: Mapping[tuple[str, str], Verdict]) -> tuple[Verdi
     return tuple(_verdict(result, known, unjudged) for result in run.results)
 
 
-def _run_exit_code(run: Run, verdicts: Iterable[Verdict | None]) -> ExitCode:
+def _run_exit_code(run: Run, verdicts: Iterable[Verdict | None], losses: Sequence[DispatchLoss] = ()) -> ExitCode:
     both = zip(run.results, verdicts, strict=True)
     kinds = [verdict.kind for result, verdict in both if verdict is not None and result.role_gates and verdict.gating]
-    return exit_code_of(kinds, passing=(VerdictKind.INCOMPARABLE,), others=[ExitCode(run.exit_code)])
+    others = [ExitCode(run.exit_code), *(ExitCode.REGRESSION for _ in losses[:1])]
+    return exit_code_of(kinds, passing=(VerdictKind.INCOMPARABLE,), others=others)
 
 
 def _verdict(result: Result, known: Mapping[tuple[str, str], Verdict], unjudged: Verdict) -> Verdict | None:

@@ -70,7 +70,12 @@ def evaluation_exit_code(status: EvaluationStatus) -> ExitCode:
 
 
 def gate_exit_code(
-    judgements: Sequence[Judgement], shrunken: Iterable[Shrinkage] = (), *, run_code: int = ExitCode.PASS, allow_incomparable: bool = False
+    judgements: Sequence[Judgement],
+    shrunken: Iterable[Shrinkage] = (),
+    *,
+    run_code: int = ExitCode.PASS,
+    allow_incomparable: bool = False,
+    dispatch_lost: bool = False,
 ) -> ExitCode:
     """The exit code of `gate`.
 
@@ -83,6 +88,7 @@ def gate_exit_code(
         shrunken: suites that say less than in the baseline.
         run_code: the run's own exit code.  A run whose device was not fit to measure proves nothing.
         allow_incomparable: count `incomparable` as a pass.
+        dispatch_lost: whether dispatch takes a slower kernel than in the baseline, which is a regression.
     """
     kinds = [
         one.verdict.kind
@@ -90,6 +96,7 @@ def gate_exit_code(
         if one.verdict.gating and (one.presence is not Presence.NEW or one.verdict.kind is VerdictKind.ERROR)
     ]
     others = [ExitCode.DEVICE_UNFIT] if run_code == ExitCode.DEVICE_UNFIT else []
+    others += [ExitCode.REGRESSION] if dispatch_lost else []
     if any(suite.unchecked for suite in shrunken) and not allow_incomparable:
         others.append(ExitCode.UNDECIDED)
     passing = (VerdictKind.INCOMPARABLE,) if allow_incomparable else ()

@@ -28,6 +28,7 @@ from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
 from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, result_for, split_reference, work_of
 from ..context import AHEAD, MeasuringContext
+from ..dispatched import DispatchChoices
 from ..engine import Budget, Strategy
 from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
@@ -133,6 +134,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         units = [case_kernels(self.collection, case, self.context.device.kind, self.options.kernel) for case in items]
         for unit in units:
             split_reference(self.collection, unit.op)
+        choices = DispatchChoices(self.collection, self.context.device, self.context.environment_at_start.triton, self.context.warn)
+        units = [msgspec.structs.replace(unit, dispatched=choices.kernel(unit.case)) for unit in units]
         self._units = {unit.case.key: unit for unit in units}
         if self._journal is not None:
             every = [self._info(kernel) for kernel in self.collection.kernels.values()]

@@ -133,4 +133,5 @@ def untimed_summary(unit: CaseKernels) -> CaseSummary:
         bytes_written=unit.facts.known("bytes_written"),
         flops=unit.facts.known("flops"),
         baseline=unit.baseline_id or None,
+        dispatched=unit.dispatched,
     )

@@ -1,0 +1,243 @@
+"""Dispatch by measurement: what a table decides, between its entries too, and that a table that cannot be used is said and not used."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+import fusebench
+from fusebench.registry import Dispatcher, Selection, dispatch, load_collection
+from fusebench.registry.dispatch_table import encode_table, read_table, table_name
+from fusebench.schema.dispatch import TABLE_VERSION, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
+
+MakeRoot = Callable[..., Path]
+GPU, TRITON = "NVIDIA H200", "3.6.0"
+FILE = "nvidia_h200.triton-3.6.json"
+
+KERNELS = """
+from fusebench import kernel
+
+@kernel("scale", "first", version=1, role="fused", language="torch")
+def first(x, *, factor=2.0):
+    x.mul_(factor)
+
+@kernel("scale", "second", version=1, role="fused", language="torch")
+def second(x, *, factor=2.0):
+    x.mul_(factor)
+
+@second.supports
+def _(params):
+    return params.size != 96 or "size is 96"
+"""
+NEWER = KERNELS.replace('"first", version=1', '"first", version=2')
+
+
+def entry(size: int, *times: tuple[str, float]) -> TableEntry:
+    return TableEntry(
+        sizes={"size": size},
+        case=f"s:size_{size}",
+        run="abc",
+        times=tuple(KernelTime(name, us, us - 0.02, us + 0.02) for name, us in times),
+    )
+
+
+ENTRIES = (
+    entry(64, ("second@1", 1.0), ("first@1", 1.5)),
+    entry(128, ("second@1", 2.0), ("first@1", 2.2)),
+    entry(1024, ("first@1", 4.0), ("second@1", 6.0)),
+)
+
+
+def table(entries: tuple[TableEntry, ...] = ENTRIES, **changes: object) -> DispatchTable:
+    runs = {"abc": TableRun(commit="f3d79e900d1659b8", created="2026-11-23", torch="2.11.0", triton=TRITON, driver="580", timer="cupti")}
+    made = DispatchTable(
+        schema_version=TABLE_VERSION, op="scale", gpu=GPU, triton="3.6", runs=runs, groups=(TableGroup(kinds={}, entries=entries),)
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.fixture
+def scale(make_root: MakeRoot, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dispatcher]:
+    """`scale(content)`: the dispatcher on a GPU that this machine lacks, with this content of the table's file; none for None."""
+
+    def make(
+        content: bytes | None = None, *, name: str = FILE, gpu: str = GPU, prefer: str = "fused", kernels: str = KERNELS
+    ) -> Dispatcher:
+        module = importlib.import_module("fusebench.registry.dispatch")  # the package's attribute of that name is the function
+        monkeypatch.setattr(module, "_gpu_of", lambda device, args, kwargs: gpu)
+        monkeypatch.setattr(module, "_triton_version", lambda: TRITON)
+        root = make_root(files={"fused.py": kernels})
+        if content is not None:
+            (root / "scale" / "dispatch").mkdir(exist_ok=True)
+            (root / "scale" / "dispatch" / name).write_bytes(content)
+        loaded = load_collection([root], entry_points=False)
+        assert not loaded.problems
+        return dispatch("scale", prefer=prefer, collection=loaded)
+
+    return make
+
+
+def chosen(dispatcher: Dispatcher, size: int) -> tuple[str, str]:
+    found = dispatcher.explain(torch.ones(size))
+    assert not found.fallback
+    return found.kernel.partition("/")[2], found.decided_by
+
+
+def test_the_kernel_measured_fastest_runs_and_its_measurement_is_told(scale: Callable[..., Dispatcher]) -> None:
+    found = scale(encode_table(table()))
+    kernel, why = chosen(found, 64)
+    assert kernel == "second@1"
+    assert why == (
+        "measured on NVIDIA H200 with Triton 3.6: s:size_64: second@1 1.00 us [0.98, 1.02], then first@1 1.50 us [1.48, 1.52], "
+        "in run abc at commit f3d79e900d16"
+    )
+    assert chosen(found, 1024)[0] == "first@1"
+    x = torch.ones(64)
+    found(x, factor=3.0)
+    assert x.tolist() == [3.0] * 64
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "said"),
+    [
+        (80, "second@1", "s:size_64 (size 64; 1.25x away)"),  # both neighbours agree
+        (512, "first@1", "s:size_1024 (size 1024; 2.00x away)"),  # the nearer and larger loss decides
+        (256, "second@1", "s:size_1024 (size 1024; 4.00x away)"),  # 10 % at 2x away is less than 50 % at 4x
+        (8192, "first@1", "s:size_1024 (size 1024; 8.00x away)"),  # the other neighbour is beyond the limit
+    ],
+)
+def test_between_entries_the_two_nearest_decide_by_their_losses(
+    scale: Callable[..., Dispatcher], size: int, kernel: str, said: str
+) -> None:
+    entries = ENTRIES
+    if size == 256:
+        entries = (entry(128, ("first@1", 2.0), ("second@1", 2.2)), entry(1024, ("second@1", 4.0), ("first@1", 10.0)))
+    found, why = chosen(scale(encode_table(table(entries))), size)
+    assert found == kernel
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (2**15, "the nearest measured case (size 1024) is 32x away, and 16x is the limit"),
+        (2, "the nearest measured case (size 64) is 32x away"),
+    ],
+)
+def test_far_from_every_entry_the_default_order_is_taken_and_said(scale: Callable[..., Dispatcher], size: int, said: str) -> None:
+    kernel, why = chosen(scale(encode_table(table())), size)
+    assert kernel == "first@1"
+    assert why.startswith("default order: ")
+    assert said in why
+
+
+def test_entries_of_other_kinds_do_not_count(scale: Callable[..., Dispatcher]) -> None:
+    other = table(groups=(TableGroup(kinds={"dtype": "float16"}, entries=ENTRIES),))
+    assert chosen(scale(encode_table(other)), 64)[0] == "first@1"
+
+
+def test_a_measured_kernel_that_declines_a_call_leaves_it_to_the_next(scale: Callable[..., Dispatcher]) -> None:
+    selection = scale(encode_table(table())).explain(torch.ones(96))
+    assert selection.kernel == "scale/first@1"
+    assert selection.declined == (("scale/second@1", "size is 96"),)
+
+
+def test_a_kernel_that_the_table_lacks_comes_after_the_measured_ones(scale: Callable[..., Dispatcher]) -> None:
+    only_second = table(tuple(msgspec.structs.replace(one, times=(KernelTime("second@1", 1.0, 1.0, 1.0),)) for one in ENTRIES))
+    found = scale(encode_table(only_second), kernels=NEWER)
+    assert chosen(found, 64)[0] == "second@1"
+    assert found.explain(torch.ones(96)).kernel == "scale/first@2"
+
+
+def edited(content: bytes) -> bytes:
+    return content.replace(b'"second@1",1.0', b'"second@1",9.0')
+
+
+BAD = {
+    "edited by hand": (edited(encode_table(table())), FILE, "it was edited by hand"),
+    "of another GPU": (encode_table(table(gpu="NVIDIA B200")), FILE, "it is of another GPU model: found nvidia_b200, expected nvidia_h200"),
+    "of another op": (encode_table(table(op="other")), FILE, "it is of another op: found other, expected scale"),
+    "renamed from another Triton": (encode_table(table(triton="3.5")), FILE, "it is of another Triton: found 3.5, expected 3.6"),
+    "for another Triton": (encode_table(table()), table_name(GPU, "3.9.1"), "for another Triton than 3.6.0: nvidia_h200.triton-3.9.json"),
+    "of a kernel that is gone": (
+        encode_table(table((entry(64, ("gone@7", 1.0)),))),
+        FILE,
+        "it names kernels that are not declared: gone@7",
+    ),
+    "without its run": (encode_table(table(runs={})), FILE, "without times or without its run"),
+    "of an impossible time": (encode_table(table((entry(64, ("first@1", 0.0)),))), FILE, "a time that is not positive and finite"),
+    "cut short": (encode_table(table())[:200], FILE, "cannot be read as a dispatch table"),
+    "no text": (b"\xff\xfe\x00", FILE, "cannot be read as a dispatch table"),
+    "of another format": (encode_table(table(schema_version=99)), FILE, "found version 99 of the format, expected 1"),
+    "a list": (b"[]", FILE, "cannot be read as a dispatch table"),
+}
+
+
+@pytest.mark.parametrize("defect", BAD)
+def test_a_table_that_cannot_be_used_is_said_once_and_the_default_order_taken(
+    scale: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture, defect: str
+) -> None:
+    content, name, said = BAD[defect]
+    found = scale(content, name=name)
+    for size in (64, 128, 64):
+        kernel, why = chosen(found, size)
+        assert kernel == "first@1"
+        assert why.startswith("default order: ")
+        assert said in why
+        assert "fusebench tune" in why
+    (logged,) = [one for one in caplog.records if one.name == "fusebench.dispatch"]
+    assert said in logged.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "prefer", "said"),
+    [
+        ("NVIDIA B200", "fused", f"default order: op scale has no dispatch table for NVIDIA B200, only {FILE}"),
+        ("", "fused", "default order: a CPU has no dispatch table"),
+        (GPU, "split", "default order: tables rank fused kernels, and split ones are preferred"),
+    ],
+)
+def test_without_a_table_the_default_order_is_said_and_nothing_is_logged(
+    scale: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture, gpu: str, prefer: str, said: str
+) -> None:
+    assert scale(encode_table(table()), gpu=gpu, prefer=prefer).explain(torch.ones(64)).decided_by == said
+    assert not [one for one in caplog.records if one.name == "fusebench.dispatch"]
+
+
+def test_calls_are_counted_by_kernel_whatever_measurement_decided(scale: Callable[..., Dispatcher]) -> None:
+    found = scale(encode_table(table()))
+    with fusebench.count_calls() as calls:
+        for size in (64, 128, 72):
+            found(torch.ones(size))
+    assert calls == {Selection(kernel="scale/second@1", fallback=False): 3}
+
+
+def test_a_graph_of_any_size_takes_its_examples_choice_without_a_guard(scale: Callable[..., Dispatcher]) -> None:
+    found = scale(encode_table(table()), kernels=KERNELS.replace('params.size != 96 or "size is 96"', "True"))
+    graphs = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append(module)
+        return fusebench.counting_backend("aot_eager")(module, inputs)
+
+    compiled = torch.compile(lambda x: found(x * 2), fullgraph=True, backend=backend, dynamic=True)
+    with fusebench.count_calls() as calls:
+        for size in (64, 1024, 2048):
+            compiled(torch.ones(size))
+    assert {selection.kernel: count for selection, count in calls.items()} == {"scale/second@1": 3}
+    assert len(graphs) == 1
+
+
+def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_bytes(encode_table(table()))
+    again = read_table(file)
+    assert msgspec.structs.replace(again, digest="") == table()
+    assert json.loads(file.read_bytes())["digest"] == again.digest
+    assert len(file.read_text().splitlines()) == 17, "one line per entry, so that a diff shows what changed"

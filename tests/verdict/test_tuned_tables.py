@@ -1,0 +1,90 @@
+"""Dispatch tables made of runs: which times count, ties, merging, and how well a table does for cases that it lacks."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.schema import CacheState, Run, SamplingPlan
+from fusebench.schema.dispatch import DispatchKey, DispatchTable, TableEntry
+from fusebench.verdict.tuned_tables import refused_run, table_ratios, tuned_cases, tuned_table
+
+OP = "qknorm_rope"
+ORDER = [f"{OP}/fused_triton@2", f"{OP}/fused_triton@1", f"{OP}/fused_cuda@1"]
+
+
+def keys(run: Run) -> dict[str, DispatchKey]:
+    return {one.case.key: DispatchKey({"rows": 64 << place}, {"dtype": "bfloat16"}) for place, one in enumerate(run.cases)}
+
+
+def made(*runs: Run, before: DispatchTable | None = None, order: list[str] = ORDER) -> DispatchTable:
+    return tuned_table(OP, runs, [case for run in runs for case in tuned_cases(run, OP, keys(run), order)], before)
+
+
+def entries(table: DispatchTable) -> list[TableEntry]:
+    (group,) = table.groups
+    return list(group.entries)
+
+
+def test_an_entry_holds_the_fused_kernels_the_fastest_first(synthetic: ModuleType) -> None:
+    table = made(synthetic.make_run())
+    first, *_ = entries(table)
+    assert [time.kernel for time in first.times] == ["fused_triton@2", "fused_cuda@1", "fused_triton@1"]
+    assert (first.case, first.sizes, first.run) == ("qknorm_rope:flux_1024", {"rows": 64}, "r1")
+    assert first.times[0].us == pytest.approx(26.0 * 1.08, abs=1e-3)
+    assert first.times[0].low < first.times[0].us < first.times[0].high
+    assert (table.gpu, table.triton, table.runs["r1"].commit) == ("NVIDIA H200", "3.6", "0123456789abcdef")
+    assert len(entries(table)) == 5
+
+
+@pytest.mark.parametrize(("slower", "first"), [(1.005, "fused_triton@2"), (1.02, "fused_cuda@1")])
+def test_of_equal_kernels_the_first_in_the_default_order_is_taken(synthetic: ModuleType, slower: float, first: str) -> None:
+    equal = 1.11 / 1.08 * slower
+    run = synthetic.make_run(slow={("flux_1024", ORDER[0]): equal})
+    assert entries(made(run))[0].times[0].kernel == first
+
+
+def test_doubtful_times_do_not_count(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    results = [msgspec.structs.replace(one, suspicious="too fast") if one.kernel == ORDER[0] else one for one in run.results]
+    cases = [msgspec.structs.replace(run.cases[0], not_cold="warm"), msgspec.structs.replace(run.cases[1], same_as="s:c"), *run.cases[2:]]
+    table = made(msgspec.structs.replace(run, results=results, cases=cases))
+    assert len(entries(table)) == 3
+    assert {time.kernel for entry in entries(table) for time in entry.times} == {"fused_cuda@1", "fused_triton@1"}
+
+
+def test_a_kernel_that_is_gone_is_left_out(synthetic: ModuleType) -> None:
+    table = made(synthetic.make_run(), order=ORDER[1:])
+    assert {time.kernel for entry in entries(table) for time in entry.times} == {"fused_cuda@1", "fused_triton@1"}
+
+
+def test_a_new_run_replaces_its_entries_and_keeps_the_others(synthetic: ModuleType) -> None:
+    before = made(synthetic.make_run(run_id="old"))
+    table = made(synthetic.make_run(run_id="new", cases=("flux_1024",)), before=before)
+    assert [entry.run for entry in entries(table)] == ["new", "old", "old", "old", "old"]
+    assert set(table.runs) == {"old", "new"}
+    assert set(made(synthetic.make_run(run_id="new"), before=before).runs) == {"new"}, "no run without an entry"
+
+
+def test_choices_are_judged_on_the_table_and_with_each_entry_left_out(synthetic: ModuleType) -> None:
+    odd = synthetic.make_run(slow={("zimage_1024", ORDER[0]): 1.5})
+    table = made(odd)
+    assert table_ratios(table, left_out=False) == [1.0] * 5
+    left_out = table_ratios(table, left_out=True)
+    assert left_out[3] == pytest.approx(1.5 * 1.08 / 1.11, rel=1e-3), "its neighbours cannot know"
+    assert left_out[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"environment": {"device": "cpu", "device_name": "EPYC"}}, "measured on EPYC, and tables are for GPUs"),
+        ({"plan": SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.1)}, "its cache was warm"),
+    ],
+)
+def test_a_run_of_warm_times_or_of_a_cpu_makes_no_table(synthetic: ModuleType, changes: dict[str, object], why: str) -> None:
+    assert why in refused_run(synthetic.make_run(**changes))
+    assert bool(why) == bool(refused_run(synthetic.make_run(**changes)))
