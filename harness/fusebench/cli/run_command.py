@@ -12,8 +12,8 @@ import typer
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
 from .shared.options import (
+    BoardsOption,
     CaseOption,
-    DeviceOption,
     EvidenceOption,
     JsonOption,
     KernelOption,
@@ -26,7 +26,11 @@ from .shared.options import (
 from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..config import Project
+    from ..device import Device
+    from ..runner.run.command import RunRequest
     from ..runner.session import Outcome
     from ..schema import Run
 
@@ -139,7 +143,7 @@ def run(
     op: OpOption = None,
     kernel: KernelOption = None,
     case: CaseOption = None,
-    device: DeviceOption = "auto",
+    device: BoardsOption = "auto",
     kernels: KernelsOption = None,
     out: OutOption = None,
     budget: BudgetOption = None,
@@ -173,7 +177,6 @@ def run(
     the changes.  If Nsight Compute can read hardware counters, it also shows those of the first four (--no-evidence leaves both out).
     """
     from ..config import find_project
-    from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..fleet.planning import parse_shard
     from ..store.files import require_writable
@@ -193,7 +196,8 @@ def run(
     suites = tuple(one.name for one in selection.suites)
     if stopped is not None:
         require_same_selection(stopped, suites, op, kernel, case, shard=str(part or ""))
-    target = resolve_device(device)
+    boards = _boards(device, stopped)
+    target = boards[0]
     require_timer(timer, target.kind)
     require_torch_for(target)
     if out is not None:
@@ -208,14 +212,13 @@ def run(
     import msgspec
 
     from ..fleet.planning import cases_of_shard
-    from ..runner.run.command import RunRequest, measure_run
+    from ..runner.run.command import RunRequest
     from ..runner.run.strategy import RunOptions, default_plan
     from ..store.baselines import load_baseline
     from ..store.finding import runs_folder
     from ..store.scatter_file import load_scatter
     from ..verdict.margin_rule import MarginRule
     from .shared.evidence_work import evidence_tools
-    from .shared.progress import make_reporter
 
     selection = with_kernels(selection, silence_s=kernel_timeout)
     changes = {
@@ -244,10 +247,36 @@ def run(
         confirm=confirm,
         evidence=evidence_tools() if evidence else None,
     )
-    outcome = measure_run(request, make_reporter())
-    show_run(outcome, json=json)
+    outcome = _measured(request, boards)
+    show_run(outcome, json=json, device=device if len(boards) > 1 else "")
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
+
+
+def _measured(request: RunRequest, boards: Sequence[Device]) -> Outcome[Run]:
+    """The run on one board, or on several at once."""
+    from ..fleet.planning import newest_run
+    from ..fleet.strategy import on_boards
+    from ..runner.run.command import measure_run
+    from ..store.finding import runs_folder
+    from .shared.progress import make_reporter
+
+    if len(boards) == 1:
+        return measure_run(request, make_reporter())
+    known = newest_run(request.out or runs_folder(request.project), request.device.name)
+    return measure_run(request, make_reporter(), on_boards(boards, planned_by=known))
+
+
+def _boards(device: str, stopped: Run | None) -> tuple[Device, ...]:
+    """The boards of `--device`; a run on several GPUs goes on with all, unless told otherwise."""
+    from ..device import resolve_device
+    from ..device.boards import ALL, names_boards, resolve_boards
+    from ..schema import boards_of
+
+    several = stopped is not None and stopped.environment.device == "cuda" and len(boards_of(stopped.environment.device_uuid)) > 1
+    if device == "auto" and several:
+        device = ALL
+    return resolve_boards(device) if names_boards(device) else (resolve_device(device),)
 
 
 def _stopped(resume: str, project: Project) -> tuple[str, Run]:
@@ -292,8 +321,10 @@ def require_same_selection(
         )
 
 
-def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True) -> None:
+def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, device: str = "") -> None:
     """Write the views of a run into its folder, and print it; of one that ended early, say how to go on where it is `resumable`.
+
+    `device` is the list of boards that the run was given, if any.
 
     Raises:
         BaseException: what ended it early, after saying what is kept.
@@ -310,8 +341,9 @@ def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True) -> No
             remark("warning", f"{outcome.folder}: the report could not be written: {error.strerror or error}; `fusebench report` makes it")
     if outcome.interruption is not None:
         say_what_is_kept(outcome)
+        boards = ["--device", device] if device else []
         if outcome.folder is not None and not outcome.record.complete and resumable:
-            remark("note", f"go on with it by: {shlex.join(['fusebench', 'run', '--resume', str(outcome.folder)])}")
+            remark("note", f"go on with it by: {shlex.join(['fusebench', 'run', '--resume', str(outcome.folder), *boards])}")
         raise outcome.interruption
     if json:
         print_json(run_document(outcome.record, outcome.folder))

@@ -6,6 +6,7 @@ It translates NVML's calls, units and error codes into `readings.py`; it judges 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -100,6 +101,14 @@ class NvmlMonitor:
             persistence=read("persistence", lambda: bool(api.nvmlDeviceGetPersistenceMode(handle))),
             unreadable=lost,
         )
+
+    def near_cores(self, uuid: str) -> frozenset[int] | None:
+        """Numbers of the processor's cores of the GPU's NUMA node; None where NVML does not tell."""
+        words = (os.cpu_count() or 1) // 64 + 1
+        masks = self._attempt(lambda: list(self._api.nvmlDeviceGetCpuAffinity(self._handle(uuid), words)), "cores", {})
+        if masks is None:
+            return None
+        return frozenset(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
 
     def sm_mhz(self, uuid: str) -> float | None:
         """The multiprocessors' clock alone: far cheaper than `read`."""

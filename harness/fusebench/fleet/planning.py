@@ -8,14 +8,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UsageError
+from ..errors import RunRecordError, UsageError
 from ..runner.case_kernels import Kernels
 from ..schema import Case, Run
+from ..store.run_folder import RUN_FILE, read_run
 
 START_S = 3.0
 """Seconds of a case of few bytes, where no stored run knows better: a nightly of 142 cases takes an H200 12 minutes."""
+MOST_READ = 5
+"""Stored runs that are looked at for the seconds of their cases."""
 SECONDS_PER_GB = 8.0
 """Seconds more per 1e9 bytes that its op must move: inputs are made, checked in float64 and moved in all rounds."""
 _SHARD = re.compile(r"(\d{1,4})/(\d{1,4})")
@@ -86,3 +91,14 @@ def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, kno
         loads[place] += seconds[same[0].key]
         mine.update(case.key for case in same if place == shard.number - 1)
     return tuple(case for case in cases if case.key in mine)
+
+
+def newest_run(runs: Path, device_name: str) -> Run | None:
+    """The newest readable run of the device model in the folder `runs`, by which leases are planned where there is no baseline."""
+    folders = sorted((one for one in runs.glob("[!.]*") if (one / RUN_FILE).is_file()), reverse=True) if runs.is_dir() else []
+    for folder in folders[:MOST_READ]:
+        with suppress(RunRecordError):
+            found = read_run(folder)
+            if found.environment.device_name == device_name and any(one.seconds is not None for one in found.cases):
+                return found
+    return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import AlteredRecordError, UsageError
-from ..schema import Case, Environment
+from ..schema import Case, Environment, boards_of
 from ..store.seal import SealState, altered_words
 
 FINGERPRINT = (
@@ -35,7 +35,10 @@ def require_same(
     Raises:
         UsageError: naming every difference.
     """
-    pairs = [(name, getattr(known, name), getattr(now, name)) for name in FINGERPRINT]
+    # In a record of several boards every case names its own, so it may be gone on with on any boards of the model.
+    several = max(len(boards_of(one.device_uuid)) for one in (known, now)) > 1
+    names = [name for name in FINGERPRINT if name != "device_uuid" or not several]
+    pairs = [(name, getattr(known, name), getattr(now, name)) for name in names]
     differences = [f"{name} {old!s} -> {new!s}" for name, old, new in [*pairs, *settings] if old != new]
     if sources is not None and sources[0] and sources[0] != sources[1]:
         differences.append("files of the kernels folders")

@@ -84,6 +84,15 @@ DeviceOption = Annotated[
     str,
     typer.Option("--device", metavar="auto|cpu|cuda|cuda:N", help="Device to use; auto is the first visible GPU, else the CPU."),
 ]
+BoardsOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="auto|cpu|cuda|cuda:N|all|LIST",
+        help="Device to use; auto is the first visible GPU, else the CPU.  `all`, or a list such as cuda:0,2-3, measures on several GPUs "
+        "at once.",
+    ),
+]
 KernelsOption = Annotated[
     list[Path] | None,
     typer.Option("--kernels", metavar="DIR", help="Folder of kernels to use instead of the project's own; repeatable."),

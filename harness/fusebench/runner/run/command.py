@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -54,7 +55,52 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     """How evidence about regressions is shown; None leaves it out."""
 
 
-def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
+class Session(Protocol):
+    """Opens the devices of a run: a context manager that yields the strategy, and warnings about the devices."""
+
+    def __call__(
+        self, request: RunRequest, reporter: Reporter, options: RunOptions, *, baseline: Run | None, journal: Journal
+    ) -> AbstractContextManager[tuple[RunStrategy, list[str]]]: ...
+
+
+@contextmanager
+def on_one_device(
+    request: RunRequest, reporter: Reporter, options: RunOptions, *, baseline: Run | None, journal: Journal
+) -> Iterator[tuple[RunStrategy, list[str]]]:
+    """The session on `request.device`."""
+    device = request.device
+    with (
+        hold(device, reporter, wait_s=request.wait_s) as warnings,
+        WorkerPool(
+            device,
+            request.collection.roots,
+            request.silence_s,
+            ops=ops_of(request.cases),
+            timer=request.timer,
+            excluded=request.collection.excluded,
+        ) as pool,
+    ):
+        spent = options.resumed.run.spending if options.resumed is not None else None
+        context = MeasuringContext(device, request.project.root, reporter, pool=pool, plan=request.plan, spent=spent)
+        strategy = RunStrategy(
+            context,
+            request.collection,
+            options,
+            rule=request.rule,
+            baseline=baseline,
+            confirm=request.confirm,
+            ahead=checks_ahead(request),
+            journal=journal,
+        )
+        yield strategy, warnings
+
+
+def checks_ahead(request: RunRequest) -> bool:
+    """Whether several processes check before the first case: a budget is for the first cases, and a resumed run has compiled most."""
+    return request.device.kind == "cuda" and request.budget_s is None and request.resume is None
+
+
+def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_one_device) -> Outcome[Run]:
     """Check and measure every case, remeasure suspects, judge, and write the run. An interrupted run is written with its finished cases.
 
     Each finished case is in a journal on disk before the next begins. The journal stays where the record cannot be written.
@@ -84,32 +130,8 @@ def measure_run(request: RunRequest, reporter: Reporter) -> Outcome[Run]:
     engine: Engine[Any, Any, Any, Run] | None = None
     judged: Run | None = None
     try:
-        with (
-            hold(device, reporter, wait_s=request.wait_s) as warnings,
-            WorkerPool(
-                device,
-                request.collection.roots,
-                request.silence_s,
-                ops=ops_of(request.cases),
-                timer=request.timer,
-                excluded=request.collection.excluded,
-            ) as pool,
-        ):
-            spent = options.resumed.run.spending if options.resumed is not None else None
-            context = MeasuringContext(device, project.root, reporter, pool=pool, plan=request.plan, spent=spent)
-            # A budget is for the first cases; and a run that is resumed has compiled most of its kernels.
-            ahead = device.kind == "cuda" and request.budget_s is None and request.resume is None
-            strategy = RunStrategy(
-                context,
-                request.collection,
-                options,
-                rule=request.rule,
-                baseline=baseline,
-                confirm=request.confirm,
-                ahead=ahead,
-                journal=journal,
-            )
-            engine = Engine(strategy, request.budget_s)
+        with session(request, reporter, options, baseline=baseline, journal=journal) as (strategy, warnings):
+            engine = Engine(strategy, request.budget_s if strategy.engine_keeps_budget else None)
             told = [altered_words("the baseline", altered, where)] if altered else []
             interruption = attempt(engine, request.cases, [*warnings, *told, *warnings_of_note(project.results, device.name)])
         if interruption is None:

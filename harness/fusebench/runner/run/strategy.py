@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -26,10 +27,11 @@ from ...store.journal import Journal
 from ...store.run_folder import WARM_UP
 from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
 from ...verdict.margin_rule import MarginRule
+from ...verdict.support import board_of
 from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, result_for, split_reference, work_of
 from ..context import AHEAD, MeasuringContext
 from ..dispatched import DispatchChoices
-from ..engine import Budget, Strategy
+from ..engine import Budget, Strategy, Work
 from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
 from .measured_case import CaseMeasurement, Remeasurement
@@ -75,8 +77,35 @@ def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> Sampl
     return SamplingPlan(replicates=10, rounds=3, cache=cache, trim=1 / 3)
 
 
-class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
+class Findings(Protocol):
+    """What a measurement of one case has found; it may be read at any time."""
+
+    @property
+    def results(self) -> list[Result]:
+        """Final results, in the order in which they became final."""
+
+    @property
+    def summary(self) -> CaseSummary | None:
+        """The case itself; None until its kernels are timed, or known not to be."""
+
+    @property
+    def replies(self) -> list[Measured]:
+        """The answer of each process; empty if nothing was timed."""
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the work."""
+
+
+class CaseWork(Findings, Work, Protocol):
+    """The first measurement of a case, here or elsewhere."""
+
+
+class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     """Collects samples, results and case summaries in the order in which they come."""
+
+    engine_keeps_budget = True
+    """Whether the engine hands the budget out, case by case."""
 
     def __init__(
         self,
@@ -157,18 +186,24 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         return None if copied else work_of(unit)
 
     def taken_over(self, unit: CaseKernels) -> bool:
-        resumed = self.options.resumed
-        kernels = [str(kernel.id) for kernel in unit.runnable] + [result.kernel for result in unit.declined]
-        found = resumed.finished(unit.case, kernels) if resumed is not None else None
+        resumed, found = self.options.resumed, self.finished_before(unit)
         if found is None or resumed is None:
             return False
         summary, results, samples = found
+        if resumed.run.environment.device_uuid != self.context.environment_at_start.device_uuid:
+            summary = msgspec.structs.replace(summary, board=board_of(summary, resumed.run))
         self.context.timer, self.context.timer_fallback = resumed.run.timer, resumed.run.timer_fallback
         self._cases.append(summary)
         self._samples[summary.case.key] = samples
         self._add(results)
         self._to_journal(summary.case.key)
         return True
+
+    def finished_before(self, unit: CaseKernels) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
+        """The case as the resumed run finished it; None if it did not, or if no run is resumed."""
+        resumed = self.options.resumed
+        kernels = [str(kernel.id) for kernel in unit.runnable] + [result.kernel for result in unit.declined]
+        return resumed.finished(unit.case, kernels) if resumed is not None else None
 
     def repeat(self, unit: CaseKernels, earlier: CaseKernels) -> None:
         summary, results = self._known(earlier.case.key)
@@ -182,12 +217,12 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
         self._add([result_for(unit.case, unit.shape, kernel, Status.NOT_MEASURED, reason) for kernel in unit.runnable])
         self._to_journal(unit.case.key)
 
-    def work_on(self, unit: CaseKernels, number: int) -> CaseMeasurement:
+    def work_on(self, unit: CaseKernels, number: int) -> CaseWork:
         # Every case chooses its timer anew: where the default one fails on one case, it may do for the next.
         work = work_of(unit)
         return CaseMeasurement(unit, self.context, self._checks.passed.get(work), self._checks.wrong.get(work))
 
-    def keep(self, unit: CaseKernels, work: CaseMeasurement, *, finished: bool) -> None:
+    def keep(self, unit: CaseKernels, work: CaseWork, *, finished: bool) -> None:
         """Take over final results, also before an interruption; the reporter has shown them."""
         if work.replies:
             self.context.note_timer(work.replies[0])
@@ -237,12 +272,16 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseMeasurement, Run]):
     def _remeasure(self, unit: CaseKernels, suspect: Suspect) -> None:
         work = Remeasurement(unit, self.context, self._known(suspect.case)[1], suspect.reason)
         work.measure(PROCESSES)
+        self.keep_again(suspect.case, work)
+
+    def keep_again(self, key: str, work: Findings) -> None:
+        """Take over the figures of a suspect's fresh processes."""
         self._judgement = None
         # Samples only together with the figures that are of them: an interruption keeps neither.
-        self._keep_samples(suspect.case, work.replies, first=1)
-        self._replace(suspect.case, work.summary, work.results)
+        self._keep_samples(key, work.replies, first=1)
+        self._replace(key, work.summary, work.results)
         for one in self._cases:
-            if suspect.case in (one.case.key, one.same_as):
+            if key in (one.case.key, one.same_as):
                 self._to_journal(one.case.key)
 
     def _to_journal(self, key: str) -> None:

@@ -178,7 +178,7 @@ _starting = threading.Lock()
 def start_child(setup: WorkerSetup) -> Child:
     """Start a process; it imports torch and the kernels in the background."""
     changes = {"TRITON_INTERPRET": "1" if setup.interpret else None, **assembler_environment()}
-    with _environment(changes), _interrupts_held_back():
+    with _environment(changes), interrupts_held_back():
         return Child(setup)
 
 
@@ -195,7 +195,7 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Ctrl-C is held back from this thread, and from a child that is started meanwhile, until `worker_main` is there to ignore it.
 
     It reaches every process of the terminal: each that had not come so far printed a traceback of its own.

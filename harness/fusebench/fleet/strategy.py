@@ -1,0 +1,408 @@
+"""`fusebench run` on several boards: the strategy hands cases out, longest first, and takes the findings in as they come.
+
+The engine, the journal, the record and the judgement are those of a run on one board.  Each finished case is in the driver's journal before
+its board gets the next one, so a lost process costs the case that it was measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from ..device import Device
+from ..device.boards import cores_beside, label_of
+from ..errors import DeviceUnfitError
+from ..runner.case_kernels import CaseKernels, work_of
+from ..runner.context import AHEAD, MeasuringContext, Reporter
+from ..runner.engine import Budget
+from ..runner.run.command import RunRequest, Session, checks_ahead
+from ..runner.run.strategy import MOST_CASES, PROCESSES, RunOptions, RunStrategy
+from ..runner.session import ops_of
+from ..runner.workers.ahead import Checks
+from ..runner.workers.pool import WorkerPool
+from ..runner.workers.protocol import Measured
+from ..schema import Case, CaseSummary, Environment, Result, Run, Sample
+from ..store.journal import Journal
+from ..verdict.compare_to_baseline import Suspect
+from .board_process import AgainLease, BoardSetup, CaseLease, Checked, CheckLease, Received, portable
+from .boards import Board, Boards
+from .joining import BOARDS
+from .planning import expected_seconds
+
+
+class FleetContext(MeasuringContext):
+    """The driver's context: it measures nothing itself, and its environment is that of all boards."""
+
+    def __init__(self, devices: Sequence[Device], request: RunRequest, reporter: Reporter, options: RunOptions, pool: WorkerPool) -> None:
+        """`pool`: no process of it is ever started."""
+        spent = options.resumed.run.spending if options.resumed is not None else None
+        super().__init__(devices[0], request.project.root, reporter, pool=pool, plan=request.plan, spent=spent)
+        self.environment_at_start = msgspec.structs.replace(
+            self.environment_at_start, device_uuid=",".join(device.uuid for device in devices)
+        )
+        self.states: dict[str, Any] = {}
+        """By UUID, the state of each board."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """The boards watch themselves."""
+
+    def environment(self) -> Environment:
+        state = {BOARDS: dict(self.states), "warm_up": dict(self.warm_up)}
+        return msgspec.structs.replace(self.environment_at_start, state=state)
+
+
+class _Found:
+    """The findings that a board sent, as the engine takes a case's work."""
+
+    def __init__(self, received: Received | None, board: Board | None, reporter: Reporter) -> None:
+        """`received`: None of a case for which the budget left no time."""
+        self.received, self._board, self._reporter = received, board, reporter
+        self.summary: CaseSummary | None = None
+        if received is not None and received.summary is not None and board is not None:
+            self.summary = msgspec.structs.replace(received.summary, board=board.uuid)
+
+    @property
+    def results(self) -> list[Result]:
+        return self.received.results if self.received is not None else []
+
+    @property
+    def replies(self) -> list[Measured]:
+        return self.received.replies if self.received is not None else []
+
+    @property
+    def seconds(self) -> float:
+        return self.received.seconds if self.received is not None else 0.0
+
+    def measure(self, seconds: float | None) -> None:
+        """Show what was measured elsewhere."""
+        if self.received is None or self._board is None:
+            return
+        self._reporter.line(f"on {self._board.label}, {self.received.seconds:.1f} s")
+        for result in self.received.results:
+            self._reporter.result(result)
+
+
+class FleetStrategy(RunStrategy):
+    """Leases cases to boards.  All kernels of a case, and its confirmation, are on one board."""
+
+    engine_keeps_budget = False
+    context: FleetContext
+
+    def __init__(
+        self,
+        context: FleetContext,
+        request: RunRequest,
+        options: RunOptions,
+        boards: Callable[[dict[str, CaseKernels]], Boards],
+        *,
+        most_at_once: int,
+        baseline: Run | None,
+        planned_by: Run | None,
+        journal: Journal | None,
+    ) -> None:
+        """
+        Args:
+            boards: makes the boards for these units.
+            most_at_once: boards that measure at the same time; the others wait, and compile and check ahead.
+            planned_by: a stored run, whose seconds per case plan the leases.
+        """
+        super().__init__(
+            context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm, journal=journal
+        )
+        self._check_first = checks_ahead(request)
+        self._make_boards, self._most_at_once, self._planned_by = boards, most_at_once, planned_by
+        self._budget = Budget(request.budget_s)
+        self._boards: Boards | None = None
+        self._found: dict[str, _Found] = {}
+        self._skipped: set[str] = set()
+        """Keys of the cases for which the budget left no time."""
+
+    def close(self) -> None:
+        """End the boards' processes."""
+        if self._boards is not None:
+            self._boards.close()
+
+    def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
+        units = super().plan(items)
+        self._budget.start()
+        return _InOrderOfCompletion(units, self._completed(units))
+
+    def _completed(self, units: Sequence[CaseKernels]) -> Iterator[CaseKernels]:
+        """The units, each when its results are known: what a resumed run finished, what boards finish, what is the same work."""
+        before = {unit.case.key: unit for unit in units if self.finished_before(unit) is not None}
+        known = set()
+        for unit in before.values():
+            yield unit
+            if self.same_work(unit) is not None:
+                known.add(work_of(unit))
+        rest = [unit for unit in units if unit.case.key not in before]
+        first = {work_of(unit): unit for unit in reversed(rest) if work_of(unit) not in known}
+        leased = list(first.values())
+        places = {unit.case.key for unit in leased}
+        if leased:
+            self._boards = self._make_boards({unit.case.key: portable(unit) for unit in leased})
+            with self._boards as boards:
+                yield from self._measured(boards, leased)
+                yield from (unit for unit in rest if unit.case.key not in places)
+                self._measure_again(boards)
+        else:
+            yield from rest
+
+    def _measured(self, boards: Boards, units: Sequence[CaseKernels]) -> Iterator[CaseKernels]:
+        seconds = expected_seconds([unit.case for unit in units], self.collection, self._planned_by)
+        waiting = sorted(units, key=lambda unit: (-seconds[unit.case.key], unit.case.key))
+        if self._check_first:
+            self._check_on(boards, waiting, seconds)
+        total, done = len(units), 0
+        while done < total:
+            self._lease_cases(boards, waiting)
+            if waiting and self._budget_is_over:
+                for unit in waiting:
+                    self._skipped.add(unit.case.key)
+                    self._found[unit.case.key] = _Found(None, None, self.context.reporter)
+                    yield unit
+                done += len(waiting)
+                waiting = []
+                continue
+            for board, lease, answer in self._answers(boards):
+                if isinstance(lease, CaseLease):
+                    unit = self._units[lease.key]
+                    if isinstance(answer, Received):
+                        self._take_in(board, answer)
+                        self._found[lease.key] = _Found(answer, board, self.context.reporter)
+                        done += 1
+                        yield unit
+                    else:
+                        waiting.insert(0, unit)
+
+    def _lease_cases(self, boards: Boards, waiting: list[CaseKernels]) -> None:
+        """Hand the longest cases to the idle boards, as many as may measure at once."""
+        busy = sum(board.lease is not None for board in boards.alive)
+        for board in boards.alive:
+            if not waiting or busy >= self._most_at_once or self._budget_is_over:
+                return
+            if not board.idle:
+                continue
+            unit, work = waiting.pop(0), self._checks
+            share = self._budget.share(max(1, -(-(len(waiting) + 1) // max(1, min(self._most_at_once, len(boards.alive))))))
+            lease = CaseLease(
+                key=unit.case.key, passed=work.passed.get(work_of(unit), {}), wrong=work.wrong.get(work_of(unit), {}), seconds=share
+            )
+            board.give(lease, f"{unit.case.key}  begins")
+            busy += 1
+
+    @property
+    def _budget_is_over(self) -> bool:
+        share = self._budget.share(1)
+        return share is not None and share <= 0
+
+    def _check_on(self, boards: Boards, units: Sequence[CaseKernels], seconds: dict[str, float]) -> None:
+        """Compile and check all cases on all boards before the first is measured: none is timed beside a compiler."""
+        with self.context.phases.timed(AHEAD):
+            shares = _dealt(units, seconds, len(boards.boards))
+            left = list(shares)
+            found = Checks(passed={}, wrong={}, seconds={})
+            while True:
+                for board in boards.alive:
+                    if board.idle and left:
+                        keys = tuple(unit.case.key for unit in left.pop(0))
+                        board.give(CheckLease(keys=keys), "compiles and checks")
+                # A board that waits for its lock checks nothing, and is not waited for.
+                if not any(isinstance(board.lease, CheckLease) for board in boards.alive) and (not left or self._none_comes(boards)):
+                    break
+                for _, lease, answer in self._answers(boards):
+                    if isinstance(answer, Checked):
+                        found.passed.update(answer.checks.passed)
+                        found.wrong.update(answer.checks.wrong)
+                        found.seconds.update(answer.checks.seconds)
+                    elif isinstance(lease, CheckLease):
+                        pass  # its cases are checked when they are measured
+        self._checks = found
+        self.context.phases.add({}, found.seconds)
+
+    @staticmethod
+    def _none_comes(boards: Boards) -> bool:
+        return all(board.ready for board in boards.alive)
+
+    def _answers(self, boards: Boards) -> Iterator[Any]:
+        """What the boards say.
+
+        Raises:
+            DeviceUnfitError: no board is left.
+        """
+        yield from boards.answers()
+        if not boards.alive:
+            raise DeviceUnfitError(f"no board is left to measure on: {boards.why_none}")
+
+    def _take_in(self, board: Board, answer: Received) -> None:
+        """Keep what a board says beside its figures."""
+        context = self.context
+        context.states[board.uuid] = answer.state
+        context.warnings += answer.warnings
+        context.phases.add(answer.spending.phases_s, answer.spending.kernels_s)
+
+    def work_on(self, unit: CaseKernels, number: int) -> _Found:
+        return self._found.pop(unit.case.key)
+
+    def keep(self, unit: CaseKernels, work: Any, *, finished: bool) -> None:
+        if work.received is None:
+            self.skip(unit, f"{self._budget} ended before this case")
+        else:
+            super().keep(unit, work, finished=finished)
+
+    def repeat(self, unit: CaseKernels, earlier: CaseKernels) -> None:
+        if earlier.case.key in self._skipped:
+            self.skip(unit, f"{self._budget} ended before this case")
+        else:
+            super().repeat(unit, earlier)
+
+    def finish(self, budget: Budget) -> None:
+        """Suspects were remeasured before the boards were left."""
+
+    def _measure_again(self, boards: Boards) -> None:
+        """Remeasure the suspects, each on the board that measured it first, or on another where that one is given up."""
+        suspects = self.suspects()
+        chosen = list(suspects[:MOST_CASES])
+        if len(suspects) > len(chosen):
+            self.context.warn(
+                f"{len(suspects)} cases are suspects, and {MOST_CASES} are remeasured: the others' figures are of one process"
+            )
+        asked: dict[str, Suspect] = {suspect.case: suspect for suspect in chosen}
+        done = 0
+        while asked:
+            if self._budget_is_over and not any(board.lease is not None for board in boards.alive):
+                break
+            self._lease_suspects(boards, asked)
+            for board, lease, answer in self._answers(boards):
+                if isinstance(lease, AgainLease) and isinstance(answer, Received):
+                    del asked[lease.key]
+                    done += 1
+                    unit, found = self._units[lease.key], _Found(answer, board, self.context.reporter)
+                    self.context.reporter.case(done, len(chosen), unit.case, unit.shape)
+                    found.measure(None)
+                    self._take_in(board, answer)
+                    self.keep_again(lease.key, found)
+        if asked:
+            self.context.warn(f"{self._budget} ended before these suspects could be remeasured: {', '.join(asked)}")
+
+    def _lease_suspects(self, boards: Boards, asked: dict[str, Suspect]) -> None:
+        busy = {board.lease.key for board in boards.alive if isinstance(board.lease, AgainLease)}
+        there = {board.uuid for board in boards.alive}
+        for board in boards.alive:
+            if not board.idle or len(busy) >= self._most_at_once or self._budget_is_over:
+                continue
+            mine = (one for one in asked.values() if one.case not in busy and self._home(one.case, there) in (board.uuid, ""))
+            suspect = next(mine, None)
+            if suspect is None:
+                continue
+            known = self._known(suspect.case)[1]
+            self.context.warn(
+                f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
+            )
+            lease = AgainLease(key=suspect.case, known=tuple(known), reason=suspect.reason, timer=self.context.timer, processes=PROCESSES)
+            board.give(lease, f"{suspect.case}  measure again")
+            busy.add(suspect.case)
+
+    def _home(self, key: str, there: set[str]) -> str:
+        """The board that measured the case; empty where it is given up, or measures for another run."""
+        board = self._known(key)[0].board
+        return board if board in there else ""
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for key in self._units for sample in self._samples.get(key, ())]
+
+    def _record(self, cases: Sequence[CaseSummary], results: Sequence[Result], *, complete: bool) -> Run:
+        """The record in the selection's order, whichever board was first."""
+        place = {key: number for number, key in enumerate(self._units)}
+        return super()._record(
+            sorted(cases, key=lambda one: place.get(one.case.key, len(place))),
+            sorted(results, key=lambda one: place.get(one.case_key, len(place))),
+            complete=complete and not self._skipped,
+        )
+
+
+class _InOrderOfCompletion(list[CaseKernels]):
+    """The units of a run; they come in the order in which their results do."""
+
+    def __init__(self, units: Sequence[CaseKernels], completed: Iterator[CaseKernels]) -> None:
+        super().__init__(units)
+        self._completed = completed
+
+    def __iter__(self) -> Iterator[CaseKernels]:
+        return self._completed
+
+
+def _dealt(units: Sequence[CaseKernels], seconds: dict[str, float], shares: int) -> list[list[CaseKernels]]:
+    """The units in `shares` parts of about the same length; they come longest first."""
+    found: list[list[CaseKernels]] = [[] for _ in range(shares)]
+    loads = [0.0] * shares
+    for unit in units:
+        place = loads.index(min(loads))
+        found[place].append(unit)
+        loads[place] += seconds[unit.case.key]
+    return [part for part in found if part]
+
+
+def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, planned_by: Run | None = None) -> Session:
+    """The session of a run on several boards.
+
+    Args:
+        most_at_once: boards that measure at the same time; all where None.
+        planned_by: a stored run, whose seconds per case plan the leases where no baseline does.
+    """
+
+    @contextmanager
+    def session(
+        request: RunRequest, reporter: Reporter, options: RunOptions, *, baseline: Run | None, journal: Journal
+    ) -> Iterator[tuple[RunStrategy, list[str]]]:
+        pool = WorkerPool(devices[0], request.collection.roots, request.silence_s, timer=request.timer)
+        context = FleetContext(devices, request, reporter, options, pool)
+        cores = cores_beside(devices)
+
+        def boards(units: dict[str, CaseKernels]) -> Boards:
+            setups = [
+                BoardSetup(
+                    device=device,
+                    label=label_of(device),
+                    cores=near,
+                    units=units,
+                    roots=tuple(request.collection.roots),
+                    ops=ops_of(request.cases),
+                    excluded=dict(request.collection.excluded),
+                    project_root=request.project.root,
+                    plan=request.plan,
+                    timer=request.timer,
+                    silence_s=request.silence_s,
+                    wait_s=request.wait_s,
+                )
+                for device, near in zip(devices, cores, strict=True)
+            ]
+            return Boards(setups, warn=context.warn, note=reporter.note, show=reporter.step)
+
+        strategy = FleetStrategy(
+            context,
+            request,
+            options,
+            boards,
+            most_at_once=most_at_once or len(devices),
+            baseline=baseline,
+            planned_by=baseline or planned_by,
+            journal=journal,
+        )
+        told = [text for device in devices for text in device.warnings]
+        if cores[0] is None:
+            told.append(f"{len(devices)} boards share all cores of this host: there are too few to give each its own")
+        try:
+            yield strategy, list(dict.fromkeys(told))
+        finally:
+            strategy.close()
+
+    return session
