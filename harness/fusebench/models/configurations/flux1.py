@@ -22,6 +22,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
+from .streams import project
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -47,7 +48,7 @@ class FusedPosEmbed(FluxPosEmbed):
 
 
 class FusedAttnProcessor(FluxAttnProcessor):
-    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined.
+    """Norm and rotation of q and k in one launch per stream, in place in the joint tensors of text and image.
 
     Args:
         image: op of the image's q and k, or of all tokens' in a single-stream block.
@@ -66,16 +67,17 @@ class FusedAttnProcessor(FluxAttnProcessor):
         attention_mask: torch.Tensor | None,
         image_rotary_emb: RotaryTable,
     ) -> Any:
-        query, key, value = (project(hidden_states).unflatten(-1, (-1, attn.head_dim)) for project in (attn.to_q, attn.to_k, attn.to_v))
         text = 0 if encoder_hidden_states is None else encoder_hidden_states.shape[1]
-        rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
+        streams = [(hidden_states, (attn.to_q, attn.to_k, attn.to_v))]
         if encoder_hidden_states is not None:
-            streams = [
-                project(encoder_hidden_states).unflatten(-1, (-1, attn.head_dim))
-                for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
-            ]
-            rotate(self._text, streams[0], streams[1], attn.norm_added_q, attn.norm_added_k, image_rotary_emb)
-            query, key, value = (torch.cat(pair, dim=1) for pair in zip(streams, (query, key, value), strict=True))
+            streams = [(encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)), *streams]
+        projected = project(streams, attn.head_dim)
+        image_query, image_key, _ = projected.streams[-1]
+        rotate(self._image, image_query, image_key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
+        if encoder_hidden_states is not None:
+            text_query, text_key, _ = projected.streams[0]
+            rotate(self._text, text_query, text_key, attn.norm_added_q, attn.norm_added_k, image_rotary_emb)
+        query, key, value = projected.joined()
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
         if encoder_hidden_states is None:
             return joined

@@ -26,6 +26,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_real_pairs, rotate
+from .streams import project
 
 MOST_TOKENS = 65536
 """Most tokens of text and image together; 512 KiB of positions, made once.  The op refuses a longer row of tokens."""
@@ -54,7 +55,7 @@ class FusedPosEmbed(Flux2PosEmbed):
 
 
 class FusedAttnProcessor(Flux2AttnProcessor):
-    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined.
+    """Norm and rotation of q and k in one launch per stream, in place in the joint tensors of text and image.
 
     Args:
         image: op of the image's q and k.
@@ -75,14 +76,12 @@ class FusedAttnProcessor(Flux2AttnProcessor):
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         table, text = RotaryTable(image_rotary_emb[0], self._positions), encoder_hidden_states.shape[1]  # type: ignore[index]
-        image = [project(hidden_states).unflatten(-1, (-1, attn.head_dim)) for project in (attn.to_q, attn.to_k, attn.to_v)]
-        rotate(self._image, image[0], image[1], attn.norm_q, attn.norm_k, table, offset=text)
-        streams = [
-            project(encoder_hidden_states).unflatten(-1, (-1, attn.head_dim))
-            for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
-        ]
-        rotate(self._text, streams[0], streams[1], attn.norm_added_q, attn.norm_added_k, table)
-        query, key, value = (torch.cat(pair, dim=1) for pair in zip(streams, image, strict=True))
+        of_text = (encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
+        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), attn.head_dim)
+        (text_query, text_key, _), (image_query, image_key, _) = projected.streams
+        rotate(self._image, image_query, image_key, attn.norm_q, attn.norm_k, table, offset=text)
+        rotate(self._text, text_query, text_key, attn.norm_added_q, attn.norm_added_k, table)
+        query, key, value = projected.joined()
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
         return attn.to_out[1](attn.to_out[0](joined[:, text:])), attn.to_add_out(joined[:, :text])
 

@@ -29,6 +29,7 @@ from ..substitution import Substitution
 from .flux1 import feed_forward
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
+from .streams import project
 
 LATENT_FRAMES = 4
 """Frames per latent frame after the first, by the autoencoder."""
@@ -72,7 +73,7 @@ class FusedRotaryPosEmbed(HunyuanVideoRotaryPosEmbed):
 
 
 class FusedAttnProcessor(HunyuanVideoAttnProcessor2_0):
-    """Norm of q and k, and rotation of the video's, in one launch per stream, in place and before text and video are joined.
+    """Norm of q and k, and rotation of the video's, in one launch per stream, in place in the joint tensors.
 
     Args:
         image: op of the video's q and k, or of all tokens' in a single-stream block.
@@ -96,15 +97,16 @@ class FusedAttnProcessor(HunyuanVideoAttnProcessor2_0):
             raise UsageError(f"hunyuan_video: {text} text tokens; expected {TEXT_ROWS} at most, as its pipeline gives")
         if attn.add_q_proj is None:  # a single-stream block: one projection of all tokens
             hidden_states = torch.cat([hidden_states, encoder_hidden_states], dim=1)
-        query, key, value = (project(hidden_states).unflatten(2, (attn.heads, -1)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        streams = [(hidden_states, (attn.to_q, attn.to_k, attn.to_v))]
+        if attn.add_q_proj is not None:
+            streams.append((encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)))
+        projected = project(streams, attn.to_q.out_features // attn.heads)
+        query, key, _ = projected.streams[0]
         rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb)
         if attn.add_q_proj is not None:
-            of_text = [
-                project(encoder_hidden_states).unflatten(2, (attn.heads, -1))
-                for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
-            ]
-            rotate(self._text, of_text[0], of_text[1], attn.norm_added_q, attn.norm_added_k, image_rotary_emb, offset=tokens)
-            query, key, value = (torch.cat(pair, dim=1) for pair in zip((query, key, value), of_text, strict=True))
+            query, key, _ = projected.streams[1]
+            rotate(self._text, query, key, attn.norm_added_q, attn.norm_added_k, image_rotary_emb, offset=tokens)
+        query, key, value = projected.joined()
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
         hidden_states, encoder_hidden_states = joined[:, :tokens], joined[:, tokens:]
         if attn.to_out is not None:

@@ -22,6 +22,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_complex, rotate
+from .streams import project
 
 TOKEN_PIXELS = 16
 """Pixels per token along each side: 8 by the autoencoder, 2 by the patches."""
@@ -50,7 +51,7 @@ class FusedEmbedRope(QwenEmbedRope):
 
 
 class FusedAttnProcessor(QwenDoubleStreamAttnProcessor2_0):
-    """Norm and rotation of q and k in one launch per stream, in place and before text and image are joined."""
+    """Norm and rotation of q and k in one launch per stream, in place in the joint tensors of text and image."""
 
     def __init__(self, image: SiteOp, text: SiteOp) -> None:
         super().__init__()
@@ -70,16 +71,15 @@ class FusedAttnProcessor(QwenDoubleStreamAttnProcessor2_0):
             of_image = encoder_hidden_states_mask.new_ones(hidden_states.shape[:2])
             attention_mask = torch.cat([encoder_hidden_states_mask, of_image], dim=1)[:, None, None, :]
         head_dim = attn.inner_dim // attn.heads
-        image_qkv = [project(hidden_states).unflatten(-1, (-1, head_dim)) for project in (attn.to_q, attn.to_k, attn.to_v)]
-        text_qkv = [
-            project(encoder_hidden_states).unflatten(-1, (-1, head_dim)) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
-        ]
+        of_text = (encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
+        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), head_dim)
+        (text_query, text_key, _), (image_query, image_key, _) = projected.streams
         if image_rotary_emb is None:
             raise ValueError("Qwen-Image's attention has no rotary tables; expected those of its `pos_embed`")
         image_table, text_table = image_rotary_emb
-        rotate(self._image, image_qkv[0], image_qkv[1], attn.norm_q, attn.norm_k, image_table)
-        rotate(self._text, text_qkv[0], text_qkv[1], attn.norm_added_q, attn.norm_added_k, text_table)
-        query, key, value = (torch.cat(pair, dim=1) for pair in zip(text_qkv, image_qkv, strict=True))
+        rotate(self._image, image_query, image_key, attn.norm_q, attn.norm_k, image_table)
+        rotate(self._text, text_query, text_key, attn.norm_added_q, attn.norm_added_k, text_table)
+        query, key, value = projected.joined()
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
         return attn.to_out[1](attn.to_out[0](joined[:, text:])), attn.to_add_out(joined[:, :text])
 

@@ -1,0 +1,106 @@
+"""Projections of two streams into one tensor: the same values without a concatenation, and whatever is more than a product is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+
+from fusebench.models.configurations.streams import project
+
+HEAD_DIM = 4
+
+
+@pytest.fixture
+def concatenations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for every concatenation from now on."""
+    made: list[int] = []
+    concatenate = torch.cat
+
+    def noted(parts: Any, dim: int = 0) -> torch.Tensor:
+        made.append(len(parts))
+        return concatenate(parts, dim=dim)
+
+    monkeypatch.setattr(torch, "cat", noted)
+    return made
+
+
+def streams_of(samples: int = 1, *, bias: bool = True) -> list[tuple[torch.Tensor, list[torch.nn.Linear]]]:
+    """Three tokens of six channels and five of eight, each with layers to q, k and v of three heads."""
+    torch.manual_seed(0)
+    shapes = ((3, 6), (5, 8))
+    return [(torch.randn(samples, tokens, width), [torch.nn.Linear(width, 12, bias=bias) for _ in range(3)]) for tokens, width in shapes]
+
+
+def by_hand(streams: Any) -> list[torch.Tensor]:
+    """Each projection by its layer, joined and cut into heads."""
+    parts = [[layer(tokens) for layer in layers] for tokens, layers in streams]
+    return [torch.cat(alike, dim=1).unflatten(-1, (-1, HEAD_DIM)) for alike in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_plain_layers_write_into_one_tensor(concatenations: list[int], bias: bool) -> None:
+    streams = streams_of(bias=bias)
+    due = by_hand(streams)
+    concatenations.clear()
+    projected = project(streams, HEAD_DIM)
+    assert all(map(torch.equal, projected.joined(), due))
+    first, second = projected.streams
+    first[0].fill_(1)  # an op in place
+    second[2].fill_(2)
+    query, _, value = projected.joined()
+    assert torch.equal(query[:, :3], torch.ones(1, 3, 3, HEAD_DIM))
+    assert torch.equal(value[:, 3:], torch.full((1, 5, 3, HEAD_DIM), 2.0))
+    assert concatenations == []
+
+
+class Adapted(torch.nn.Linear):
+    """A layer with an adapter: more than its own product."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1
+
+
+def with_adapter(streams: Any) -> None:
+    layer = streams[1][1][2]
+    streams[1][1][2] = Adapted(layer.in_features, layer.out_features)
+
+
+def with_hook(streams: Any) -> None:
+    streams[0][1][0].register_forward_hook(lambda module, given, result: result + 1)
+
+
+def with_own_forward(streams: Any) -> None:
+    layer = streams[0][1][1]
+    layer.forward = lambda x: torch.nn.functional.linear(x, layer.weight) * 2
+
+
+@pytest.mark.parametrize("change", [with_adapter, with_hook, with_own_forward])
+@torch.no_grad()
+def test_a_layer_that_does_more_is_called(concatenations: list[int], change: Callable[[Any], None]) -> None:
+    streams = streams_of()
+    plain = by_hand(streams)
+    change(streams)
+    due = by_hand(streams)
+    assert not all(map(torch.equal, due, plain))
+    concatenations.clear()
+    assert all(map(torch.equal, project(streams, HEAD_DIM).joined(), due))
+    assert concatenations == [2, 2, 2]
+
+
+def test_gradients_flow_and_samples_stay_apart(concatenations: list[int]) -> None:
+    streams = streams_of()
+    project(streams, HEAD_DIM).joined()[0].sum().backward()
+    assert streams[1][1][0].weight.grad is not None
+    with torch.no_grad():
+        two = streams_of(samples=2)
+        due = by_hand(two)
+        projected = project(two, HEAD_DIM)
+        # Where an op flattens samples and tokens it must get a view, not a copy.
+        assert projected.streams[1][0].flatten(0, 1).data_ptr() == projected.streams[1][0].data_ptr()
+        assert all(map(torch.equal, projected.joined(), due))
