@@ -277,10 +277,69 @@ def sglang_rmsnorm_interleaved_rope(
 
 
 _SGLANG = "sglang.kernels.ops.diffusion"
+
+
+def comfy_adaln(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    assert x.is_contiguous()
+    assert x.dtype == scale.dtype == shift.dtype
+    assert scale.shape[-1] == shift.shape[-1] == x.shape[-1]
+    return (_layer(x.float(), None, None, eps) * (1 + scale.float()) + shift.float()).to(x.dtype)
+
+
+def comfy_rms_adaln(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    assert x.is_contiguous()
+    assert x.dtype == scale.dtype == shift.dtype
+    return (_rms(x.float(), None, eps) * (1 + scale.float()) + shift.float()).to(x.dtype)
+
+
+def _comfy_turn_(x: torch.Tensor, freqs_cis: torch.Tensor, scale: torch.Tensor, eps: float, neox: bool) -> None:
+    assert x.dim() == 4
+    assert freqs_cis.dim() == 6
+    assert freqs_cis.shape[:3] == (1, x.shape[1], 1)
+    assert x.dtype in HALF
+    x.copy_(_rms(x, scale, eps))
+    _turn_(x[0], freqs_cis[0, :, 0, :, 0, 0], freqs_cis[0, :, 0, :, 1, 0], neox)
+    assert torch.allclose(freqs_cis[..., 0, 1], -freqs_cis[..., 1, 0], atol=0.0, rtol=0.0, equal_nan=True)
+    assert torch.allclose(freqs_cis[..., 0, 0], freqs_cis[..., 1, 1], atol=0.0, rtol=0.0, equal_nan=True)
+
+
+def comfy_rms_rope_(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs_cis: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor | None = None,
+    epsilon: float = 1e-6,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    for x, scale in ((q, q_scale), (k, q_scale if k_scale is None else k_scale)):
+        assert 2 * freqs_cis.shape[3] == x.shape[-1]
+        _comfy_turn_(x, freqs_cis, scale, epsilon, neox=False)
+    return q, k
+
+
+def comfy_rms_rope_split_half_(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs_cis: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor | None = None,
+    epsilon: float = 1e-6,
+    rot_dim: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    for x, scale in ((q, q_scale), (k, q_scale if k_scale is None else k_scale)):
+        assert 2 * freqs_cis.shape[3] == (rot_dim or x.shape[-1])
+        _comfy_turn_(x, freqs_cis, scale, epsilon, neox=True)
+    return q, k
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "flashinfer.norm:rmsnorm": flashinfer_rmsnorm,
     "flashinfer.norm:layernorm": flashinfer_layernorm,
     "flashinfer.rope:apply_rope_with_cos_sin_cache_inplace": flashinfer_rope,
+    "comfy_kitchen:adaln": comfy_adaln,
+    "comfy_kitchen:rms_adaln": comfy_rms_adaln,
+    "comfy_kitchen:rms_rope_": comfy_rms_rope_,
+    "comfy_kitchen:rms_rope_split_half_": comfy_rms_rope_split_half_,
     "vllm._custom_ops:rms_norm": vllm_rms_norm,
     "vllm._custom_ops:rotary_embedding": vllm_rotary_embedding,
     "flash_attn.layers.rotary:apply_rotary_emb": flash_attn_apply_rotary_emb,

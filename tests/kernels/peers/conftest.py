@@ -15,7 +15,7 @@ from fusebench.registry import Collection
 from fusebench.schema import Accuracy
 from helpers import documented
 
-LIBRARIES = ("flash_attn", "flashinfer", "liger_kernel", "quack", "sglang", "vllm")
+LIBRARIES = ("comfy_kitchen", "flash_attn", "flashinfer", "liger_kernel", "quack", "sglang", "vllm")
 
 
 def forget_functions() -> None:

@@ -18,6 +18,8 @@ import torch
 from fusebench.registry import Collection
 from fusebench.schema import Accuracy, Role
 
+from .conftest import LIBRARIES
+
 ROOT = Path(__file__).parents[3]
 Judge = Callable[..., Accuracy]
 
@@ -73,6 +75,16 @@ WHOLE: list[tuple[str, dict[str, Any], list[str]]] = [
         {**ROPE, "batch": 1, "rank": 2, "layout": "interleaved", "positions": "index", "caches": "separate", "dtype": "float32"},
         ["flash_attn.layers.rotary:apply_rotary_emb"] * 2,
     ),
+    ("qknorm_rope/peer_comfy@1", {**QK, "layout": "interleaved", "packed": True, "position_offset": 3}, ["comfy_kitchen:rms_rope_"]),
+    (
+        "qknorm_rope/peer_comfy@1",
+        {**QK, "kv_heads": 4, "layout": "neox", "rope_dim": 32, "dtype": "float16", "position_dtype": "int32"},
+        ["comfy_kitchen:rms_rope_split_half_"],
+    ),
+    ("norm_scale_shift/peer_comfy@1", NORM, ["comfy_kitchen:adaln"]),
+    ("norm_scale_shift/peer_comfy@1", {**NORM, "modulation": "frame", "frames": 4, "dtype": "float16"}, ["comfy_kitchen:adaln"]),
+    ("norm_scale_shift/peer_comfy@1", {**NORM, "norm": "rms", "modulation": "token"}, ["comfy_kitchen:rms_adaln"]),
+    ("norm_scale_shift/peer_comfy@1", {**NORM, "norm": "rms", "modulation": "channel"}, ["comfy_kitchen:rms_adaln"]),
     ("norm_scale_shift/peer_sglang@1", {**WIDE, "modulation": "frame", "frames": 4}, [f"{SGLANG}:fused_norm_scale_shift"]),
     ("norm_scale_shift/peer_sglang@1", {**RMS, "modulation": "token"}, [f"{SGLANG}:fused_norm_scale_shift"]),
     (
@@ -125,6 +137,12 @@ def test_whole_and_partial_adapters_say_which_they_are(collection: Collection) -
 
 
 DECLINED = [
+    ("qknorm_rope/peer_comfy@1", {**QK, "head_dim": 80, "layout": "neox"}, "multiples of 32 dimensions, not 80"),
+    ("qknorm_rope/peer_comfy@1", {**QK, "layout": "interleaved", "rope_dim": 32}, "rotates whole heads"),
+    ("qknorm_rope/peer_comfy@1", {**QK, "layout": "neox", "rope_dim": 32}, "where q and k differ in heads"),
+    ("norm_scale_shift/peer_comfy@1", WIDE, "no weight and no bias"),
+    ("norm_scale_shift/peer_comfy@1", {**NORM, "modulation_dtype": "float32"}, "told one dtype"),
+    ("norm_scale_shift/peer_comfy@1", {**NORM, "strided": True}, "column slice"),
     ("qknorm_rope/peer_sglang@1", {**QK, "head_dim": 96, "layout": "neox"}, "head_dim 64, 128 and 256, not 96"),
     ("qknorm_rope/peer_sglang@1", {**QK, "layout": "neox", "mode": "round_norm"}, "rounds once"),
     ("qknorm_rope/peer_sglang@1", {**QK, "layout": "neox", "rope_dim": 48}, "neox layout does not take rope_dim 48"),
@@ -178,13 +196,15 @@ def test_a_library_of_an_unknown_version_is_told_what_was_looked_for(stage: Any,
 
 def test_loading_the_kernels_imports_no_library() -> None:
     """In a process where importing any of them fails, the adapters load, and say what they need."""
-    program = """
+    program = f"""
         import sys
         from pathlib import Path
 
+        LIBRARIES = {LIBRARIES}
+
         class Forbidden:
             def find_spec(self, name, path=None, target=None):
-                assert name.partition(".")[0] not in {"flash_attn", "flashinfer", "liger_kernel", "quack", "sglang", "vllm"}, name
+                assert name.partition(".")[0] not in LIBRARIES, name
 
         sys.meta_path.insert(0, Forbidden())
         from fusebench.registry import load_collection
