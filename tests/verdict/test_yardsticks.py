@@ -42,7 +42,7 @@ def at(judgements: list[Judgement], case: str, kernel: str) -> Judgement:
     return next(one for one in judgements if (one.case, one.kernel) == (case, kernel))
 
 
-def test_the_drift_is_the_median_of_the_streams_with_the_sign_tests_interval(make: Any) -> None:
+def test_the_drift_is_themedian_of_logs_of_the_streams_with_the_sign_tests_interval(make: Any) -> None:
     factors = {name: 1.0 + 0.01 * number for number, name in enumerate(CASES)}
     ((duration, drift),) = yardstick_drifts(moved(make(), factors), make()).items()
     assert drift.cases == 9
@@ -52,17 +52,17 @@ def test_the_drift_is_the_median_of_the_streams_with_the_sign_tests_interval(mak
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    from fusebench.verdict.yardsticks import _median
+    from fusebench.verdict.yardsticks import median_of_logs
 
     generator = random.Random(5)
     for count in (8, 20, 43):
         held = [
-            (found := _median([generator.gauss(0.0, 0.02) for _ in range(count)])).low <= 1.0 <= found.high and found.level == 0.95
+            (found := median_of_logs([generator.gauss(0.0, 0.02) for _ in range(count)])).low <= 1.0 <= found.high and found.level == 0.95
             for _ in range(2000)
         ]
         assert 0.94 < statistics.mean(held) < 0.997
-    assert _median([0.1] * 5).low == 0.0, "five cannot say so much"
-    assert _median([0.1] * 5).high == math.inf
+    assert median_of_logs([0.1] * 5).low == 0.0, "five cannot say so much"
+    assert median_of_logs([0.1] * 5).high == math.inf
 
 
 def test_too_few_cases_other_work_and_repeats_make_no_drift(make: Any) -> None:

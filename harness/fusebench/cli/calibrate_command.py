@@ -14,8 +14,8 @@ from ..schema import CacheState
 from ..verdict.calibration import FEWEST_TRIALS
 from .run_command import WaitOption
 from .shared.options import (
+    BoardsOption,
     CaseOption,
-    DeviceOption,
     JsonOption,
     KernelOption,
     KernelsOption,
@@ -23,6 +23,7 @@ from .shared.options import (
     SuiteOption,
     TimeoutOption,
     a_number,
+    option_names,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def calibrate(
     op: OpOption = None,
     kernel: KernelOption = None,
     case: CaseOption = None,
-    device: DeviceOption = "auto",
+    device: BoardsOption = "auto",
     kernels: KernelsOption = None,
     cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
     timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
@@ -163,6 +164,9 @@ def calibrate(
     on more comparisons, unless told with --force.  Several GPUs of one model can be calibrated at the
     same time, with --add and a --device each; those on other machines are put together with --join.
 
+    With --device all, or a list such as cuda:0,1, it measures something else: whether the GPUs of this host disturb each other when all
+    are busy.  `run --device all` measures on no more of them at once than did no harm.
+
     The whole takes an hour of an H200; the command says by how much it reckons.  --budget ends it earlier, and --quick takes well under a
     minute.
     """
@@ -170,10 +174,16 @@ def calibrate(
         _join(context, join, json)
         return
     from ..device import resolve_device
+    from ..device.boards import names_boards
     from ..device.toolchain import require_torch_for
     from ..timing.select import require_timer
 
     require_timer(timer)
+    if names_boards(device):
+        from .shared.company_work import show_company
+
+        show_company(context, device, suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, json=json)
+        return
     target = resolve_device(device)
     require_timer(timer, target.kind)
     require_torch_for(target)
@@ -247,9 +257,7 @@ def _join(context: typer.Context, files: list[Path], json: bool) -> None:
 
 def _require_nothing_to_measure(context: typer.Context) -> None:
     """Raise UsageError where an option of the measurement was given too."""
-    sources = {name: context.get_parameter_source(name) for name in sorted(context.params)}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE" and name not in WITH_JOIN]
-    if given:
+    if given := [name for name in option_names(context) if name not in WITH_JOIN]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"--join measures nothing, so {options} cannot stand beside it; leave it out, or leave --join out")
 

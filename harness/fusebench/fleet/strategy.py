@@ -6,7 +6,7 @@ its board gets the next one, so a lost process costs the case that it was measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -147,7 +147,7 @@ class FleetStrategy(RunStrategy):
         leased = list(first.values())
         places = {unit.case.key for unit in leased}
         if leased:
-            self._boards = self._make_boards({unit.case.key: portable(unit) for unit in leased})
+            self._boards = self._make_boards({unit.case.key: unit for unit in leased})
             with self._boards as boards:
                 yield from self._measured(boards, leased)
                 yield from (unit for unit in rest if unit.case.key not in places)
@@ -351,6 +351,28 @@ def _dealt(units: Sequence[CaseKernels], seconds: dict[str, float], shares: int)
     return [part for part in found if part]
 
 
+def setups_of(request: RunRequest, devices: Sequence[Device], units: Mapping[str, CaseKernels]) -> list[BoardSetup]:
+    """What each board's process needs to know to measure `units`."""
+    shared = BoardSetup(
+        device=devices[0],
+        label="",
+        cores=None,
+        units={key: portable(unit) for key, unit in units.items()},
+        roots=tuple(request.collection.roots),
+        ops=ops_of(request.cases),
+        excluded=dict(request.collection.excluded),
+        project_root=request.project.root,
+        plan=request.plan,
+        timer=request.timer,
+        silence_s=request.silence_s,
+        wait_s=request.wait_s,
+    )
+    return [
+        msgspec.structs.replace(shared, device=device, label=label_of(device), cores=near)
+        for device, near in zip(devices, cores_beside(devices), strict=True)
+    ]
+
+
 def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, planned_by: Run | None = None) -> Session:
     """The session of a run on several boards.
 
@@ -365,27 +387,9 @@ def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, pla
     ) -> Iterator[tuple[RunStrategy, list[str]]]:
         pool = WorkerPool(devices[0], request.collection.roots, request.silence_s, timer=request.timer)
         context = FleetContext(devices, request, reporter, options, pool)
-        cores = cores_beside(devices)
 
         def boards(units: dict[str, CaseKernels]) -> Boards:
-            setups = [
-                BoardSetup(
-                    device=device,
-                    label=label_of(device),
-                    cores=near,
-                    units=units,
-                    roots=tuple(request.collection.roots),
-                    ops=ops_of(request.cases),
-                    excluded=dict(request.collection.excluded),
-                    project_root=request.project.root,
-                    plan=request.plan,
-                    timer=request.timer,
-                    silence_s=request.silence_s,
-                    wait_s=request.wait_s,
-                )
-                for device, near in zip(devices, cores, strict=True)
-            ]
-            return Boards(setups, warn=context.warn, note=reporter.note, show=reporter.step)
+            return Boards(setups_of(request, devices, units), warn=context.warn, note=reporter.note, show=reporter.step)
 
         strategy = FleetStrategy(
             context,
@@ -398,7 +402,7 @@ def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, pla
             journal=journal,
         )
         told = [text for device in devices for text in device.warnings]
-        if cores[0] is None:
+        if cores_beside(devices)[0] is None:
             told.append(f"{len(devices)} boards share all cores of this host: there are too few to give each its own")
         try:
             yield strategy, list(dict.fromkeys(told))

@@ -142,7 +142,7 @@ def yardstick_drifts(run: Run, baseline: Run) -> dict[int | tuple[int, Boards], 
 
 def _drift(duration: int, logs: Sequence[float], over_copies: Sequence[float]) -> Drift:
     known = math.expm1(statistics.median(over_copies)) if len(over_copies) >= FEWEST_CASES else None
-    return Drift(_median(logs), len(logs), known, MOST_OVER_COPIES[duration])
+    return Drift(median_of_logs(logs), len(logs), known, MOST_OVER_COPIES[duration])
 
 
 def other_stream(new: CaseSummary, old: CaseSummary) -> bool:
@@ -207,7 +207,7 @@ def relative_to_machine(new: Measurement, old: Measurement, drift: Drift, gap: L
     return time_us / old.time_us.value
 
 
-def _median(logs: Sequence[float], level: float = 0.95) -> Estimate:
+def median_of_logs(logs: Sequence[float], level: float = 0.95) -> Estimate:
     """The median's antilogarithm.  Its interval inverts the sign test: it lies between order statistics, whatever the distribution."""
     ordered = sorted(logs)
     tail, below, rank = (1.0 - level) / 2.0, 0.5 ** len(ordered), 0

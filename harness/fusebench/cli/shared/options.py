@@ -119,3 +119,9 @@ TimeoutOption = Annotated[
         help="A kernel that makes no progress for this long counts as hung.",
     ),
 ]
+
+
+def option_names(context: typer.Context) -> list[str]:
+    """The parameters that the command line gives, in alphabetical order."""
+    sources = {name: context.get_parameter_source(name) for name in sorted(context.params)}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

@@ -1,0 +1,148 @@
+"""Boards that disturb each other: the A/A measurement on one busy board and on all, and what a run makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusebench.fleet.company import Company, CompanyRecord, company_file, company_lines, load_company
+from fusebench.runner.workers.protocol import Measured, TimeTask
+from fusebench.schema import Estimate, ExitCode
+from helpers import run_bench
+from helpers.run_bench import FakeWorkers, measured
+
+Fusebench = Callable[..., Any]
+workers = run_bench.workers
+COMMAND = ["calibrate", "--device", "cpu:0,1", "--suite", "scale", "--cache", "warm"]
+
+
+@pytest.fixture
+def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWorkers) -> Path:
+    run_bench.add_kernel(toy_project, "plain")
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.fleet.boards.START_METHOD", "fork")
+    monkeypatch.setattr("fusebench.fleet.company.MOST_CASES", 2)
+    return toy_project
+
+
+def disturbing(folder: Path, factor: float) -> Callable[[TimeTask], Measured]:
+    """Answers of workers whose times are longer by `factor` while another board measures."""
+    folder.mkdir()
+
+    def timed(task: TimeTask) -> Measured:
+        mark = folder / str(os.getpid())
+        mark.touch()
+        time.sleep(0.1)
+        busy = len(list(folder.iterdir()))
+        time.sleep(0.1)
+        mark.unlink()
+        reply = measured(task, 2.0)
+        if busy == 1:
+            return reply
+        samples = [msgspec.structs.replace(one, span_ns=round(one.span_ns * factor)) for one in reply.samples]
+        return msgspec.structs.replace(reply, samples=samples)
+
+    return timed
+
+
+def test_a_bias_by_company_is_found_stored_and_acted_on(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.timed = disturbing(tmp_path / "marks", 1.2)
+    outcome = fusebench(*COMMAND, "--json")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    (size,) = json.loads(outcome.stdout)["sizes"]
+    assert size["busy"] == 2
+    assert size["time"]["value"] == pytest.approx(1.2, abs=0.03)
+    (file,) = (project / "results" / "company").iterdir()
+    found = msgspec.json.decode(file.read_bytes(), type=CompanyRecord)
+    assert found.most_at_once(2) == 1
+    assert found.between_boards == pytest.approx({"cpu:0": 1.0, "cpu:1": 1.0}, abs=0.03)
+    # A run then measures on one board at a time.
+    seen = tmp_path / "busy"
+    seen.mkdir()
+    most: list[int] = []
+
+    def alone(task: TimeTask) -> Measured:
+        mark = seen / str(os.getpid())
+        mark.touch()
+        time.sleep(0.05)
+        (tmp_path / f"most{len(list(seen.iterdir()))}").touch()
+        mark.unlink()
+        return measured(task, 2.0)
+
+    workers.timed = alone
+    outcome = fusebench("run", "--suite", "scale", "--device", "cpu:0,1", "--cache", "warm", "--replicates", "2", "--rounds", "2")
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert (tmp_path / "most1").exists()
+    assert not (tmp_path / "most2").exists(), most
+
+
+def test_harmless_company_lets_all_measure(fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path) -> None:
+    workers.timed = disturbing(tmp_path / "marks", 1.0)
+    outcome = fusebench(*COMMAND)
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert "2 busy at once: times +0.00%" in outcome.stdout
+    assert "`run --device all` measures on all 2 boards at once" in outcome.stdout
+
+
+def test_options_that_calibrate_one_device_are_refused(fusebench: Fusebench, project: Path) -> None:
+    outcome = fusebench(*COMMAND, "--passes", "2")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "--passes cannot stand beside it" in outcome.stderr
+    outcome = fusebench("calibrate", "--device", "cpu:0", "--suite", "scale")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "company needs two" in outcome.stderr
+
+
+def record(*sizes: tuple[int, float], device: str = "cuda") -> CompanyRecord:
+    return CompanyRecord(
+        version=1,
+        created="2026-01-01T00:00:00+00:00",
+        host="h",
+        device=device,
+        device_name="NVIDIA H200",
+        boards=tuple("abcdefgh"),
+        cases=("s:a",),
+        sizes=tuple(Company(busy=busy, time=Estimate(value, value, math.inf), boards={"cuda:0": value}) for busy, value in sizes),
+        between_boards={"cuda:0": 1.0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "boards", "most"),
+    [
+        (((4, 1.0), (8, 1.001)), 8, 8),
+        (((4, 1.0), (8, 1.02)), 8, 4),
+        (((4, 1.0), (8, 1.02)), 6, 4),
+        (((4, 1.0), (8, 1.02)), 3, 3),
+        (((4, 0.99), (8, 1.02)), 8, 1),
+        (((4, 0.99), (8, 1.02)), 3, 1),
+        (((2, 1.001),), 4, 2),
+    ],
+)
+def test_how_many_boards_measure_at_once(sizes: tuple[tuple[int, float], ...], boards: int, most: int) -> None:
+    assert record(*sizes).most_at_once(boards) == most
+    assert company_lines(record(*sizes))
+
+
+def test_a_measurement_that_cannot_be_read_is_named(fusebench: Fusebench, project: Path) -> None:
+    from fusebench.device import resolve_device
+
+    file = company_file(project / "results", resolve_device("cpu").name)
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    outcome = fusebench("run", "--suite", "scale", "--device", "cpu:0,1")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "make it again with `fusebench calibrate --device all`" in outcome.stderr
+    file.unlink()
+    assert load_company(project / "results", "nothing") is None
