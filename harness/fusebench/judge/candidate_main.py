@@ -49,11 +49,27 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
             clock = CudaClock(device, timed=prepare.timed)
         timer, fallback = (clock.name, clock.fallback) if clock is not None else ("host", "")
         channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback))
+        _import_ahead(device.type)
         serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock)
         while True:
             serving.answer_one()
     except ChannelClosedError:
         return
+
+
+def _import_ahead(kind: str) -> None:
+    """Import what most candidates need while the process waits for one; on a GPU, compile Triton's own helpers for the fresh cache."""
+    from contextlib import suppress
+
+    from . import calling, loading, tampering  # noqa: F401
+
+    with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
+        import triton  # noqa: F401
+
+        if kind == "cuda":
+            from triton.runtime import driver
+
+            driver.active.utils  # noqa: B018  compiled on its first use
 
 
 def _readable(file: Path, source: bytes, scratch: str) -> Path:

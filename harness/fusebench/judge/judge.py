@@ -78,6 +78,8 @@ class Judge:
         began = time.monotonic()
         source = Path(task.file).read_bytes()
         process = self._starter.candidate(task)
+        if task.keep and task.stage is Stage.CHECK:  # nothing is timed that the start of the next one's process could disturb
+            self._starter.candidate_ahead(task)
         try:
             found = _Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
         finally:
