@@ -51,6 +51,15 @@ def two_tiles(hidden: int) -> RowTile:
     return RowTile(rows, head, tail, num_warps=max(1, rows * head // ELEMENTS))
 
 
+WARPS = {"half_the_warps": 0.5, "twice_the_warps": 2.0}
+"""Choices of a row kernel, by the factor of its warps: `fusebench tune` measures them."""
+
+
+def with_warps(tile: RowTile, factor: float) -> RowTile:
+    """`tile` with so many times its warps, from 1 to 16."""
+    return tile._replace(num_warps=min(16, max(1, int(tile.num_warps * factor))))
+
+
 def flat(hidden: int) -> RowTile:
     """For steps without a reduction (modulation alone, residual and gate alone): as `two_tiles`, with twice the warps for occupancy."""
     tile = two_tiles(hidden)

@@ -8,7 +8,7 @@ import triton
 from fusebench import kernel
 
 from .._shared.modulated_norm_triton import UNCONTRACTED, launch
-from .._shared.row_tiles import WIDE, RowTile, two_tiles
+from .._shared.row_tiles import WARPS, WIDE, RowTile, two_tiles, with_warps
 from .op import Arguments
 
 
@@ -21,15 +21,15 @@ def tile(hidden: int) -> RowTile:
 
 @kernel(
     "residual_gate_norm_scale_shift", "fused_triton", version=2, role="fused", language="triton", replay=True,
-    note="rows per program and warps by D, no idle lanes",
+    note="rows per program and warps by D, no idle lanes", choices=WARPS,
 )  # fmt: skip
-def fused_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
     plan = call.checked()
     call.require_gpu()
     y, v = call.allocate()
     launch(
-        plan, tile(plan.hidden), UNCONTRACTED, call.x,
+        plan, with_warps(tile(plan.hidden), choice), UNCONTRACTED, call.x,
         y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
         scale=call.scale, shift=call.shift,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Role, Run
+from fusebench.verdict.baseline_scope import scoped_baseline
 from fusebench.verdict.compare_to_baseline import judge_run
 from fusebench.verdict.exit_status import gate_exit_code
 from fusebench.verdict.judgement import Presence
@@ -162,3 +163,11 @@ def test_a_whole_run_against_a_baseline_of_some_cases_has_new_ones(synthetic: Mo
     assert {one.case for one in judged.judgements if one.presence is Presence.NEW} == set(synthetic.CASES[1:])
     assert judged.shrunken == ()
     assert gate_exit_code(judged.judgements) is ExitCode.PASS
+
+
+def test_a_tunable_choice_that_the_run_lacks_is_out_of_scope(synthetic: ModuleType) -> None:
+    baseline, choice = synthetic.make_run(), "qknorm_rope/fused_triton__two_warps@2"
+    more = [msgspec.structs.replace(one, kernel=choice) for one in baseline.results if one.kernel == "qknorm_rope/fused_triton@2"]
+    with_choice = msgspec.structs.replace(baseline, results=[*baseline.results, *more])
+    assert scoped_baseline(baseline, with_choice).results == baseline.results
+    assert scoped_baseline(with_choice, with_choice).results == with_choice.results

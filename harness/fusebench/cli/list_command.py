@@ -151,7 +151,7 @@ def _overview(request: _Request) -> Answer:
     project, collection = load_project(request.kernels, load_kernels=False)
     load_all(project, collection)
     ops = [op_row(op) for op in collection.ops.values()]
-    kernels = kernel_rows(project, collection.kernels.values(), device)
+    kernels = kernel_rows(project, [one for one in collection.kernels.values() if not one.id.choice], device)
     suites = suite_rows(list_suites(project, collection.ops))
     _show(request, ops, ["op", "in_place", "description"], "ops")
     _show(request, kernels, ["id", "role", "language", "runnable"], f"kernels on {device}")

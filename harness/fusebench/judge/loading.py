@@ -85,7 +85,7 @@ def load_candidate(op: Op, file: Path, source: bytes) -> LoadedKernel:
 
 
 def _only_kernel(declared: list[object], module: str, op: Op, file: Path) -> Kernel:
-    kernels = [one for one in declared if type(one) is Kernel and one.__module__ == module]
+    kernels = [one for one in declared if type(one) is Kernel and one.__module__ == module and not one.id.choice]
     if len(kernels) != 1:
         names = ", ".join(str(one.id) for one in kernels)
         found = f"{len(kernels)} kernels ({names})" if kernels else "no kernel"

@@ -150,9 +150,12 @@ class Arguments:
 
 
 def taken_by(function: Callable[..., Any]) -> type[Arguments] | None:
-    """The `Arguments` class that a kernel's only parameter is annotated with; None for a function that spells its arguments out."""
+    """The `Arguments` class that a kernel's only parameter is annotated with; None for a function that spells its arguments out.
+
+    A kernel with choices has a second parameter, `choice`, with a default.
+    """
     code = getattr(function, "__code__", None)
-    if code is None or code.co_argcount != 1 or code.co_kwonlyargcount:
+    if code is None or code.co_varnames[1 : code.co_argcount] not in ((), ("choice",)) or not code.co_argcount or code.co_kwonlyargcount:
         return None
     annotation = function.__annotations__.get(code.co_varnames[0])
     found = getattr(function, "__globals__", {}).get(annotation) if isinstance(annotation, str) else annotation

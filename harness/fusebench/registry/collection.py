@@ -80,7 +80,7 @@ class Collection(Lookup[Op, Kernel]):
         params = self.op(case.op).parse_params(case.params)
         declined: dict[str, str] = {}
         part_bytes: dict[str, int] = {}
-        for kernel in self.kernels_of(case.op):
+        for kernel in self.kernels_of(case.op, choices=True):
             try:
                 with self.watch.on(kernel.file):
                     reason = kernel.reason_unsupported(params)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ..schema import Close, KernelId, Language, Role
+from ..schema.kernels import CHOICE_MARK
 from .kernel import Kernel
 from .op import Op
 
@@ -62,4 +63,4 @@ def declared_as(op: Op, wanted: KernelId | None) -> str | None:
     if wanted is None:
         return None
     default = op.compiled is not None and (wanted.name, wanted.version) == (NAME, VERSION)
-    return op.split_reference.partition("@")[0] if default else wanted.name
+    return op.split_reference.partition("@")[0] if default else wanted.name.partition(CHOICE_MARK)[0]

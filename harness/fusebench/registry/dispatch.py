@@ -45,9 +45,9 @@ class Dispatcher:
         self.op = op
         self.prefer = prefer
         self.roots = collection.roots
-        self.candidates = default_order(collection.kernels_of(op.name), op.dispatch_order, prefer)
-        """Kernels in the order in which they are tried where no table decides."""
-        self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name)]
+        self.candidates = default_order(collection.kernels_of(op.name, choices=True), op.dispatch_order, prefer)
+        """Kernels in the order in which they are tried where no table decides; tunable choices are tried where a table names them."""
+        self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name, choices=True)]
         self._tables: dict[str, Found] = {}
         """By GPU model."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")

@@ -253,6 +253,7 @@ def default_order(kernels: Iterable[AnyKernel], names: Sequence[str], role: Role
 
 
 def in_order(kernels: Sequence[AnyKernel], ranking: Ranking) -> list[AnyKernel]:
-    """`kernels`, those of `ranking` first. A kernel that the table has not measured comes after all that it has."""
+    """`kernels`, those of `ranking` first. A kernel that the table has not measured comes after all that it has; a choice is left out."""
     places = {name: place for place, name in enumerate(ranking.kernels)}
+    kernels = [kernel for kernel in kernels if not kernel.id.choice or f"{kernel.id.name}@{kernel.id.version}" in places]
     return sorted(kernels, key=lambda kernel: places.get(f"{kernel.id.name}@{kernel.id.version}", len(places)))

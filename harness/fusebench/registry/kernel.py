@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelDeclarationError
 from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, Role
+from ..schema.kernels import CHOICE_MARK
 from .arguments import taken_by
 from .declared import DeclaredKernel
 from .op import record
@@ -47,12 +49,16 @@ class Kernel:
         replay: bool = False,
         part: Part | None = None,
         install: str = "",
+        choice_of: Kernel | None = None,
+        choice: Any = None,
     ) -> None:
+        """`choice_of`, `choice`: the kernel whose `supports` and `promises` hold for this one too, and the value that `function` gets."""
         functools.update_wrapper(self, function)
         self.file = inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>"
         declared = taken_by(function)
         if declared is not None:
-            function = declared.bind(function)
+            taking = function if choice_of is None else functools.update_wrapper(functools.partial(_chosen, function, choice), function)
+            function = declared.bind(taking)
         self.function = function
         """Takes the op's arguments as its schema names them, also when the author's function takes them as one object."""
         self._replay = Replay(function) if replay else None
@@ -75,6 +81,9 @@ class Kernel:
         """`torch.compiler.is_compiling`, once the torch operator is registered."""
         self._supports: Supports = lambda params: True
         self._promises: Promise | None = None
+        if choice_of is not None:
+            self._supports = lambda params: choice_of.reason_unsupported(params) or True
+            self._promises = choice_of.contract_for
 
     def supports(self, predicate: Supports) -> Supports:
         """Decorator: `predicate(params)` returns True, or the reason why the kernel declines."""
@@ -191,6 +200,11 @@ class Kernel:
         return f"<Kernel {self.id} {self.role} {self.language}>"
 
 
+def _chosen(function: Callable[..., Any], choice: Any, call: Any) -> Any:
+    """Call `function` with one of its choices."""
+    return function(call, choice)
+
+
 def refused_contract(kernel_id: KernelId, contract: Any, op: Op | None) -> str:
     """Why no kernel called `kernel_id` may promise `contract`; empty if it may.
 
@@ -230,6 +244,7 @@ def kernel(
     replay: bool = False,
     covers: Part | None = None,
     install: str = "",
+    choices: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare the decorated function as the kernel `op/name@version`.
 
@@ -251,6 +266,9 @@ def kernel(
         covers: the part of the op that a peer computes, if not all of it. The part's own reference checks it, and its time is never
             compared with a whole kernel's. It takes the op's arguments and returns (or overwrites) the part's outputs.
         install: argument of `pip install` for a missing module of `requires`.
+        choices: tile choices to be measured by `fusebench tune`, each a label and the value that the function gets as `choice` (a second
+            parameter, whose default is the kernel as declared). The choice `double` of `fused@2` is the kernel `fused__double@2`: checked,
+            timed and dispatched like any other, but selected only by name or by a dispatch table.
 
     Raises:
         KernelDeclarationError: a value outside the accepted ones.
@@ -265,6 +283,12 @@ def kernel(
     except ValueError as error:
         raise KernelDeclarationError(f"@kernel({op!r}, {name!r}, version={version!r}): {error}") from error
 
+    if kernel_id.choice or not all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", label) for label in choices or ()):
+        raise KernelDeclarationError(
+            f"@kernel({op!r}, {name!r}, version={version!r}): found the choices {list(choices or ())}, expected labels of lower-case "
+            f"letters and digits with `_` between; `{CHOICE_MARK}` stands between a kernel's name and such a label, and in no name"
+        )
+
     if covers is not None and (declared_role is not Role.PEER or isinstance(contract, Bitwise)):
         found = f"role {role!r}" if declared_role is not Role.PEER else f"contract {contract}"
         raise KernelDeclarationError(
@@ -275,19 +299,24 @@ def kernel(
         raise KernelDeclarationError(refused)
 
     def decorate(function: Callable[..., Any]) -> Kernel:
-        declared = Kernel(
+        if choices and (taken_by(function) is None or "choice" not in inspect.signature(function).parameters):
+            raise KernelDeclarationError(f"kernel {kernel_id} has choices, so its function takes `(call: Arguments, choice=...)`")
+        made = functools.partial(
+            Kernel,
             function,
-            kernel_id,
             role=declared_role,
             language=declared_language,
             contract=contract if contract is not None else Close(),
             requires=requires,
-            note=note,
             replay=replay,
             part=covers,
             install=install,
         )
+        declared = made(kernel_id, note=note)
         record(declared)
+        for label, choice in (choices or {}).items():
+            choice_id = KernelId(op, f"{name}{CHOICE_MARK}{label}", version)
+            record(made(choice_id, note=f"{name}@{version} with choice {choice}", choice_of=declared, choice=choice))
         return declared
 
     return decorate

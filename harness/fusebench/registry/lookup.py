@@ -59,9 +59,16 @@ class Lookup(Generic[AnOp, AKernel]):
         except KeyError:
             raise UnknownNameError("kernel", kernel_id, self.kernels) from None
 
-    def kernels_of(self, op: str, pattern: str | None = None) -> list[AKernel]:
-        """Kernels of `op` in declaration order whose id, `name@version` or name matches the glob `pattern`."""
-        return [kernel for kernel in self.kernels.values() if kernel.id.op == op and (pattern is None or kernel.id.matches(pattern))]
+    def kernels_of(self, op: str, pattern: str | None = None, *, choices: bool = False) -> list[AKernel]:
+        """Kernels of `op` in declaration order whose id, `name@version` or name matches the glob `pattern`.
+
+        Args:
+            choices: without a pattern, whether to include the tunable choices of kernels.
+        """
+        found = [kernel for kernel in self.kernels.values() if kernel.id.op == op]
+        if pattern is None:
+            return [kernel for kernel in found if choices or not kernel.id.choice]
+        return [kernel for kernel in found if kernel.id.matches(pattern)]
 
     def require_match(self, pattern: str) -> None:
         """Raise UnknownNameError when no kernel matches the glob `pattern`, or one of several with commas between them."""

@@ -47,12 +47,15 @@ class CaseKernels(msgspec.Struct, frozen=True):
         return str(self.facts.known("shape"))
 
 
-def case_kernels(collection: Kernels, case: Case, device: str, pattern: str | None = None, *, with_baseline: bool = True) -> CaseKernels:
+def case_kernels(
+    collection: Kernels, case: Case, device: str, pattern: str | None = None, *, with_baseline: bool = True, dispatched: str = ""
+) -> CaseKernels:
     """Sort the kernels of the case's op.
 
     Args:
         device: `cpu` or `cuda`.  On a CPU, Triton kernels can be checked (in the interpreter) but not timed.
         pattern: glob that kernels must match.
+        dispatched: id of the kernel that dispatch takes; a choice of a kernel is added without a pattern.
         with_baseline: add the baseline even if `pattern` does not match it, because times are relative to it.
     """
     op = collection.op(case.op, where=f"case {case.key}")
@@ -62,7 +65,9 @@ def case_kernels(collection: Kernels, case: Case, device: str, pattern: str | No
     if with_baseline and baseline is not None:
         asked.add(baseline.id)
     runnable, declined = [], []
-    for kernel in collection.kernels_of(op.name):
+    for kernel in collection.kernels_of(op.name, choices=True):
+        if pattern is None and str(kernel.id) == dispatched:
+            asked.add(kernel.id)
         if kernel.id not in asked:
             continue
         not_runnable = reason_not_runnable(kernel, device, interpreter=True)
@@ -72,7 +77,7 @@ def case_kernels(collection: Kernels, case: Case, device: str, pattern: str | No
         else:
             status = Status.NOT_RUNNABLE if not_runnable else Status.UNSUPPORTED
             declined.append(result_for(case, str(facts.known("shape")), kernel, status, not_runnable or unsupported or ""))
-    return CaseKernels(case, op, facts, baseline, tuple(runnable), tuple(declined), support.part_bytes)
+    return CaseKernels(case, op, facts, baseline, tuple(runnable), tuple(declined), support.part_bytes, dispatched)
 
 
 def _baseline(collection: Kernels, op: AnyOp, support: CaseSupport, device: str) -> AnyKernel | None:

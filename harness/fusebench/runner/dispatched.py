@@ -32,7 +32,7 @@ class DispatchChoices:
         key = op.facts(case.params).dispatch_key
         ranking = rank(found.table, key) if found.table is not None and key is not None else Ranking((), found.why)
         declined = self._collection.support(case).declined
-        kernels: list[AnyKernel] = [*self._collection.kernels_of(op.name)]
+        kernels: list[AnyKernel] = [*self._collection.kernels_of(op.name, choices=True)]
         for kernel in in_order(default_order(kernels, op.dispatch_order, Role.FUSED), ranking):
             if not kernel.covers and reason_not_runnable(kernel, "cuda") is None and str(kernel.id) not in declined:
                 return str(kernel.id)
@@ -40,7 +40,7 @@ class DispatchChoices:
 
     def _table(self, op: str) -> Found:
         if op not in self._tables:
-            declared = [str(kernel.id) for kernel in self._collection.kernels_of(op)]
+            declared = [str(kernel.id) for kernel in self._collection.kernels_of(op, choices=True)]
             found = self._tables[op] = find_table(op, self._collection.roots, self._device.name, self._triton, declared)
             if found.refused:
                 self._warn(f"dispatch takes the default order of kernels: {found.why}")

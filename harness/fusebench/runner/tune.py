@@ -78,7 +78,7 @@ def write_tables(tuned: Sequence[TunedOp]) -> None:
 
 
 def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Project) -> TunedOp | None:
-    kernels: list[AnyKernel] = [one for one in collection.kernels_of(op.name) if not one.covers]
+    kernels: list[AnyKernel] = [one for one in collection.kernels_of(op.name, choices=True) if not one.covers]
     order = [str(kernel.id) for kernel in default_order(kernels, op.dispatch_order, Role.FUSED)]
     remarks: list[str] = []
     cases: list[TunedCase] = []

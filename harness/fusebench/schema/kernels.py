@@ -30,6 +30,8 @@ class Language(StrEnum):
     CUDA = "cuda"
 
 
+CHOICE_MARK = "__"
+"""Stands between the name of a kernel and the label of one of its tunable choices."""
 _KERNEL_ID = re.compile(r"(?P<op>[a-z0-9_]+)/(?P<name>[a-z0-9_]+)@(?P<version>[1-9][0-9]*)")
 
 
@@ -56,6 +58,11 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
         return cls(match["op"], match["name"], int(match["version"]))
 
     @property
+    def choice(self) -> str:
+        """Label of the tunable choice that this is: `double` of `op/name__double@2`; empty for a kernel as declared."""
+        return self.name.partition(CHOICE_MARK)[2]
+
+    @property
     def spellings(self) -> tuple[str, str, str]:
         """The names that a kernel answers to, from the fullest: `op/name@2`, `name@2`, `name`."""
         return str(self), f"{self.name}@{self.version}", self.name
@@ -63,9 +70,10 @@ class KernelId(msgspec.Struct, frozen=True, order=True):
     def matches(self, pattern: str) -> bool:
         """Whether the glob `pattern`, or one of several with commas between them, matches this kernel.
 
-        `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted.
+        `op/name@2`, `name@*`, `name` and `*cuda*` are all accepted. A choice is matched only by a glob with `__`, such as `name__*`.
         """
-        return any(fnmatch.fnmatchcase(spelling, glob) for glob in pattern.split(",") for spelling in self.spellings)
+        globs = [glob for glob in pattern.split(",") if not self.choice or CHOICE_MARK in glob]
+        return any(fnmatch.fnmatchcase(spelling, glob) for glob in globs for spelling in self.spellings)
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):

@@ -87,8 +87,11 @@ def _of_kernels(baseline: Run, run: Run) -> Run:
     Kernels that the run holds count as selected: a run measures baselines beside the named kernels.
     """
     pattern = run.selected_kernels
+    held = {result.kernel for result in run.results}
+    # A tunable choice is measured where a table takes it, so a new table leaves another one out.
+    results = [result for result in baseline.results if result.kernel in held or not KernelId.parse(result.kernel).choice]
+    baseline = msgspec.structs.replace(baseline, results=results) if len(results) < len(baseline.results) else baseline
     if pattern is None or pattern == baseline.selected_kernels:
         return baseline
-    held = {result.kernel for result in run.results}
     kept = [result for result in baseline.results if result.kernel in held or KernelId.parse(result.kernel).matches(pattern)]
     return msgspec.structs.replace(baseline, results=kept)

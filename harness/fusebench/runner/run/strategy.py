@@ -160,11 +160,11 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
-        units = [case_kernels(self.collection, case, self.context.device.kind, self.options.kernel) for case in items]
+        device, triton = self.context.device, self.context.environment_at_start.triton
+        choices = DispatchChoices(self.collection, device, triton, self.context.warn)
+        units = [case_kernels(self.collection, case, device.kind, self.options.kernel, dispatched=choices.kernel(case)) for case in items]
         for unit in units:
             split_reference(self.collection, unit.op)
-        choices = DispatchChoices(self.collection, self.context.device, self.context.environment_at_start.triton, self.context.warn)
-        units = [msgspec.structs.replace(unit, dispatched=choices.kernel(unit.case)) for unit in units]
         self._units = {unit.case.key: unit for unit in units}
         if self._journal is not None:
             every = [self._info(kernel) for kernel in self.collection.kernels.values()]
