@@ -1,8 +1,25 @@
-"""The rotation in torch operations, as models write it."""
+"""The rotation in torch operations, in the two ways in which models write it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
+
+from .op import Arguments
+
+Rotation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], torch.Tensor]
+"""`rotate` or `rotate_whole`."""
+
+
+def normed_and_rotated(call: Arguments, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
+    """New q and k: the norm rounded to their dtype, then the rotation in float32, rounded again."""
+    q, k, positions = call.q, call.k, call.positions
+    rows = positions + call.position_offset if call.position_offset else positions
+    cos, sin = call.cos_sin_cache.index_select(0, rows).float().unsqueeze(1).chunk(2, dim=-1)
+    normed = (F.rms_norm(q, q.shape[-1:], call.q_weight, call.eps), F.rms_norm(k, k.shape[-1:], call.k_weight, call.eps))
+    return rotation(normed[0], cos, sin, call.layout), rotation(normed[1], cos, sin, call.layout)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str) -> torch.Tensor:
@@ -14,3 +31,23 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str) -
     turned = torch.stack((first, second), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((first, second), dim=-1)
     turned = turned.to(x.dtype)
     return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+
+
+def rotate_whole(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str) -> torch.Tensor:
+    """As `rotate`, written x * cos + turned(x) * sin, as diffusers' `apply_rotary_emb` and transformers' `rotate_half` do.
+
+    Eagerly it reads more. torch.compile makes a better kernel of it: per element one plain load of x and two under a mask, where `rotate`
+    has four of x and four of cos and sin, all under masks (torch 2.13, from Inductor's code for an H200).
+    """
+    rotary = 2 * cos.shape[-1]
+    turning, rest = x[..., :rotary], x[..., rotary:]
+    if layout == "interleaved":
+        a, b = turning.unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack((-b, a), dim=-1).flatten(-2)
+        cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
+    else:
+        a, b = turning.chunk(2, dim=-1)
+        turned = torch.cat((-b, a), dim=-1)
+        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+    rotated = (turning.float() * cos + turned.float() * sin).to(x.dtype)
+    return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)

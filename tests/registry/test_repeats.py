@@ -85,7 +85,10 @@ def test_a_repeated_call_launches_the_same_on_new_addresses_and_a_new_output(dou
 
 
 class _Mode(TorchDispatchMode):
+    seen = 0
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += "empty" in str(function)
         return function(*args, **(kwargs or {}))
 
 
@@ -129,8 +132,12 @@ def test_the_state_of_autograd_and_of_modes_is_part_of_the_call(doubling: Doubli
     kernel = warm(doubling, x)
     with torch.inference_mode():
         assert not repeated(kernel, x)
-    with _Mode():
+    with _Mode() as mode:
+        for _ in range(3):
+            kernel.call((x,), {})
         assert not repeated(kernel, x)
+    assert mode.seen == 3, "a mode sees every allocation"
+    torch.func.vmap(lambda one: (kernel.call((x,), {}), one)[1])(torch.zeros(2))
     with torch.inference_mode():
         for _ in range(2):
             kernel.call((x,), {})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.report.savings import SHOWN_CASES, compiled_lines
+from fusebench.schema import Role
+from fusebench.stats.weighted import best_terms, saved
 
 COMPILED = "qknorm_rope/compiled@1"
 FUSED = ("qknorm_rope/fused_triton@1", "qknorm_rope/fused_triton@2", "qknorm_rope/fused_cuda@1")
@@ -40,3 +43,29 @@ def test_a_long_list_is_cut_with_a_count(synthetic: Any) -> None:
     slow = {(case, kernel): 2.0 for case in cases for kernel in FUSED}
     (line,) = compiled_lines(synthetic.make_run(cases=cases, slow=slow))
     assert line.endswith("and 3 more")
+
+
+def test_the_best_phrasing_of_each_case_counts(synthetic: Any) -> None:
+    """A second compiled kernel, twice as fast on one case and twice as slow on the others."""
+    run = synthetic.make_run()
+    times = {"qknorm_rope:flux_1024": 0.5}
+    other = [_scaled(row, times.get(row.case_key, 2.0)) for row in run.results if row.kernel == COMPILED]
+    both = msgspec.structs.replace(run, results=(*run.results, *other))
+    (line,) = compiled_lines(both)
+    assert "on 1 of 5 cases: qknorm_rope:flux_1024" in line
+    assert "compiled_whole 20.80 us" in line
+    faster = next(one.measurement.time_us.value for one in other if one.case == "flux_1024")
+    weight = next(one.case.weight for one in run.cases if one.case.name == "flux_1024")
+    assert _compiled_us(both) - _compiled_us(run) == pytest.approx(weight * faster, abs=0.1)
+
+
+def _scaled(row: Any, by: float) -> Any:
+    time_us = row.measurement.time_us
+    scaled = msgspec.structs.replace(time_us, value=by * time_us.value, low=by * time_us.low, high=by * time_us.high)
+    return msgspec.structs.replace(
+        row, kernel="qknorm_rope/compiled_whole@1", measurement=msgspec.structs.replace(row.measurement, time_us=scaled)
+    )
+
+
+def _compiled_us(run: Any) -> float:
+    return saved(best_terms(Role.COMPILED, "qknorm_rope", run.cases, run.results))

@@ -76,7 +76,7 @@ class Drawing:
         self._calls = 0
         self._last: tuple[Draw, list[torch.Tensor]] | None = None
         # torch.compile of the split chain holds eps as a constant: another one would compile every case anew.
-        known = draws.variant is None or kernel.generated or kernel.reason_unsupported(draws.variant) is not None
+        known = draws.variant is None or kernel.compiled or kernel.reason_unsupported(draws.variant) is not None
         self.of_variant = not known
         """Whether draws of magnitudes below 1 are of the case's variant."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ..schema import Close, KernelId, Language, Role
@@ -19,30 +19,17 @@ def compiled_kernel(split: Kernel, options: Mapping[str, Any]) -> Kernel:
     Args:
         options: Inductor options, as `torch.compile` takes them.
     """
-    compiled: list[Callable[..., Any]] = []
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not compiled:
-            import torch
-
-            # Compiled at the first call: torch.compile imports its compiler, which takes longer than importing torch.
-            # Static shapes, because a benchmark's shapes are fixed. Fullgraph, so that a graph break or an exhausted recompile limit
-            # raises instead of timing the eager chain under this kernel's name.
-            compiled.append(torch.compile(split.function, fullgraph=True, dynamic=False, options=dict(options) or None))
-        return compiled[0](*args, **kwargs)
-
-    call.__wrapped__ = split.function  # type: ignore[attr-defined]
     kernel = Kernel(
-        call,
+        split.function,
         KernelId(split.id.op, NAME, VERSION),
         role=Role.COMPILED,
         language=Language.TORCH,
         contract=Close(),
         requires=(),
         note=", ".join((f"torch.compile of {split.id.name}", *options)),
+        compile=options,
     )
     kernel.file = split.file
-    kernel.generated = True
     return kernel
 
 

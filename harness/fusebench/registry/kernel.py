@@ -51,6 +51,7 @@ class Kernel:
         install: str = "",
         choice_of: Kernel | None = None,
         choice: Any = None,
+        compile: Mapping[str, Any] | None = None,
     ) -> None:
         """`choice_of`, `choice`: the kernel whose `supports` and `promises` hold for this one too, and the value that `function` gets."""
         functools.update_wrapper(self, function)
@@ -59,6 +60,8 @@ class Kernel:
         if declared is not None:
             taking = function if choice_of is None else functools.update_wrapper(functools.partial(_chosen, function, choice), function)
             function = declared.bind(taking)
+        if compile is not None:
+            function = _torch_compiled(function, compile)
         self.function = function
         """Takes the op's arguments as its schema names them, also when the author's function takes them as one object."""
         self._replay = Replay(function) if replay else None
@@ -73,8 +76,8 @@ class Kernel:
         """The part of the op that the kernel computes; None for the whole op."""
         self.install = install
         self.op: Op | None = None
-        self.generated = False
-        """Whether it is the op's default torch.compile kernel, which nobody wrote."""
+        self.compiled = compile is not None
+        """Whether `function` is torch.compile of the function that it wraps."""
         self.torch_op: Callable[..., Any] | None = None
         """The torch operator of a fused kernel, once registered."""
         self.is_compiling: Callable[[], bool] = _never
@@ -227,6 +230,23 @@ def refused_contract(kernel_id: KernelId, contract: Any, op: Op | None) -> str:
     return ""
 
 
+def _torch_compiled(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    compiled: list[Callable[..., Any]] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not compiled:
+            import torch
+
+            # Compiled at the first call: torch.compile imports its compiler, which takes longer than importing torch.
+            # Static shapes, because a benchmark's shapes are fixed. Fullgraph, so that a graph break or an exhausted recompile limit
+            # raises instead of timing the eager chain under this kernel's name.
+            compiled.append(torch.compile(function, fullgraph=True, dynamic=False, options=dict(options) or None))
+        return compiled[0](*args, **kwargs)
+
+    call.__wrapped__ = function  # type: ignore[attr-defined]
+    return call
+
+
 def _never() -> bool:
     return False
 
@@ -245,6 +265,7 @@ def kernel(
     covers: Part | None = None,
     install: str = "",
     choices: Mapping[str, Any] | None = None,
+    compile: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare the decorated function as the kernel `op/name@version`.
 
@@ -269,6 +290,8 @@ def kernel(
         choices: tile choices to be measured by `fusebench tune`, each a label and the value that the function gets as `choice` (a second
             parameter, whose default is the kernel as declared). The choice `double` of `fused@2` is the kernel `fused__double@2`: checked,
             timed and dispatched like any other, but selected only by name or by a dispatch table.
+        compile: Inductor's options, as `torch.compile` takes them: the kernel is torch.compile of the function. Only for role compiled;
+            without it the function compiles itself.
 
     Raises:
         KernelDeclarationError: a value outside the accepted ones.
@@ -295,6 +318,9 @@ def kernel(
             f"kernel {kernel_id} covers a part of its op ({covers.covers}) with {found}; only a peer with a `close` contract may"
         )
 
+    if compile is not None and declared_role is not Role.COMPILED:
+        raise KernelDeclarationError(f"kernel {kernel_id}: found compile= with role {role!r}, expected role 'compiled'")
+
     if refused := refused_contract(kernel_id, contract if contract is not None else Close(), None):
         raise KernelDeclarationError(refused)
 
@@ -311,6 +337,7 @@ def kernel(
             replay=replay,
             part=covers,
             install=install,
+            compile=compile,
         )
         declared = made(kernel_id, note=note)
         record(declared)

@@ -34,7 +34,7 @@ Run = Callable[..., None]
 """Launches with the arguments given, on the raw stream `stream`."""
 
 
-class RecordedLaunch(NamedTuple):
+class RepeatedLaunch(NamedTuple):
     """One launch of a recorded call."""
 
     run: Run
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
     """The launches that a call of one layout of arguments makes."""
 
     device: Any
-    launches: tuple[RecordedLaunch, ...]
+    launches: tuple[RepeatedLaunch, ...]
     outputs: tuple[Output, ...]
     returns: type | None
     """What the kernel returns: tuple, one tensor (its type), or None."""
@@ -213,8 +213,12 @@ def _hooked(names: dict[str, Any], runtime: Any) -> str:
 
 
 def _guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
-    """A check of all tensors by torch's guards. They keep no tensor alive."""
+    """A check of all tensors by torch's guards, which keep no tensor alive. None under a dispatch mode, which must see the allocations, and
+    inside `vmap` and its like: their state would become a part of the check."""
     import torch
+
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
 
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     try:

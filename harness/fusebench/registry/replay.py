@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .driver_launch import Address, Packed, UnknownLaunchError, launcher, packed_triton
 from .machine_code import current_listener
-from .repeats import ALIGNMENT, Layout, Output, RecordedLaunch, Repeats, Run
+from .repeats import ALIGNMENT, Layout, Output, RepeatedLaunch, Repeats, Run
 
 MOST_LAYOUTS = 1024
 """Layouts kept per kernel; a model has a few dozen. A kernel with more forgets all of them, which costs one slow call each."""
@@ -269,7 +269,7 @@ def _written_down(recorder: Recorder, inputs: Sequence[Any], returned: Any) -> L
             return None
         template = [None if isinstance(argument, Tensor) else argument for argument in arguments]
         addresses = tuple((place, numbers[id(argument)]) for place, argument in places)
-        launches.append(_direct(RecordedLaunch(run, template, addresses, hooks), packing, device.index))
+        launches.append(_direct(RepeatedLaunch(run, template, addresses, hooks), packing, device.index))
     return Layout(
         device,
         tuple(launches),
@@ -283,7 +283,7 @@ def on_gpu(tensor: Any) -> bool:
     return bool(tensor.is_cuda)
 
 
-def _direct(launch: RecordedLaunch, packing: Packing | None, device_index: int) -> RecordedLaunch:
+def _direct(launch: RepeatedLaunch, packing: Packing | None, device_index: int) -> RepeatedLaunch:
     """`launch`, with the way through the driver where every detail of it is known."""
     if packing is None:
         return launch._replace(plain_because="its kernel does not describe its launches")

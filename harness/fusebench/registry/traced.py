@@ -92,7 +92,7 @@ def traceable(kernel: Kernel) -> Callable[..., Any]:
         return kernel.torch_op
     if kernel.role is Role.PEER or kernel.language is not Language.TORCH:
         return _opaque(kernel)
-    return inspect.unwrap(kernel.function) if kernel.generated else kernel.function
+    return inspect.unwrap(kernel.function) if kernel.compiled else kernel.function
 
 
 @functools.cache

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ..schema import Measurement, Result, Role, Run, SuiteSummary
-from ..stats.weighted import BEST_FUSED, best_fused
+from ..schema import Role, Run, SuiteSummary
+from ..stats.weighted import BEST_FUSED, best_fused, best_of, best_terms
+from ..stats.weighted import saved as saved_us
 from ..verdict.dispatch_choice import CLOSE, FAR, dispatch_ratios, shares
 from .wording import DASH, cases_with_results, count, microseconds, share, short_kernel
 
 SAVING_HEADER = ("suite", "baseline us", "best fused us", "saved us", "saved", "compiled saves us", "cases covered", "launches covered")
 
-_COMPILED = "compiled@1"
 SHOWN_CASES = 8
 """Cases that are named, those with the most to gain first."""
 
@@ -32,7 +32,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     covered_weight: float
     """Share of the suite's launches."""
     compiled: str
-    """Microseconds that torch.compile saves; a star where it covers other cases, a dash where it was not measured."""
+    """Microseconds that torch.compile saves, by its best kernel on each case; a star where it covers other cases, a dash where it was not
+    measured."""
 
     @property
     def complete(self) -> bool:
@@ -48,7 +49,7 @@ def savings(run: Run) -> list[Saving]:
 def saving_of(run: Run, suite: SuiteSummary) -> Saving | None:
     """The saving of one suite of the run; None if it states no launches per denoise step, or no fused kernel has a time."""
     weighted = any(one.case.suite == suite.name and one.case.weight != 1 and not one.case.variant for one in run.cases)
-    return _saving(suite) if weighted and BEST_FUSED in suite.saved_us_per_step else None
+    return _saving(run, suite) if weighted and BEST_FUSED in suite.saved_us_per_step else None
 
 
 def saving_lines(run: Run) -> list[str]:
@@ -89,10 +90,10 @@ def signed(value_us: float) -> str:
     return f"-{microseconds(-value_us)}" if value_us < 0 else microseconds(value_us)
 
 
-def _saving(suite: SuiteSummary) -> Saving:
+def _saving(run: Run, suite: SuiteSummary) -> Saving:
     covered = suite.covered_cases[BEST_FUSED]
-    compiled = suite.saved_us_per_step.get(_COMPILED)
-    star = "" if suite.covered_cases.get(_COMPILED) == covered else "*"
+    compiled = best_terms(Role.COMPILED, suite.name, run.cases, run.results)
+    star = "" if len(compiled) == covered else "*"
     return Saving(
         suite=suite.name,
         baseline_us=suite.baseline_us_per_step[BEST_FUSED],
@@ -100,7 +101,7 @@ def _saving(suite: SuiteSummary) -> Saving:
         covered_cases=covered,
         cases=suite.cases,
         covered_weight=suite.covered_weight[BEST_FUSED],
-        compiled=DASH if compiled is None else signed(compiled) + star,
+        compiled=signed(saved_us(compiled)) + star if compiled else DASH,
     )
 
 
@@ -131,19 +132,20 @@ def compiled_lines(run: Run) -> list[str]:
     slower = []
     for summary, rows in cases_with_results(run):
         fused = best_fused(rows)
-        compiled = _best_compiled(rows)
-        if fused is None or fused.measurement is None or compiled is None:
+        compiled = best_of(Role.COMPILED, rows)
+        if fused is None or fused.measurement is None or compiled is None or compiled.measurement is None:
             continue
         compared += 1
-        ours, theirs = fused.measurement.time_us, compiled.time_us
+        ours, theirs = fused.measurement.time_us, compiled.measurement.time_us
         if ours.low > theirs.high:
-            slower.append((ours.value / theirs.value, summary.case.key, short_kernel(fused.kernel), ours.value, theirs.value))
+            names = short_kernel(fused.kernel), short_kernel(compiled.kernel).removesuffix("@1")
+            slower.append((ours.value / theirs.value, summary.case.key, *names, ours.value, theirs.value))
     if not compared:
         return []
     if not slower:
         return [f"torch.compile: the best fused kernel is at least as fast on each of {count(compared, 'case')}"]
     slower.sort(reverse=True)
-    named = [f"{key} ({kernel} {ours:.2f} us, compiled {theirs:.2f} us)" for _, key, kernel, ours, theirs in slower[:SHOWN_CASES]]
+    named = [f"{key} ({kernel} {ours:.2f} us, {other} {theirs:.2f} us)" for _, key, kernel, other, ours, theirs in slower[:SHOWN_CASES]]
     more = f" and {len(slower) - SHOWN_CASES} more" if len(slower) > SHOWN_CASES else ""
     return [f"torch.compile is faster than the best fused kernel on {len(slower)} of {count(compared, 'case')}: {', '.join(named)}{more}"]
 
@@ -159,8 +161,3 @@ def dispatch_lines(run: Run) -> list[str]:
     if worst.ratio > CLOSE:
         line += f"; worst {worst.ratio:.2f}x on {worst.case}: {short_kernel(worst.kernel)} instead of {short_kernel(worst.best)}"
     return [line]
-
-
-def _best_compiled(rows: list[Result]) -> Measurement | None:
-    times = [row.measurement for row in rows if row.role is Role.COMPILED and row.measurement is not None and not row.covers]
-    return min(times, key=lambda measurement: measurement.time_us.value, default=None)

@@ -44,10 +44,28 @@ def saved(terms: Iterable[Term]) -> float:
 
 def best_fused(results: Iterable[Result]) -> Result | None:
     """The fastest measured fused kernel among the `results` of one case."""
-    fused = [
-        (time, result) for result in results if result.role is Role.FUSED and not result.covers and (time := _time(result)) is not None
-    ]
-    return min(fused, key=lambda pair: pair[0])[1] if fused else None
+    return best_of(Role.FUSED, results)
+
+
+def best_of(role: Role, results: Iterable[Result]) -> Result | None:
+    """The fastest measured kernel of `role` that computes the whole op, among the `results` of one case."""
+    found = [(time, result) for result in results if result.role is role and not result.covers and (time := _time(result)) is not None]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def best_terms(role: Role, suite: str, cases: Iterable[CaseSummary], results: Iterable[Result]) -> list[Term]:
+    """A term, in microseconds, for each case of the suite of which the baseline and a kernel of `role` were measured: the best one's."""
+    by_case: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_case[result.case_key].append(result)
+    terms = []
+    for summary in cases:
+        rows = by_case[summary.case.key]
+        baseline = next((time for row in rows if row.kernel == summary.baseline and (time := _time(row)) is not None), None)
+        best = best_of(role, rows)
+        if summary.case.suite == suite and not summary.case.variant and baseline is not None and best is not None:
+            terms.append((summary.case.weight, baseline, _time(best) or 0.0))
+    return terms
 
 
 def suite_summaries(cases: Sequence[CaseSummary], results: Sequence[Result]) -> list[SuiteSummary]:

@@ -1,0 +1,64 @@
+"""The kernels that compile another phrasing of a split chain compute what the split chain computes, and torch traces them as one graph."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fusebench.config import find_project
+from fusebench.registry import Collection
+from fusebench.registry.calling import call_form
+from fusebench.suites import load_suite
+
+PROJECT = find_project(Path(__file__).parent)
+PHRASINGS = {
+    "qknorm_rope/compiled_whole@1": "edges_qknorm_rope",
+    "qknorm_across_heads_rope/compiled_whole@1": "edges_qknorm_across_heads_rope",
+    "rotary_embedding/compiled_whole@1": "edges_rotary_embedding",
+}
+TOKENS = 5
+
+
+def test_every_phrasing_is_asked(collection: Collection) -> None:
+    compiled = {str(kernel.id) for kernel in collection.kernels.values() if kernel.compiled and kernel.id.name != "compiled"}
+    assert compiled == set(PHRASINGS)
+
+
+def calls(collection: Collection, kernel_id: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """A call per edge case of the kernel's op, of few tokens."""
+    op = collection.op(kernel_id.partition("/")[0])
+    found = []
+    for case in load_suite(PHRASINGS[kernel_id], PROJECT, collection.ops).cases:
+        params = op.shrink(op.parse_params(case.params), TOKENS)
+        buffers = op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0))
+        found.append(call_form(op, op.arguments(params, buffers)))
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.parametrize("kernel_id", PHRASINGS)
+def test_a_phrasing_equals_the_split_chain_bit_for_bit(kernel_id: str, collection: Collection) -> None:
+    split, phrased = collection.kernel(f"{kernel_id.partition('/')[0]}/split_torch@1"), collection.kernel(kernel_id)
+    for args, kwargs in calls(collection, kernel_id):
+        for one, other in zip(split(*args, **kwargs), inspect.unwrap(phrased.function)(*args, **kwargs), strict=True):
+            assert torch.equal(one, other), kwargs
+
+
+@pytest.mark.parametrize("kernel_id", PHRASINGS)
+def test_a_phrasing_is_one_graph(kernel_id: str, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = collection.kernel(kernel_id)
+    compile_really, asked = torch.compile, []
+
+    def compile_without_inductor(function: Any, *, fullgraph: bool, dynamic: bool, options: Any) -> Any:
+        asked.append((fullgraph, dynamic, options))
+        return compile_really(function, fullgraph=fullgraph, dynamic=dynamic, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", compile_without_inductor)
+    args, kwargs = calls(collection, kernel_id)[0]
+    expected = collection.kernel(f"{kernel_id.partition('/')[0]}/split_torch@1")(*args, **kwargs)
+    assert all(torch.equal(one, other) for one, other in zip(kernel(*args, **kwargs), expected, strict=True))
+    assert asked == [(True, False, None)]
