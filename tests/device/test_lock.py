@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from fusebench.device import device_lock, resolve_device
+from fusebench.device import device_lock, resolve_device, wanted_by_others
 from fusebench.device.lock import lock_path
 from fusebench.errors import DeviceUnfitError
 
@@ -18,6 +18,15 @@ HOLD = """
 import sys
 from fusebench.device import device_lock, resolve_device
 with device_lock(resolve_device("cpu")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+WAIT = """
+import sys
+from fusebench.device import device_lock, resolve_device
+with device_lock(resolve_device("cpu"), wait_s=30, on_wait=lambda text: print("waits", flush=True)):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -96,4 +105,40 @@ def test_an_unwritable_lock_folder_is_a_clear_refusal(tmp_path, monkeypatch) -> 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(tmp_path / "file" / "locks"))
     with pytest.raises(DeviceUnfitError, match="FUSEBENCH_LOCK_DIR"), device_lock(resolve_device("cpu")):
+        pass
+
+
+def test_whoever_waits_is_next_and_nobody_passes_it() -> None:
+    device = resolve_device("cpu")
+    with device_lock(device):
+        assert not wanted_by_others(device)
+        waiting = subprocess.Popen([sys.executable, "-c", WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert waiting.stdout.readline() == "waits\n"
+        while not wanted_by_others(device):
+            pass
+    try:
+        # A server that takes the lock again at once, as often as it likes, does not get it before the one that waits.
+        with pytest.raises(DeviceUnfitError, match=f"pid {waiting.pid} "), device_lock(device):
+            pass
+        assert waiting.stdout.readline() == "held\n"
+        assert wanted_by_others(device)
+        waiting.kill()
+        waiting.wait()
+        with device_lock(device, wait_s=5):
+            assert not wanted_by_others(device)
+        assert [one.name for one in lock_path(device).parent.iterdir() if "waits" in one.name] == []
+    finally:
+        waiting.kill()
+
+
+def test_a_ticket_of_a_killed_process_holds_nobody_up() -> None:
+    device = resolve_device("cpu")
+    with device_lock(device):
+        waiting = subprocess.Popen([sys.executable, "-c", WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        while not wanted_by_others(device):
+            pass
+        waiting.kill()
+        waiting.wait()
+        assert not wanted_by_others(device)
+    with device_lock(device):
         pass

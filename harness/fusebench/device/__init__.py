@@ -7,7 +7,7 @@ readers of a GPU take a `GpuMonitor`, so the whole layer runs against a fake on 
 from .clocks import SteadyClock, settle, wait_for_steady_clock
 from .environment import environment_of
 from .idle import IdleFinding, idle_findings, require_idle
-from .lock import device_lock
+from .lock import device_lock, wanted_by_others
 from .monitor import EnvironmentMonitor
 from .readings import GpuIdentity, GpuMonitor, GpuProcess, GpuReading
 from .select import Device, resolve_device
@@ -28,4 +28,5 @@ __all__ = [
     "resolve_device",
     "settle",
     "wait_for_steady_clock",
+    "wanted_by_others",
 ]

@@ -1,28 +1,37 @@
 """One measurement per device at a time, between runs of fusebench: a file lock, and a note beside it that names the holder.
 
 The lock is the operating system's, so it ends with its process however that ends.  The note (JSON) only explains a refusal and may be out
-of date.  Locks lie in the user's cache folder.  Where several users share a machine, FUSEBENCH_LOCK_DIR names a folder that all of them can
-write; another user's run also shows as a foreign process (see `idle.py`).
+of date.  Whoever waits leaves a ticket beside it, and tickets are served in their order, so that a server which takes the lock again and
+again does not keep it from a run that waits.  Locks lie in the user's cache folder.  Where several users share a machine,
+FUSEBENCH_LOCK_DIR names a folder that all of them can write; another user's run also shows as a foreign process (see `idle.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import platform
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..errors import DeviceUnfitError
 from .select import Device
 
+if TYPE_CHECKING:
+    import filelock
+
 POLL_S = 0.2
+TICKET = ".waits-"
+"""Stands in the name of a ticket, after the name of the lock and before the time of its writing, which orders tickets."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,15 +81,17 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if _waiting(path):
+                raise filelock.Timeout(str(path))  # it is the turn of whoever came first
             lock.acquire(timeout=0)
         except filelock.Timeout:
             if wait_s <= 0:
                 raise
-            on_wait(f"waiting up to {wait_s:g} s for {device.name}: held by {describe_holder(note)}")
-            lock.acquire(timeout=wait_s, poll_interval=POLL_S)
+            on_wait(f"waiting up to {wait_s:g} s for {device.name}: held by {_first_of(path, note)}")
+            _acquire_in_turn(lock, path, wait_s)
     except filelock.Timeout as error:
         raise DeviceUnfitError(
-            f"{device} is in use by another fusebench run: {describe_holder(note)}. "
+            f"{device} is in use by another fusebench run: {_first_of(path, note)}. "
             "Wait for it with --wait SECONDS, or choose another device with --device."
         ) from error
     except OSError as error:
@@ -93,6 +104,54 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
     finally:
         note.unlink(missing_ok=True)
         lock.release()
+
+
+def _acquire_in_turn(lock: filelock.BaseFileLock, path: Path, wait_s: float) -> None:
+    """Take the lock after everybody who came before; filelock.Timeout after `wait_s` seconds."""
+    import filelock
+
+    deadline = time.monotonic() + wait_s
+    ticket = path.with_name(f"{path.stem}{TICKET}{time.time_ns():020d}-{os.getpid()}-{threading.get_ident()}")
+    write_note(ticket)
+    try:
+        while True:
+            if next(iter(_waiting(path)), ticket) == ticket:
+                with contextlib.suppress(filelock.Timeout):
+                    lock.acquire(timeout=0)
+                    return
+            if time.monotonic() >= deadline:
+                raise filelock.Timeout(str(path))
+            time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+    finally:
+        ticket.unlink(missing_ok=True)
+
+
+def _waiting(path: Path) -> list[Path]:
+    """The tickets of the living processes of this host that wait for the lock at `path`, the first one first."""
+    found = []
+    for ticket in sorted(path.parent.glob(f"{glob.escape(path.stem)}{TICKET}*")):
+        if ".json." in ticket.name:  # it is being written
+            continue
+        holder = read_holder(ticket)
+        if holder is not None and is_alive(holder):
+            found.append(ticket)
+        elif holder is not None and holder.host == platform.node():
+            ticket.unlink(missing_ok=True)
+    return found
+
+
+def _first_of(path: Path, note: Path) -> str:
+    """Who holds the lock, or is the first of those who wait for it, in words."""
+    waiting = _waiting(path)
+    return describe_holder(note) if note.exists() or not waiting else f"{read_holder(waiting[0])}, which waits for it"
+
+
+def wanted_by_others(device: Device) -> bool:
+    """Whether another process holds the device's lock, or waits for it: whoever keeps processes on the device should end them."""
+    path = lock_path(device)
+    notes = [path.with_suffix(".json"), *_waiting(path)]
+    holders = [holder for note in notes if (holder := read_holder(note)) is not None]
+    return any(holder.pid != os.getpid() and is_alive(holder) for holder in holders)
 
 
 def read_holder(note: Path) -> Holder | None:
@@ -139,6 +198,6 @@ def write_note(note: Path) -> None:
         since=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
         host=platform.node(),
     )
-    draft = note.with_suffix(f".json.{os.getpid()}")
+    draft = note.with_name(f"{note.name}.json.{os.getpid()}")
     draft.write_bytes(msgspec.json.encode(holder))
     draft.replace(note)

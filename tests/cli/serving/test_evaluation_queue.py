@@ -122,3 +122,20 @@ def test_a_file_below_the_servers_folder_is_read_when_it_is_asked_for(evaluation
     go.set()
     assert task.finished.wait(5)
     assert (task.evaluation.reason, task.evaluation.file) == ("first", "mine.py")
+
+
+def test_the_evaluator_leaves_a_device_that_another_process_wants(evaluations: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = threading.Event()
+    monkeypatch.setattr("fusebench.device.wanted_by_others", lambda device: wanted.is_set())
+    monkeypatch.setattr(module, "YIELD_S", 0.01)
+    asked, judges = evaluations()
+    assert asked.submit(order()).finished.wait(5)
+    wanted.set()
+    for _ in range(500):
+        if judges[0].closed:
+            break
+        threading.Event().wait(0.01)
+    assert judges[0].closed, "it holds no memory with which a run would find the device in use"
+    again = asked.submit(order())
+    assert again.finished.wait(5)
+    assert (again.state, len(judges)) == (State.DONE, 2)

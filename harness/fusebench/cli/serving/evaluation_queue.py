@@ -29,6 +29,8 @@ MOST_WAITING = 64
 """Tasks that wait for one device; the next is refused until one is done."""
 MOST_DONE = 256
 """Finished tasks that are kept for their clients; the oldest go first."""
+YIELD_S = 0.5
+"""Seconds between two looks, of an idle worker thread, at whether another process wants its device."""
 CLOSE_S = 10.0
 """Seconds that `close` waits for a worker thread whose candidate was killed."""
 _CANDIDATE = "candidate.py"
@@ -226,7 +228,7 @@ class EvaluationQueue:
 
     def _work(self, lane: _Lane) -> None:
         """The worker thread of a device."""
-        while (task := lane.waiting.get()) is not None:
+        while (task := self._next(lane)) is not None:
             with self._lock:
                 if self._closing or task.id not in self._tasks:
                     continue
@@ -244,6 +246,24 @@ class EvaluationQueue:
             task.source = b""
             task.finished.set()
         self._drop_evaluator(lane)
+
+    def _next(self, lane: _Lane) -> Task | None:
+        """The next task; None at the end.  While another process wants the device, the evaluator's processes leave it.
+
+        They hold memory of the device, with which no run finds it idle.
+        """
+        from ...device import wanted_by_others
+
+        while True:
+            task, idle = None, False
+            try:
+                task = lane.waiting.get(timeout=YIELD_S)
+            except queue.Empty:
+                idle = True
+            if lane.evaluator is not None and wanted_by_others(lane.device):
+                self._drop_evaluator(lane)
+            if not idle:
+                return task
 
     def _evaluate(self, task: Task, judge: Judge) -> Evaluation:
         with tempfile.TemporaryDirectory(prefix="fusebench_eval_") as folder:
