@@ -221,10 +221,60 @@ def test_what_is_unusual_keeps_shapes_dtypes_and_everything_that_is_timed(collec
 
 def test_values_that_only_untrusted_kernels_get() -> None:
     buffers = {"x": torch.randn(128, 96, generator=torch.Generator().manual_seed(0)).mul_(3.0)}
-    assert {kind for kinds in special_draws(buffers) for kind in kinds}.isdisjoint({Special.LONE_INF, Special.PLAIN})
+    gates = {kind for kinds in special_draws(buffers) for kind in kinds}
+    assert gates.isdisjoint({Special.LONE_INF, Special.PLAIN, Special.NEAR_CONSTANT})
     buffers["x"][:, 5] *= 100.0
     plant(buffers, (Special.PLAIN,), random.Random(0))
     assert 2.5 < float(buffers["x"].std()) < 3.5
     assert float(buffers["x"].abs().max()) < 20.0
     plant(buffers, (Special.LONE_INF,), random.Random(0))
     assert set(torch.isinf(buffers["x"]).sum(1).tolist()) == {0, 1}
+
+
+def _layer_norm(x: torch.Tensor, variance: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *, wide: torch.dtype) -> torch.Tensor:
+    values = x.to(wide)
+    mean = values.mean(-1, keepdim=True)
+    return (values - mean) * torch.rsqrt(variance(values, mean) + 1e-6)
+
+
+def _two_passes(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    return (values - mean).square().mean(-1, keepdim=True)
+
+
+def _by_blocks(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Welford's formula for blocks of 32 threads, merged."""
+    blocks = values.unflatten(-1, (32, -1))
+    means = blocks.mean(-1)
+    within = (blocks - means.unsqueeze(-1)).square().sum(-1)
+    return (within.sum(-1, keepdim=True) + blocks.shape[-1] * (means - mean).square().sum(-1, keepdim=True)) / values.shape[-1]
+
+
+def _one_pass(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    return (values.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [64, 256, 3072])
+@pytest.mark.parametrize("magnitude", [1.0, 100.0])
+def test_nearly_constant_rows_tell_a_variance_of_one_pass_from_a_right_one(dtype: torch.dtype, width: int, magnitude: float) -> None:
+    x = torch.randn(64, width, generator=torch.Generator().manual_seed(1)).mul_(magnitude).to(dtype)
+    plant({"x": x}, (Special.NEAR_CONSTANT,), random.Random(2))
+    assert x.isfinite().all()
+    assert float((x.double().mean(-1) / x.double().std(-1)).min()) > 300
+    due = _layer_norm(x, _two_passes, wide=torch.float64)
+    split = torch.nn.functional.layer_norm(x.float(), (width,), eps=1e-6).to(dtype)
+
+    def times_the_splits(variance: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
+        own = _layer_norm(x, variance, wide=torch.float32).to(dtype)
+        return float((own.double() - due).norm() / (split.double() - due).norm())
+
+    assert times_the_splits(_two_passes) < 1.1
+    assert times_the_splits(_by_blocks) < 1.1
+    assert times_the_splits(_one_pass) > 5.0
+
+
+def test_float32_rows_are_never_nearly_constant() -> None:
+    x = torch.randn(8, 64)
+    before = x.clone()
+    plant({"x": x}, (Special.NEAR_CONSTANT,), random.Random(2))
+    assert torch.equal(x, before)
