@@ -1,23 +1,39 @@
-"""The split of a norm's rows over blocks that stream them through shared memory (the constants of row_stream.cuh)."""
+"""The split of a norm's rows over blocks that stream them through shared memory (the constants of row_stream.cuh).
+
+The figures are of an H200, cold, bfloat16, in microseconds.
+"""
 
 from __future__ import annotations
 
 import functools
 from typing import NamedTuple
 
+import torch
+
+from .cuda_rows import DTYPE_CODES, NO_TENSOR
+
 SHARED_BYTES = 47 * 1024
 """Of a block's 48 KB without opting in, what the ring may take; the rest holds the warps' sums and the barriers."""
 MULTIPROCESSOR_BYTES = 220 * 1024
-"""Shared memory of a multiprocessor that rings may take in all (H100, H200: 227 KB, one of them reserved for each block)."""
+"""Shared memory of a multiprocessor for all rings (H100, H200: 227 KB, of which each block reserves one)."""
+MOST_STAGES = 4
 MOST_WARPS = 16
+NARROW_WORDS, WIDE_WORDS = 12, 24
+"""Registers that one vector's shared values take: three rows of 16 bits (scale, shift and gate), three rows of float32."""
 MOST_VECTORS = 3
-"""Vectors of 16 bytes that a lane holds of each row where rows are many."""
-RESIDENT_WARPS = 20
-"""Warps per multiprocessor that the registers of a lane with that many vectors leave room for."""
-CHUNK = 16
-"""Rows of a block. Enough that starting the ring costs little; so few that blocks still balance the multiprocessors."""
+"""Vectors of 16 bytes that a lane holds of each row where rows are many. Both norms of 4128 rows of 3840 take 31.96 with three, 32.69 with
+two and 34.39 with one; more warps wait longer for one another than they gain. Two where shared values take more than WIDE_WORDS."""
+RESIDENT_WARPS, RESIDENT_WIDE_WARPS = 20, 15
+"""Warps per multiprocessor for which the registers suffice, with up to NARROW_WORDS and with more."""
 MANY_ROWS = 16
-"""Rows per multiprocessor from which rows are streamed. Below, a block takes one row, and each lane as little of it as possible."""
+"""Rows per multiprocessor from which rows are streamed. Below, a block takes one row, and each lane little of it."""
+LONG_QUEUE = 16
+"""Rows per resident block from which a plain launch of a block per row is faster for a residual norm of 16-bit values: 32760 rows of 1536
+take 97.3 and 99.7 streamed, 115200 rows of 3072 688 and 724. With shorter queues it is slower: 8192 rows of 2304 37.8 and 36.4."""
+LONGEST_QUEUE, CHUNK = 128, 32
+"""Rows per resident block from which a block takes CHUNK neighbours, so that the GPU balances the multiprocessors: the norm of 75600 rows
+of 5120 with float32 modulation takes 401 with a persistent grid and 395 with chunks. With shorter queues chunks only cost: the RMS norm of
+8192 such rows with affine parameters 43.2 instead of 41.4. A residual norm keeps its grid: 781 and 788."""
 
 
 class StreamSplit(NamedTuple):
@@ -29,10 +45,6 @@ class StreamSplit(NamedTuple):
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
     chunk: int
     """Neighbouring rows of a block; 0: a persistent grid, whose blocks take every grid-th row."""
-    both: bool = False
-    """Whether both row sets of a select01 op are held."""
-    evict_first: bool = False
-    """Whether outputs leave the L2 first."""
 
     @property
     def threads(self) -> int:
@@ -43,27 +55,37 @@ class StreamSplit(NamedTuple):
         return -(-rows // self.chunk) if self.chunk else min(rows, multiprocessors * self.min_blocks)
 
     def macros(self, hidden: int) -> dict[str, int | bool]:
-        return {
-            "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks,
-            "EVICT_FIRST": self.evict_first,
-        }  # fmt: skip
+        return {"D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks}
 
 
 @functools.cache
-def split_stream(hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, narrow: bool, aligned: bool) -> StreamSplit:
+def split_stream(
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, aligned: bool
+) -> StreamSplit:
     """Choose the warps of a row, the slots of the ring and the rows of a block.
 
     Args:
         streams: tensors of which a row is read per row of output.
-        narrow: whether values that rows share are 16 bits wide, and no affine parameters are among them.
+        shared_words: registers per vector for values that rows share, and for what is kept in float32.
         aligned: whether every row starts on 16 bytes, as bulk copies need.
     """
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
-        return StreamSplit(min(MOST_WARPS, -(-vectors // 32)), 0, 1, 1, both=True)
-    most = MOST_VECTORS if narrow else 2
-    warps = min(MOST_WARPS, -(-vectors // (32 * most)))
-    blocks = max(1, RESIDENT_WARPS // warps)
+        # 3072 elements: 2.33 with two vectors per lane, 2.42 with one; 1536: 3.27 and 3.10 (select01).
+        return StreamSplit(min(MOST_WARPS, -(-vectors // (32 if vectors <= 192 else 64))), 0, 1, 1)
+    narrow = shared_words <= NARROW_WORDS
+    warps = min(MOST_WARPS, -(-vectors // (32 * (MOST_VECTORS if shared_words <= WIDE_WORDS else MOST_VECTORS - 1))))
+    blocks = max(1, (RESIDENT_WARPS if narrow else RESIDENT_WIDE_WARPS) // warps)
+    queue = rows // (multiprocessors * blocks)
     row_bytes = streams * hidden * item_size
-    stages = min(4, SHARED_BYTES // row_bytes, MULTIPROCESSOR_BYTES // blocks // row_bytes)
-    return StreamSplit(warps, stages if aligned and stages > 1 else 0, blocks, CHUNK)
+    stages = min(MOST_STAGES, SHARED_BYTES // row_bytes)
+    if not aligned or stages < 2 or (streams == 2 and narrow and queue >= LONG_QUEUE):
+        return StreamSplit(warps, 0, blocks, 1)
+    blocks = max(1, min(blocks, MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024)))
+    stages = min(stages, (MULTIPROCESSOR_BYTES // blocks - 1024) // row_bytes)
+    return StreamSplit(warps, stages, blocks, CHUNK if streams == 1 and queue >= LONGEST_QUEUE else 0)
+
+
+def words_of(item_size: int, *codes: int) -> int:
+    """Registers per vector of activations for one row of each dtype of `codes` (NO_TENSOR: none)."""
+    return sum(8 if item_size == 2 and code == DTYPE_CODES[torch.float32] else 4 for code in codes if code != NO_TENSOR)

@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
-from .cuda_stream import StreamSplit, split_stream
+from .cuda_stream import StreamSplit, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -114,7 +114,10 @@ def _specialise_call(
     shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
     if streamed:
-        stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow, aligned=aligned)
+        rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
+        codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
+        words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
+        stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
     else:

@@ -67,7 +67,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
                 own[i] = pack(sums);
-                store_once(v + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+                store_vector(v + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
             }
         }
 
@@ -87,7 +87,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
                 values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
             }
-            store_once(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
         }
     }
 }

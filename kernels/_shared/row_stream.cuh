@@ -8,7 +8,6 @@
 //   STAGES           slots of the ring; 0: each lane loads its share of the row itself
 //   STREAMS          tensors whose rows the ring holds
 //   MIN_BLOCKS       blocks resident per multiprocessor
-//   EVICT_FIRST      1: outputs leave the L2 first
 //   ALIGNED          1: every row of the streams starts on 16 bytes (needed with STAGES)
 //   SHARED_ALIGNED   1: every row of values that rows share does
 
@@ -111,12 +110,6 @@ template <class Source> struct Stream {
         }
     }
 };
-
-__device__ __forceinline__ void store_once(char* p, const Vector& v) {
-    if constexpr (EVICT_FIRST)
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
-    else store_vector(p, v);
-}
 
 // A lane's share of a row that many rows of x use (ADDRESSING as in row_norm.cuh, or negative: absent), kept as it lies in memory.
 template <int KIND, int ADDRESSING> struct Kept {

@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
-from ..cuda_stream import StreamSplit, split_stream
+from ..cuda_stream import StreamSplit, split_stream, words_of
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan
 from .tiles import RowWarps, spread_row
@@ -117,15 +117,11 @@ def _specialise_call(
     rows_aligned = x_aligned and (residual_aligned or not stream)
     split: RowWarps | StreamSplit
     if streamed:
-        split = split_stream(
-            plan.hidden,
-            _item_size(dtypes.x),
-            2 if stream else 1,
-            plan.rows,
-            multiprocessors,
-            narrow=is_narrow(dtypes),
-            aligned=rows_aligned,
-        )
+        streams = 2 if stream else 1
+        item_size = _item_size(dtypes.x)
+        # The tanh of the gates is kept in float32.
+        words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
+        split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
     else:
         split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
     shared_aligned = shared_aligned and (residual_aligned or stream)

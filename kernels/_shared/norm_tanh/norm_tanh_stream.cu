@@ -94,7 +94,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 values[e] = terms[e] + factors[i][e] * values[e];
             }
             own[i] = pack(values);
-            store_once(y + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
         }
 
         if constexpr (SECOND) {
@@ -111,7 +111,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                     if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
                     values[e] *= 1.0f + scales2.value(i, e);
                 }
-                store_once(y2 + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+                store_vector(y2 + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
             }
         }
     }

@@ -13,7 +13,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
-from ..cuda_stream import StreamSplit, split_stream
+from ..cuda_stream import StreamSplit, split_stream, words_of
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
@@ -121,10 +121,11 @@ def _specialise_call(
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
     if streamed:
-        narrow = DTYPE_CODES[torch.float32] not in dtypes
-        stream = split_stream(
-            plan.hidden, _item_size(dtypes.x), 3 if residual else 1, plan.rows, multiprocessors, narrow=narrow, aligned=aligned
-        )
+        item_size = _item_size(dtypes.x)
+        # Three of the six rows, and the unrounded v.
+        words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
+        streams = 3 if residual else 1
+        stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
     split = split_of(plan, dtypes, multiprocessors)
@@ -152,7 +153,7 @@ def specialise(
         "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned,
     }  # fmt: skip
     if isinstance(split, StreamSplit):
-        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned, "BOTH": split.both}
+        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "MODULATION_ALIGNED": modulation_aligned

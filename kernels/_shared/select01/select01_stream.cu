@@ -6,7 +6,6 @@
 //   ROW_DTYPE                    dtype of the six rows, coded as DTYPE
 //   WEIGHT_DTYPE, BIAS_DTYPE     likewise; -1: none
 //   INDEX_BYTES                  bytes of an index (1, 4, 8); whatever is not zero asks for row set 1
-//   BOTH                         1: hold both row sets and choose between values; no load waits for an index
 
 #define STREAMS (RESIDUAL ? 3 : 1)
 #include "../row_stream.cuh"
@@ -16,25 +15,6 @@ __device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
     else if constexpr (INDEX_BYTES == 4) return __ldg((const int*)index + place) != 0;
     else return __ldg((const i64*)index + place) != 0;
 }
-
-// One of scale, shift and gate: the chosen row, or both rows.
-struct Choice {
-    Kept<ROW_DTYPE, CHANNEL> kept[BOTH ? 2 : 1];
-
-    __device__ __forceinline__ void keep(const char* zero, const char* one, bool chosen, int member) {
-        if constexpr (BOTH) {
-            kept[0].keep(zero, member);
-            kept[1].keep(one, member);
-        } else {
-            kept[0].keep(chosen ? one : zero, member);
-        }
-    }
-
-    __device__ __forceinline__ float value(int i, int e, bool chosen) const {
-        if constexpr (BOTH) return chosen ? kept[1].value(i, e) : kept[0].value(i, e);
-        else return kept[0].value(i, e);
-    }
-};
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 select01_stream(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ residual_gate,
@@ -67,7 +47,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
     Stream stream(ring, source, rows, member);
     Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
     Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
-    Choice scales, shifts, gates;
+    Kept<ROW_DTYPE, CHANNEL> scales, shifts, gates;  // of the set that the last row chose
     weights.load(weight, member);
     biases.load(bias, member);
     int turn = 0;
@@ -79,9 +59,9 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
             stream.take(0, row, own);
             if constexpr (RESIDUAL) stream.take(1, row, factor), stream.take(2, row, other);
         }
-        gates.keep(gate0 + batch * gate0_stride * ROW_ITEM, gate1 + batch * gate1_stride * ROW_ITEM, one, member);
-        scales.keep(scale0 + batch * scale0_stride * ROW_ITEM, scale1 + batch * scale1_stride * ROW_ITEM, one, member);
-        shifts.keep(shift0 + batch * shift0_stride * ROW_ITEM, shift1 + batch * shift1_stride * ROW_ITEM, one, member);
+        gates.keep(one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM, member);
+        scales.keep(one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM, member);
+        shifts.keep(one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM, member);
         if (row + rows.step < rows.end) next = chosen_by(row + rows.step);
         if constexpr (BULK) {
             stream.wait();
@@ -108,7 +88,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) wide[i][e] = __fadd_rn(wide[i][e], __fmul_rn(values[e], factors[e]));
-                store_once(v + row * ROW_BYTES + (member + i * LANES) * 16, pack(wide[i]));
+                store_vector(v + row * ROW_BYTES + (member + i * LANES) * 16, pack(wide[i]));
             }
         }
 #pragma unroll
@@ -116,8 +96,8 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
             if (!holds(i, member)) continue;
             float values[VEC];
 #pragma unroll
-            for (int e = 0; e < VEC; ++e) values[e] = gates.value(i, e, one);
-            store_once(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            for (int e = 0; e < VEC; ++e) values[e] = gates.value(i, e);
+            store_vector(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
         }
 
         const Statistics found = row_statistics(value, member, 0, turn, eps, exchange);
@@ -133,9 +113,9 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 values[e] = (values[e] - found.mean) * found.inverse;
                 if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
                 if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                values[e] = values[e] * (1.0f + scales.value(i, e, one)) + shifts.value(i, e, one);
+                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
             }
-            store_once(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
         }
     }
 }

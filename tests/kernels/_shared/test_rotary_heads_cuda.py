@@ -1,0 +1,68 @@
+"""rotary_heads.cu compiles for every width of a head, in registers alone, with 16-byte accesses; what it declines does not compile."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+
+def source(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
+           dtype: torch.dtype = torch.bfloat16, aligned: bool = True, unroll: int = 0) -> Any:  # fmt: skip
+    heads = shared("rotary_heads")
+    call = heads.Call(
+        head_dim=head_dim, rotary=rotary or head_dim, q=heads.Heads(24, 0, 24 * head_dim), k=heads.Heads(k_heads, 0, k_heads * head_dim),
+        rows=4096, tokens=4096, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
+        position_bytes=8, joint=True, aligned=aligned, cache_aligned=True,
+    )  # fmt: skip
+    split = heads.split_heads(call, 132)
+    return heads.specialise(call, split._replace(unroll=unroll) if unroll else split)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "128 interleaved": {"interleaved": True},
+    "80 neox": {"head_dim": 80},
+    "96 interleaved": {"head_dim": 96, "interleaved": True},
+    "128, 64 of it turned": {"rotary": 64},
+    "rotation alone of 320": {"head_dim": 320, "norm": False},
+    "rotation alone of 96 interleaved, no k": {"head_dim": 96, "norm": False, "interleaved": True, "k_heads": 0},
+    "float32": {"dtype": torch.float32, "head_dim": 64},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_stays_in_registers_and_moves_16_bytes(shared: Any, cuda_code: Any, name: str) -> None:
+    compiled = source(shared, **KINDS[name])
+    used = cuda_code.resources(compiled)
+    assert (used["SHARED"], used["STACK"], used["LOCAL"]) == (0, 0, 0)
+    machine_code = cuda_code.sass(compiled)
+    assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
+    # A position is the only load narrower than 16 bytes, and two cosines of a float32 vector's pairs.
+    assert set(re.findall(r"LDG\.E\S*", machine_code)) <= {"LDG.E.128", "LDG.E.128.CONSTANT", "LDG.E.64.CONSTANT", "LDG.E.CONSTANT"}
+
+
+def test_narrow_accesses_and_spills_would_be_seen(shared: Any, cuda_code: Any) -> None:
+    """The detectors above on planted defects: rows that start anywhere, and more heads in flight than registers hold."""
+    assert "STG.E.U16" in cuda_code.sass(source(shared, aligned=False))
+    assert cuda_code.resources(source(shared, unroll=12))["STACK"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rotary": 20, "interleaved": True}, "multiple of 8 elements"),
+        ({"rotary": 24}, "half of it must be a multiple of 8"),
+        ({"head_dim": 320, "dtype": torch.float32}, "at most 1024 bytes"),
+    ],
+)
+def test_what_is_declined_is_refused_by_the_source_too(shared: Any, cuda_code: Any, changes: dict[str, Any], reason: str) -> None:
+    asked = {"head_dim": 128, "rotary": 128, "interleaved": False, "dtype": torch.bfloat16} | changes
+    layout = "interleaved" if asked["interleaved"] else "neox"
+    rotary = asked["rotary"] if "head_dim" not in changes else asked["head_dim"]
+    declined = shared("rotary_heads").declined(layout, rotary, asked["head_dim"], asked["dtype"].itemsize, norm=True)
+    assert declined is not None
+    assert reason in declined
+    with pytest.raises(Exception, match=r"static assertion|division"):
+        cuda_code.compile(source(shared, **changes), "sm_90")

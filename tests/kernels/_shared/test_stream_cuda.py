@@ -1,0 +1,100 @@
+"""Streamed row norms: the sources compile, stream by bulk copies where the GPU has them, spill nothing where models run them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+BFLOAT16, FLOAT32, ABSENT = 0, 2, -1
+CHANNEL, ROW = 1, 2
+MULTIPROCESSORS = 132
+STATIC_SHARED_BYTES = 48 * 1024
+MULTIPROCESSOR_BYTES = 227 * 1024
+
+
+def modulated(shared: Any, *, hidden: int = 3072, modulation: int = BFLOAT16, rows: int = 4096, affine: bool = False,
+              residual: bool = False, aligned: bool = True, warps: int = 0) -> Any:  # fmt: skip
+    cuda, stream, modulations = shared("modulated_norm_cuda"), shared("cuda_stream"), shared("modulation")
+    at = modulations.Broadcast(0, 0, rows, 1)
+    plan = shared("norm_arguments").Plan(1, rows, hidden, at, at, at if residual else None)
+    affine_dtype = modulation if affine else ABSENT
+    dtypes = cuda.Dtypes(BFLOAT16, modulation if residual else ABSENT, affine_dtype, affine_dtype, modulation, modulation)
+    words = stream.words_of(2, *((modulation,) * ((4 if affine else 2) + residual)))
+    split = stream.split_stream(hidden, 2, 2 if residual else 1, rows, MULTIPROCESSORS, shared_words=words, aligned=aligned)
+    return cuda.specialise(plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split)
+
+
+def select01(shared: Any, *, rows: int = 4096, residual: bool = False) -> Any:
+    cuda, stream = shared("select01.cuda"), shared("cuda_stream")
+    plan = shared("select01.plan").Plan(1, rows, 3072, (3072,) * 6, (rows, 1))
+    split = stream.split_stream(3072, 2, 3 if residual else 1, rows, MULTIPROCESSORS, shared_words=28 if residual else 20, aligned=True)
+    return cuda.specialise(plan, cuda.Dtypes(BFLOAT16, BFLOAT16, BFLOAT16, BFLOAT16), 4, residual, True, True, split)
+
+
+def norm_tanh(shared: Any, *, rows: int = 4096) -> Any:
+    cuda, stream, modulations = shared("norm_tanh.cuda"), shared("cuda_stream"), shared("modulation")
+    at, own = modulations.Broadcast(0, 0, rows, 1), modulations.Broadcast(0, 3840, 1, 1)
+    plan = shared("norm_tanh.plan").TanhPlan(1, rows, 3840, residual=own, gate=at, scale2=at)
+    dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, BFLOAT16, BFLOAT16, ABSENT, BFLOAT16, ABSENT, BFLOAT16)
+    split = stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, aligned=True)
+    return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split)
+
+
+KINDS = {
+    "norm": modulated,
+    "norm, few rows": lambda shared: modulated(shared, rows=6),
+    "norm of 5120, float32, affine": lambda shared: modulated(shared, hidden=5120, modulation=FLOAT32, affine=True),
+    "residual norm of 1536, float32": lambda shared: modulated(shared, hidden=1536, modulation=FLOAT32, residual=True, rows=32760),
+    "select01": select01,
+    "select01, few rows": lambda shared: select01(shared, rows=33),
+    "residual select01": lambda shared: select01(shared, residual=True),
+    "norm_tanh, both norms": norm_tanh,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_models_run_spills_nothing_and_fits_the_blocks_that_the_grid_counts_on(shared: Any, cuda_code: Any, name: str) -> None:
+    source = KINDS[name](shared)
+    used, macros = cuda_code.resources(source), dict(source.macros)
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
+    assert used["SHARED"] <= STATIC_SHARED_BYTES
+    assert (used["SHARED"] + 1024) * macros["MIN_BLOCKS"] <= MULTIPROCESSOR_BYTES
+
+
+@pytest.mark.parametrize("name", ["norm", "residual select01"])
+def test_rows_come_by_bulk_copies_and_everything_else_by_16_bytes(shared: Any, cuda_code: Any, name: str) -> None:
+    machine_code = cuda_code.sass(KINDS[name](shared))
+    assert "UBLKCP" in machine_code
+    assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
+    assert set(re.findall(r"LDG\.E\S*", machine_code)) <= {"LDG.E.128.CONSTANT", "LDG.E.CONSTANT"}  # an index of select01
+
+
+def test_a_gpu_without_bulk_copies_and_rows_that_start_anywhere_get_plain_loads(shared: Any, cuda_code: Any) -> None:
+    """The second is the detector above on a planted defect: narrow accesses would be seen."""
+    assert cuda_code.compile(modulated(shared), "sm_80")
+    machine_code = cuda_code.sass(modulated(shared, aligned=False))
+    assert "UBLKCP" not in machine_code
+    assert "LDG.E.U16" in machine_code
+
+
+def test_more_of_a_row_than_registers_hold_would_be_seen(shared: Any, cuda_code: Any) -> None:
+    assert cuda_code.resources(modulated(shared, hidden=5120, modulation=FLOAT32, affine=True, warps=1))["STACK"] > 0
+
+
+@pytest.mark.parametrize("rows", [1, 512, 4096, 100_000])
+@pytest.mark.parametrize("streams", [1, 2, 3])
+@pytest.mark.parametrize("item_size", [2, 4])
+def test_every_width_has_a_split_that_the_source_accepts(shared: Any, item_size: int, streams: int, rows: int) -> None:
+    for hidden in range(8, 8200, 8):
+        split = shared("cuda_stream").split_stream(hidden, item_size, streams, rows, MULTIPROCESSORS, shared_words=8, aligned=True)
+        vectors = hidden * item_size // 16
+        assert 32 * (split.warps - 1) < vectors, hidden
+        assert split.threads <= 1024, hidden
+        assert split.stages != 1, hidden
+        ring = split.stages * (streams * hidden * item_size + 8) + 256
+        assert ring <= STATIC_SHARED_BYTES, hidden
+        assert split.min_blocks * (ring + 1024) <= MULTIPROCESSOR_BYTES or split.stages == 0, hidden
+        assert split.grid(rows, MULTIPROCESSORS) * (split.chunk or rows) >= rows, hidden
