@@ -78,7 +78,7 @@ def compile_blocks(transformer: Any) -> list[Any]:
 def test_repeated_blocks_compile_as_before(flux: Example) -> None:
     with fusebench.kernelize(flux.transformer):
         names = type(flux.transformer)._repeated_blocks
-        assert set(flux.transformer._repeated_blocks) == {*names, "FusedDoubleBlock"}
+        assert set(flux.transformer._repeated_blocks) == {*names, "FusedDoubleBlock", "FusedSingleBlock"}
         compiled = compile_blocks(flux.transformer)
         assert len(compiled) == 4
         for module in compiled:

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("diffusers")
 
-from fusebench.models.configurations.streams import project
+from fusebench.models.configurations.streams import activated_beside, project, side_by_side
 
 HEAD_DIM = 4
 
@@ -104,3 +104,83 @@ def test_gradients_flow_and_samples_stay_apart(concatenations: list[int]) -> Non
         # Where an op flattens samples and tokens it must get a view, not a copy.
         assert projected.streams[1][0].flatten(0, 1).data_ptr() == projected.streams[1][0].data_ptr()
         assert all(map(torch.equal, projected.joined(), due))
+
+
+@torch.no_grad()
+def test_streams_that_lie_side_by_side_are_a_view(concatenations: list[int]) -> None:
+    whole = torch.randn(1, 8, 6)
+    first, second = whole[:, :3], whole[:, 3:]
+    found = side_by_side(first, second)
+    assert (found.data_ptr(), concatenations) == (whole.data_ptr(), [])
+    assert torch.equal(found, whole)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda whole: (whole[:, 3:], whole[:, :3]),
+        lambda whole: (whole[:, :2], whole[:, 3:]),
+        lambda whole: (whole[:, :3].clone(), whole[:, 3:]),
+        lambda whole: (whole[..., :6][:, :3], whole[..., :6][:, 3:]),
+        lambda whole: (whole.expand(2, -1, -1)[:, :3], whole.expand(2, -1, -1)[:, 3:]),
+    ],
+    ids=["the wrong order", "a gap", "two tensors", "gaps between rows", "two samples"],
+)
+@torch.no_grad()
+def test_other_streams_are_concatenated(
+    concatenations: list[int], parts: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    first, second = parts(torch.randn(1, 8, 7))
+    found = side_by_side(first, second)
+    assert concatenations == [2]
+    assert torch.equal(found, torch.cat([first, second], dim=1))
+
+
+def gelu_into(x: torch.Tensor, out: torch.Tensor) -> None:
+    torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+
+
+@torch.no_grad()
+def test_an_activation_is_written_beside_what_was_attended_unless_it_is_another(concatenations: list[int]) -> None:
+    attended, fed = torch.randn(1, 5, 8), torch.randn(1, 5, 16)
+    gelu, other = torch.nn.GELU(approximate="tanh"), torch.nn.SiLU()
+    due = [torch.cat([attended, activation(fed)], dim=-1) for activation in (gelu, other)]
+    concatenations.clear()
+    # A CPU's vector units and its scalar code may differ in the last bit of a GELU.
+    torch.testing.assert_close(activated_beside(attended, fed, gelu, torch.nn.GELU, gelu_into, 16), due[0])
+    assert concatenations == []
+    assert torch.equal(activated_beside(attended, fed, other, torch.nn.GELU, gelu_into, 16), due[1])
+    gelu.register_forward_hook(lambda module, given, result: result + 1)
+    hooked = activated_beside(attended, fed, gelu, torch.nn.GELU, gelu_into, 16)
+    torch.testing.assert_close(hooked[..., 8:], due[0][..., 8:] + 1)
+    assert concatenations == [2, 2]
+
+
+def test_gradients_flow_through_the_activation() -> None:
+    fed = torch.randn(1, 5, 16, requires_grad=True)
+    activated_beside(torch.randn(1, 5, 8), fed, torch.nn.GELU(), torch.nn.GELU, gelu_into, 16).sum().backward()
+    assert fed.grad is not None
+
+
+@pytest.mark.parametrize("name", ["flux1_dev", "flux2_dev"])
+@torch.no_grad()
+def test_single_stream_blocks_of_flux_concatenate_nothing(concatenations: list[int], name: str) -> None:
+    """The first one joins what double-stream blocks leave apart, which FLUX.2 does outside its blocks."""
+    from fusebench.models.building import build, full_config
+    from fusebench.models.catalogue import load_model
+    from fusebench.models.op_calls import OpCalls
+    from fusebench.models.substitution import substituted
+
+    model, counts = load_model(name), {}
+    for blocks in (1, 2):
+        config = full_config(model, tiny=True, layers={"num_single_layers": blocks})
+        transformer = build(model, config, device=torch.device("cpu"), dtype=torch.float32)
+        generator = torch.Generator().manual_seed(1)
+        latents = model.latents(model.tiny_shapes, config, generator=generator)
+        conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.float32, generator=generator)
+        with substituted(model, transformer, OpCalls()):
+            model.predict(transformer, latents, torch.tensor(500.0), conditioning)
+            concatenations.clear()
+            model.predict(transformer, latents, torch.tensor(500.0), conditioning)
+        counts[blocks] = len(concatenations)
+    assert counts[2] == counts[1]

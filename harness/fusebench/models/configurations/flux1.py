@@ -14,6 +14,7 @@ from diffusers.models.transformers.transformer_flux import (
     FluxAttention,
     FluxAttnProcessor,
     FluxPosEmbed,
+    FluxSingleTransformerBlock,
     FluxTransformerBlock,
 )
 
@@ -22,7 +23,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project
+from .streams import activated_beside, project, side_by_side
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -113,6 +114,33 @@ class FusedDoubleBlock(FluxTransformerBlock):
         return encoder_hidden_states, hidden_states
 
 
+class FusedSingleBlock(FluxSingleTransformerBlock):
+    """A single-stream block that concatenates nothing."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        image_rotary_emb: RotaryTable,
+        joint_attention_kwargs: dict[str, Any] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        text = encoder_hidden_states.shape[1]
+        residual = side_by_side(encoder_hidden_states, hidden_states)
+        normed, gate = self.norm(residual, emb=temb)
+        fed = self.proj_mlp(normed)
+        attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+
+        def gelu(x: torch.Tensor, out: torch.Tensor) -> None:
+            torch.ops.aten.gelu.out(x, approximate=self.act_mlp.approximate, out=out)
+
+        joint = activated_beside(attended, fed, self.act_mlp, torch.nn.GELU, gelu, fed.shape[-1])
+        joint = residual + gate.unsqueeze(1) * self.proj_out(joint)
+        if joint.dtype == torch.float16:
+            joint = joint.clip(-65504, 65504)
+        return joint[:, :text], joint[:, text:]
+
+
 def feed_forward(
     op: SiteOp, feed_forward: Any, eps: float, residual: torch.Tensor, attended: torch.Tensor, modulation: list[torch.Tensor]
 ) -> torch.Tensor:
@@ -159,6 +187,7 @@ class Flux1Dev(DiffusionModel):
         AdaLayerNormZeroSingle: ("x", "emb"),
         AdaLayerNormContinuous: ("x", "conditioning_embedding"),
         FluxTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "image_rotary_emb", "joint_attention_kwargs"),
+        FluxSingleTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "image_rotary_emb", "joint_attention_kwargs"),
     }
 
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
@@ -209,6 +238,7 @@ class Flux1Dev(DiffusionModel):
             joint = at(JOINT_QK, block.attn)
             into.set_processor(block.attn, FusedAttnProcessor(joint, joint))
             into.swap(block.norm, FusedNormZeroSingle, fused=at(JOINT_NORM, block.norm))
+            into.swap(block, FusedSingleBlock)
         into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
 
 
