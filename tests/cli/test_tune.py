@@ -15,8 +15,10 @@ from fusebench.device import Device
 from fusebench.registry import load_collection
 from fusebench.registry.dispatch_table import read_table
 from fusebench.runner.dispatched import DispatchChoices
-from fusebench.schema import Case, Run
-from fusebench.store.run_folder import write_run
+from fusebench.runner.run.command import RunRequest
+from fusebench.runner.session import Outcome
+from fusebench.schema import Case, Run, Status
+from fusebench.store.run_folder import read_run, write_run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 Fusebench = Callable[..., Result]
@@ -127,3 +129,41 @@ def test_a_request_that_makes_no_table_says_why(
     assert found.exit_code == 2
     assert said in found.stderr
     assert not Path("kernels/scale/dispatch").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, 0),
+        ({"complete": False}, 4),
+        ({"exit_code": 3}, 3),
+        ({"failed": "first@1"}, 5),
+        ({"failed": "fast__wide@2"}, 0),
+    ],
+)
+def test_a_selection_is_measured_and_then_tabled(
+    stored: Callable[..., Path], fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], code: int
+) -> None:
+    folder = stored("measured")
+    record = read_run(folder)
+    if failed := fields.pop("failed", ""):
+        wrong = msgspec.structs.replace(record.results[0], kernel=f"scale/{failed}", status=Status.WRONG, reason="NaN", measurement=None)
+        record = msgspec.structs.replace(record, results=[*record.results, wrong], exit_code=5)
+    record = msgspec.structs.replace(record, **fields)
+    asked: list[RunRequest] = []
+
+    def measure(request: RunRequest, reporter: object) -> Outcome[Run]:
+        asked.append(request)
+        return Outcome(record=record, folder=folder)
+
+    monkeypatch.setattr("fusebench.device.resolve_device", lambda spec: Device(kind="cuda", name="NVIDIA H200"))
+    monkeypatch.setattr("fusebench.device.toolchain.require_torch_for", lambda device: None)
+    monkeypatch.setattr("fusebench.runner.run.command.measure_run", measure)
+    found = fusebench("tune", "--op", "scale", "--processes", "3", "--json")
+    assert found.exit_code == code, found.stderr
+    (request,) = asked
+    assert request.options.kernel == "scale/fast@2,scale/first@1,scale/second@1"
+    assert (request.plan.processes, request.confirm, {case.op for case in request.cases}) == (3, False, {"scale"})
+    assert (f"warning: scale/{failed} on qknorm_rope:flux_1024: wrong: NaN" in found.stderr) == bool(failed)
+    assert (Path("kernels/scale/dispatch") / FILE).exists() == (code != 3)
+    assert code == 3 or json.loads(found.stdout)["tables"][0]["measured"] == 5

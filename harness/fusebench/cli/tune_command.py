@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import DeviceUnfitError, UsageError
-from ..schema import ExitCode
+from ..schema import ExitCode, worst_exit_code
 from .run_command import BudgetOption, ProcessesOption, WaitOption, command_line, say_what_is_kept
 from .shared.options import CaseOption, DeviceOption, JsonOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
 
@@ -60,7 +60,8 @@ def tune(
 
       fusebench tune --op qknorm_rope --from latest --dry-run
 
-    Exit codes: 0; 2 a run that makes no table; 3 the device was not fit to measure; 4 the budget ended before every case was measured.
+    Exit codes: 0; 2 a run that makes no table; 3 the device was not fit to measure; 4 the budget ended before every case was measured;
+    5 a kernel failed (a failed choice of a kernel is a warning); the tables of 4 and 5 are written.
     """
     if runs and (suite or case):
         raise UsageError("--from takes the cases that its runs measured; leave out --suite and --case, or --from")
@@ -73,7 +74,7 @@ def tune(
         selection = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
         record = _measure(selection, op=op, case=case, device=device, seconds=(budget, wait, kernel_timeout), processes=processes)
         measured = {f"run {record.id}": record}
-        code = ExitCode.PASS if record.complete else ExitCode.UNDECIDED
+        code = worst_exit_code([_failed(record), ExitCode.PASS if record.complete else ExitCode.UNDECIDED])
     from ..runner.tune import tune, write_tables
     from .shared.output import print_json, remark
 
@@ -178,6 +179,17 @@ def _measure(
     if outcome.record.exit_code == ExitCode.DEVICE_UNFIT:
         raise DeviceUnfitError(f"run {outcome.record.id}: the device was not fit to measure, so no table was made; see {outcome.folder}")
     return outcome.record
+
+
+def _failed(record: Run) -> ExitCode:
+    """The exit code of the kernels that failed, after a warning for each of them; no table names them."""
+    from ..schema import FAILED_STATUSES, KernelId
+    from .shared.output import remark
+
+    failed = [result for result in record.results if result.status in FAILED_STATUSES]
+    for result in failed:
+        remark("warning", f"{result.kernel} on {result.case_key}: {result.status}: {result.reason}")
+    return ExitCode.KERNEL_FAILED if any(not KernelId.parse(result.kernel).choice for result in failed) else ExitCode.PASS
 
 
 def _row(one: TunedOp) -> dict[str, Any]:
