@@ -1,8 +1,9 @@
-"""The rotation in torch operations, in the two ways in which models write it."""
+"""The rotation in torch operations, in the ways in which models write it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from .op import Arguments
 
 Rotation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], torch.Tensor]
-"""`rotate` or `rotate_whole`."""
+"""Rotates x by cos and sin in a layout: `rotate`, and the same thing said otherwise."""
 
 
 def normed_and_rotated(call: Arguments, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,3 +52,47 @@ def rotate_whole(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: 
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
     rotated = (turning.float() * cos + turned.float() * sin).to(x.dtype)
     return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)
+
+
+def rotate_complex(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str) -> torch.Tensor:
+    """As `rotate`, by complex numbers, as Qwen-Image and Wan do. Up to torch 2.13 Inductor generates no code for them."""
+    rotary = 2 * cos.shape[-1]
+    turning, rest = x[..., :rotary].float(), x[..., rotary:]
+    pairs = turning.unflatten(-1, (-1, 2)) if layout == "interleaved" else turning.unflatten(-1, (2, -1)).transpose(-1, -2)
+    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin))
+    turned = (turned if layout == "interleaved" else turned.transpose(-1, -2)).flatten(-2).to(x.dtype)
+    return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+
+
+class Phrasing(NamedTuple):
+    """A way to write the rotation for torch.compile."""
+
+    rotation: Rotation
+    in_place: bool = False
+    """Whether q and k are overwritten in the graph."""
+    options: Mapping[str, Any] = {}
+    """Inductor's."""
+
+    def __str__(self) -> str:
+        return ", ".join((self.rotation.__name__, *("in place" for _ in range(self.in_place)), *self.options))
+
+    def hand_over(self, q: torch.Tensor, k: torch.Tensor | None, turned: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        """The new tensors, or None after they have overwritten q and k."""
+        if not self.in_place:
+            return turned
+        for x, new in zip((q, k), turned, strict=False):
+            if x is not None:
+                x.copy_(new)
+        return None
+
+
+WHOLE = Phrasing(rotate_whole)
+MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
+"""What `mode="max-autotune"` sets for kernels without a matrix product, without its CUDA graphs."""
+OTHERS = {
+    "complex": Phrasing(rotate_complex),
+    "in_place": Phrasing(rotate_whole, in_place=True),
+    "max_autotune": Phrasing(rotate_whole, options=MAX_AUTOTUNE),
+    "pairs_max_autotune": Phrasing(rotate, options=MAX_AUTOTUNE),
+}
+"""Choices of `compiled_whole`, measured only when they are named: `--kernel 'compiled*,compiled_whole__*'`."""

@@ -6,14 +6,14 @@ import torch
 
 from fusebench import kernel
 
-from ._chain import normed_and_rotated, rotate_whole
+from ._chain import OTHERS, WHOLE, Phrasing, normed_and_rotated
 from .op import Arguments
 
 
 @kernel(
-    "qknorm_rope", "compiled_whole", version=1, role="compiled", language="torch", compile={},
+    "qknorm_rope", "compiled_whole", version=1, role="compiled", language="torch", compile={}, choices=OTHERS,
     note="torch.compile of the split chain with the rotation written x * cos + turned(x) * sin",
 )  # fmt: skip
-def compiled_whole(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns new q and k, as `split_torch` does."""
-    return normed_and_rotated(call, rotate_whole)
+def compiled_whole(call: Arguments, choice: Phrasing = WHOLE) -> tuple[torch.Tensor, ...] | None:
+    """Returns new tensors as `split_torch` does, or overwrites q and k."""
+    return choice.hand_over(call.q, call.k, normed_and_rotated(call, choice.rotation))

@@ -6,15 +6,15 @@ import torch
 
 from fusebench import kernel
 
-from ..qknorm_rope._chain import rotate_whole
+from ..qknorm_rope._chain import OTHERS, WHOLE, Phrasing
 from ._chain import rotated_by
 from .op import Arguments
 
 
 @kernel(
-    "rotary_embedding", "compiled_whole", version=1, role="compiled", language="torch", compile={},
+    "rotary_embedding", "compiled_whole", version=1, role="compiled", language="torch", compile={}, choices=OTHERS,
     note="torch.compile of the split chain with the rotation written x * cos + turned(x) * sin",
 )  # fmt: skip
-def compiled_whole(call: Arguments) -> tuple[torch.Tensor, ...]:
-    """Returns new q, and k where there is one, as `split_torch` does."""
-    return rotated_by(call, rotate_whole)
+def compiled_whole(call: Arguments, choice: Phrasing = WHOLE) -> tuple[torch.Tensor, ...] | None:
+    """Returns new tensors as `split_torch` does, or overwrites q and k."""
+    return choice.hand_over(call.q, call.k, rotated_by(call, choice.rotation))

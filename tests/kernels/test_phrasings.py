@@ -24,7 +24,8 @@ TOKENS = 5
 
 
 def test_every_phrasing_is_asked(collection: Collection) -> None:
-    compiled = {str(kernel.id) for kernel in collection.kernels.values() if kernel.compiled and kernel.id.name != "compiled"}
+    found = [kernel for kernel in collection.kernels.values() if kernel.compiled and not kernel.id.choice]
+    compiled = {str(kernel.id) for kernel in found if kernel.id.name != "compiled"}
     assert compiled == set(PHRASINGS)
 
 
@@ -48,9 +49,23 @@ def test_a_phrasing_equals_the_split_chain_bit_for_bit(kernel_id: str, collectio
             assert torch.equal(one, other), kwargs
 
 
+@pytest.mark.parametrize("choice", ["complex", "in_place", "max_autotune", "pairs_max_autotune"])
 @pytest.mark.parametrize("kernel_id", PHRASINGS)
-def test_a_phrasing_is_one_graph(kernel_id: str, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = collection.kernel(kernel_id)
+def test_the_other_phrasings_are_as_accurate(kernel_id: str, choice: str, collection: Collection) -> None:
+    split = collection.kernel(f"{kernel_id.partition('/')[0]}/split_torch@1")
+    phrased = inspect.unwrap(collection.kernel(kernel_id.replace("@", f"__{choice}@")).function)
+    for args, kwargs in calls(collection, kernel_id)[::3]:
+        expected = split(*args, **kwargs)
+        found = phrased(*args, **kwargs)
+        assert (found is None) == (choice == "in_place")
+        for one, other in zip(expected, args if found is None else found, strict=False):
+            torch.testing.assert_close(other, one, rtol=1e-6 if one.dtype == torch.float32 else 2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("choice", ["", "__in_place", "__max_autotune"])
+@pytest.mark.parametrize("kernel_id", PHRASINGS)
+def test_a_phrasing_is_one_graph(kernel_id: str, choice: str, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = collection.kernel(kernel_id.replace("@", f"{choice}@"))
     compile_really, asked = torch.compile, []
 
     def compile_without_inductor(function: Any, *, fullgraph: bool, dynamic: bool, options: Any) -> Any:
@@ -60,5 +75,7 @@ def test_a_phrasing_is_one_graph(kernel_id: str, collection: Collection, monkeyp
     monkeypatch.setattr(torch, "compile", compile_without_inductor)
     args, kwargs = calls(collection, kernel_id)[0]
     expected = collection.kernel(f"{kernel_id.partition('/')[0]}/split_torch@1")(*args, **kwargs)
-    assert all(torch.equal(one, other) for one, other in zip(kernel(*args, **kwargs), expected, strict=True))
-    assert asked == [(True, False, None)]
+    found = kernel(*args, **kwargs)
+    assert all(torch.equal(one, other) for one, other in zip(args if found is None else found, expected, strict=False))
+    autotuned = {"max_autotune": True, "coordinate_descent_tuning": True}
+    assert asked == [(True, False, autotuned if choice == "__max_autotune" else None)]

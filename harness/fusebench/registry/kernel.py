@@ -61,7 +61,7 @@ class Kernel:
             taking = function if choice_of is None else functools.update_wrapper(functools.partial(_chosen, function, choice), function)
             function = declared.bind(taking)
         if compile is not None:
-            function = _torch_compiled(function, compile)
+            function = _torch_compiled(function, {**compile, **getattr(choice, "options", {})})
         self.function = function
         """Takes the op's arguments as its schema names them, also when the author's function takes them as one object."""
         self._replay = Replay(function) if replay else None
@@ -291,7 +291,7 @@ def kernel(
             parameter, whose default is the kernel as declared). The choice `double` of `fused@2` is the kernel `fused__double@2`: checked,
             timed and dispatched like any other, but selected only by name or by a dispatch table.
         compile: Inductor's options, as `torch.compile` takes them: the kernel is torch.compile of the function. Only for role compiled;
-            without it the function compiles itself.
+            without it the function compiles itself. A choice with an attribute `options` adds those.
 
     Raises:
         KernelDeclarationError: a value outside the accepted ones.
