@@ -95,4 +95,5 @@ OTHERS = {
     "max_autotune": Phrasing(rotate_whole, options=MAX_AUTOTUNE),
     "pairs_max_autotune": Phrasing(rotate, options=MAX_AUTOTUNE),
 }
-"""Choices of `compiled_whole`, measured only when they are named: `--kernel 'compiled*,compiled_whole__*'`."""
+"""Choices of `compiled_whole`, measured only when they are named: `--kernel 'compiled*,compiled_whole__*'`. Up to torch 2.13 at least,
+Inductor fails `in_place` on views of a packed projection."""
