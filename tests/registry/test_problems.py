@@ -27,6 +27,10 @@ BROKEN_FILES = {
         declare("'scale', 'fast', version=1, role='fussed', language='torch'"),
         r"line 3: KernelDeclarationError: .*found role='fussed', expected one of split, fused",
     ),
+    "compiled in another role": (
+        declare("'scale', 'fast', version=1, role='split', language='torch', compile={}"),
+        r"line 3: KernelDeclarationError: .*found compile= with role 'split', expected role 'compiled'",
+    ),
     "unknown language": (declare("'scale', 'fast', version=1, role='fused', language='tryton'"), r"line 3: .*'tryton'"),
     "unknown op": (
         declare("'scael', 'fast', version=1, role='fused', language='torch'"),

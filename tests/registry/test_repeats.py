@@ -205,13 +205,15 @@ def test_no_tensor_is_kept_alive(doubling: Doubling) -> None:
     assert repeated(kernel, torch.zeros(8, 4))
 
 
-def test_a_torch_without_such_guards_repeats_by_the_plain_path(doubling: Doubling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_guard", lambda tensors: None)
+def test_a_torch_without_such_guards_repeats_by_the_plain_path_and_says_so(doubling: Doubling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    repeats.warn_once.cache_clear()
     kernel = Replay(doubling)
-    for _ in range(3):
+    kernel.call((torch.zeros(8, 4),), {})
+    with pytest.warns(RuntimeWarning, match="has no guards of the known form") as warned:
         kernel.call((torch.zeros(8, 4),), {})
-    assert doubling.calls == 1
-    assert len(doubling.launched) == 2
+    kernel.call((torch.zeros(8, 4),), {})
+    assert (doubling.calls, len(doubling.launched), len(warned)) == (1, 2, 1)
     assert not repeated(kernel, torch.zeros(8, 4))
 
 
@@ -404,9 +406,9 @@ def test_a_refused_form_is_launched_by_triton_and_said_once(doubling: Doubling) 
         raise UnknownLaunchError("triton: found 3.10.0, expected 3.6 to 3.9")
 
     doubling.packing = packing
-    replay._warn_of.cache_clear()
+    repeats.warn_once.cache_clear()
     x = torch.zeros(8, 4)
-    with pytest.warns(RuntimeWarning, match=r"launch as first calls do.*found 3\.10\.0") as warned:
+    with pytest.warns(RuntimeWarning, match=r"cost the host more.*found 3\.10\.0") as warned:
         kernel = warm(doubling, x)
     kernel.call((torch.zeros(2, 2),), {})
     assert len(warned) == 1

@@ -9,6 +9,7 @@ knows every layout and is slower; it takes what matches none of the functions.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
@@ -224,7 +225,8 @@ def _guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     try:
         made = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         return made.check if made.check(*tensors) else None
-    except (AttributeError, TypeError):  # a torch whose guards have another form
+    except (AttributeError, TypeError) as error:  # a torch whose guards have another form
+        warn_once(f"torch {torch.__version__} has no guards of the known form ({error})")
         return None
 
 
@@ -239,6 +241,13 @@ def device_calls(device: Any) -> dict[str, Callable[..., Any]] | None:
         calls = {"empty": torch._C._dynamo.guards._empty_strided_cuda, "raw_stream": torch._C._cuda_getCurrentRawStream}  # type: ignore[attr-defined]
         if torch.cuda.device_count() > 1:
             calls["current_device"] = torch._C._cuda_getDevice
-    except AttributeError:
+    except AttributeError as error:
+        warn_once(f"torch {torch.__version__} lacks a call ({error})")
         return None
     return calls
+
+
+@functools.cache
+def warn_once(reason: str) -> None:
+    """Say why repeated calls do not take the quickest way."""
+    warnings.warn(f"repeated calls cost the host more than they could: {reason}", RuntimeWarning, stacklevel=2)

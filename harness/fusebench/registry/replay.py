@@ -12,7 +12,6 @@ replayed: addresses that are no multiple of 16 bytes, one tensor given twice, a 
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .driver_launch import Address, Packed, UnknownLaunchError, launcher, packed_triton
 from .machine_code import current_listener
-from .repeats import ALIGNMENT, Layout, Output, RepeatedLaunch, Repeats, Run
+from .repeats import ALIGNMENT, Layout, Output, RepeatedLaunch, Repeats, Run, warn_once
 
 MOST_LAYOUTS = 1024
 """Layouts kept per kernel; a model has a few dozen. A kernel with more forgets all of them, which costs one slow call each."""
@@ -294,12 +293,6 @@ def _direct(launch: RepeatedLaunch, packing: Packing | None, device_index: int) 
     try:
         packed = packing(values, device_index)
     except UnknownLaunchError as error:
-        _warn_of(str(error))
+        warn_once(str(error))
         return launch._replace(plain_because=str(error))
     return launch._replace(direct=launcher(packed), numbers=tuple(used))
-
-
-@functools.cache
-def _warn_of(reason: str) -> None:
-    """Say once why a launch is not made through the driver directly."""
-    warnings.warn(f"repeated calls launch as first calls do, which costs the host more: {reason}", RuntimeWarning, stacklevel=2)
