@@ -125,7 +125,7 @@ def test_rounds_cancel_a_drift_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> 
     def timed(step: object, device: object) -> float:
         return took[step()] * (1 + 0.01 * next(longer))  # type: ignore[operator]
 
-    monkeypatch.setattr(step_timing, "_timed", timed)
+    monkeypatch.setattr(step_timing, "wall_ms", timed)
     steps = {name: (lambda name=name: name) for name in took}
     rounds = step_timing.time_rounds(steps, device=CPU, budget_s=0.0)
     found = step_timing.ratio(rounds["split"], rounds["fused"])
@@ -135,7 +135,7 @@ def test_rounds_cancel_a_drift_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_measuring_ends_at_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     values = itertools.cycle([10.0, 10.01])
-    monkeypatch.setattr(step_timing, "_timed", lambda step, device: next(values))
+    monkeypatch.setattr(step_timing, "wall_ms", lambda step, device: next(values))
     seen: list[int] = []
     rounds = step_timing.time_rounds(
         {"split": object, "fused": object}, device=CPU, budget_s=60.0, target=0.01, on_round=lambda done, width: seen.append(done)
@@ -145,7 +145,7 @@ def test_measuring_ends_at_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_clocks_are_read_after_each_step_and_rounds_may_be_few(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(step_timing, "_timed", lambda step, device: 10.0)
+    monkeypatch.setattr(step_timing, "wall_ms", lambda step, device: 10.0)
     rounds = step_timing.time_rounds({"split": object, "fused": object}, device=CPU, budget_s=0.0, fewest=2, on_step=read.append)
     assert {name: len(values) for name, values in rounds.items()} == {"split": 2, "fused": 2}
     assert (read.count("split"), read.count("fused")) == (4, 4)
