@@ -10,6 +10,8 @@ import torch
 
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
+from fusebench.registry.calling import call_form
+from fusebench.registry.replay import describe_call
 from fusebench.schema import Role
 from fusebench.suites import list_suites, load_suite
 
@@ -36,10 +38,17 @@ def test_a_replayed_call_equals_the_kernels_own(kernel_id: str, collection: Coll
             continue
         for seed in range(3):
             arguments, again = _arguments(op, params, seed), _arguments(op, params, seed)
-            expected, found = kernel.function(**arguments), kernel(**again)
+            args, kwargs = call_form(op, again)
+            expected, found = kernel.function(**arguments), kernel(*args, **kwargs)
             for name, one, other in zip(op.outputs, _outputs(op, arguments, expected), _outputs(op, again, found), strict=False):
                 assert torch.equal(one.nan_to_num(), other.nan_to_num()), f"{case.key}, call {seed}: {name}"
-        replayed += kernel.remembers(**_arguments(op, params, 9))
+        args, kwargs = call_form(op, _arguments(op, params, 9))
+        for _ in range(3):  # by its own code or the plain path, then by the function that is written for the layout
+            kernel(*args, **kwargs)
+        layout = kernel.recorded(describe_call(args, kwargs))
+        replayed += layout is not None
+        for launch in layout.launches if layout is not None else ():
+            assert launch.direct is not None or "num_ctas" in launch.plain_because, f"{case.key}: {launch.plain_because}"
     assert replayed, "no case was replayed at all"
 
 
