@@ -100,7 +100,7 @@ def test_the_place_of_a_step_is_where_two_levels_explain_the_values_best(monkeyp
         return sum(cut.index == 60 for (cut,) in found)
 
     placed = exact()
-    monkeypatch.setattr("fusebench.stats.changepoint._placed", lambda _logs, cuts, _smallest: list(cuts))
+    monkeypatch.setattr("fusebench.stats.changepoint.placed", lambda _logs, cuts, _smallest: list(cuts))
     assert placed > exact() > 75
 
 

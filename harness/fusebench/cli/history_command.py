@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UnknownNameError, UsageError
+from ..naming import device_slug
 from ..schema import Case, ExitCode
 from .shared.options import CaseOption, JsonOption, KernelOption
 from .shared.output import console, print_json, remark
+from .shared.results import ResultsOption
 
 if TYPE_CHECKING:
     from ..config import Project
     from ..report.history import History
+    from ..verdict.history.selected import Selected
     from ..verdict.history.series import Snapshot
 
 PICTURE_SUFFIX = ".png"
@@ -84,6 +87,7 @@ def history(
         ),
     ] = False,
     form: Annotated[Form, typer.Option("--format", help="text for the terminal, md for a page.")] = Form.TEXT,
+    results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find where kernels became slower or faster over many runs, and between which commits.
@@ -91,12 +95,16 @@ def history(
     Runs whose device model, timer or cache state differs from the newest run's are left out and named.  A level needs five runs, so a
     change shows five runs after it happened.  `fusebench gate` judges a single run.
 
+    With --results, the runs are those of the catalogue there, of every device model.  Runs of other boards, drivers and timers stay in,
+    and each change has a cause: regression, improvement, method, toolchain, hardware or noise.
+
     Exit codes: 0; with --gate 1 a newest level that is slower, 4 too few runs to see anything.
     """
     from ..config import find_project
     from ..report.history import History, history_document, history_markdown, print_history
     from ..stats.fdr import DEFAULT_RATE
     from ..store.history_file import HISTORY_SUFFIX
+    from ..verdict.history.selected import Selected
     from ..verdict.history.series import Figure, comparable_runs, series_of
     from ..verdict.history.shifts import find_shifts, history_exit_code
     from ..verdict.history.snapshots import history_folders, read_history
@@ -108,6 +116,11 @@ def history(
         raise UsageError(f"--keep {keep}: the runs go into one {HISTORY_SUFFIX} file; give a name that ends so")
     if plot is not None and plot.suffix not in ("", PICTURE_SUFFIX) and not plot.is_dir():
         raise UsageError(f"--plot {plot}: pictures are {PICTURE_SUFFIX} files; give a name that ends so, or a folder")
+    if results is not None:
+        if runs or keep is not None or scatter:
+            raise UsageError("--results reads the catalogue there: name no RUNS beside it, and pass neither --keep nor --scatter")
+        chosen_runs = Selected(suites=tuple(suite or ()), op=op, kernel=kernel, case=case, since=start, last=last, figure=Figure(figure))
+        raise typer.Exit(_catalogued(results, chosen_runs, margin, gate=gate, plot=plot, form=form, json=json))
     project = find_project()
     folders = history_folders(runs or [], project)
     read, unreadable = read_history(folders)
@@ -130,6 +143,38 @@ def history(
     if scatter:
         _write_scatter(folders, project)
     raise typer.Exit(code)
+
+
+def _catalogued(results: str, selected: Selected, margin: float, *, gate: bool, plot: Path | None, form: Form, json: bool) -> ExitCode:
+    """Print the history of every device model in the catalogue at `results`, and return the exit code."""
+    from ..config import find_project
+    from ..report.history import History, history_document, history_markdown, print_history
+    from ..schema import worst_exit_code
+    from ..stats.fdr import DEFAULT_RATE
+    from ..store.catalogue.query import Catalogue
+    from ..verdict.history.catalogued import histories
+    from ..verdict.history.shifts import history_exit_code
+    from .shared.results import open_results
+
+    catalogue = Catalogue(open_results(results, find_project()).files)
+    documents, codes = [], [ExitCode.PASS]
+    for one in histories(catalogue, selected, margin=margin):
+        found = History(
+            runs=one.runs, left_out=[], unreadable=[], tracks=one.tracks, figure=selected.figure, margin=margin, rate=DEFAULT_RATE
+        )
+        codes.append(history_exit_code(one.tracks) if gate else ExitCode.PASS)
+        if json:
+            documents.append({"device": one.device, **history_document(found, codes[-1])})
+        elif form is Form.MARKDOWN:
+            typer.echo(history_markdown(found), nl=False)
+        else:
+            print_history(found, console())
+        if plot is not None:
+            _write_pictures(found, plot if plot.suffix == PICTURE_SUFFIX else plot / device_slug(one.device))
+    code = worst_exit_code(codes)
+    if json:
+        print_json({"exit_code": int(code), "devices": documents})
+    return code
 
 
 def _say_altered(folders: Iterable[Path], unreadable: Collection[str]) -> None:

@@ -190,11 +190,12 @@ def _row(history: History, track: Track, shift: Shift) -> list[str]:
 
 
 def _note(track: Track, shift: Shift) -> str:
-    if shift.yardstick_moved:
+    if shift.yardstick_moved and shift.cause is None:
         return "the yardstick moved, not this kernel"
     newest = shift is track.shifts[-1]
+    told = f"; {shift.cause}: {shift.cause_reason}" if shift.cause is not None else ""
     note = "" if not newest else " (newest level)" if track.series.gating else " (newest level, advisory: not in --gate)"
-    return f"{'slower' if shift.slower else 'faster'}{note}"
+    return f"{'slower' if shift.slower else 'faster'}{note}{told}"
 
 
 def _style(shift: Shift) -> str:
@@ -289,4 +290,4 @@ def _change_entry(history: History, track: Track, shift: Shift) -> dict[str, Any
         "first": _run_entry(run),
         "last_before": _run_entry(before),
         "changed_there": changed_between(before, run),
-    }
+    } | ({"cause": shift.cause, "cause_reason": shift.cause_reason} if shift.cause is not None else {})

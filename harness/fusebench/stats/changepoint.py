@@ -114,7 +114,7 @@ def divide(
             break
         edges.insert(chosen + 1, edges[chosen] + where)
         found.append(Cut(edges[chosen + 1], p_value))
-    return _placed(np.log(values), found, smallest_part)
+    return placed(np.log(values), found, smallest_part)
 
 
 def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float = 0.0) -> list[ChangePoint]:
@@ -138,7 +138,7 @@ def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float 
         edges.remove(least.index)
 
 
-def _placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
+def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
     """`cuts` in their order, each moved to the place where its two levels explain the values best: least sum of distances to their medians.
 
     The most significant division of ranks is often a run or two away from there, and the place names the suspected commit.

@@ -65,6 +65,7 @@ class Catalogue:
         connection = duckdb.connect()
         connection.execute(f"SET memory_limit = '{MEMORY}'")
         connection.execute("SET preserve_insertion_order = false")
+        connection.execute("SET enable_progress_bar = false")
         whole = [str(file) for file, part in zip(self.files, self.parts, strict=True) if not part.left_out]
         sources = [f"SELECT * FROM read_parquet({_listed(whole)}, hive_partitioning = false)"] if whole else []
         for file, part in zip(self.files, self.parts, strict=True):

@@ -54,6 +54,9 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     """Change of the yardstick's time between the two levels, new over old; None for raw times."""
     yardstick_moved: bool
     """Whether the yardstick's time moved beyond the margin and the kernel's own time did not: the kernel is then not the cause."""
+    cause: str | None = None
+    """The `causes.Cause`; None where it was not looked for."""
+    cause_reason: str = ""
 
     @property
     def change(self) -> float:
@@ -75,8 +78,12 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def newest_slower(self) -> bool:
-        """Whether the newest level is slower than the one before, and the kernel, not the yardstick, is the cause."""
-        return bool(self.shifts) and self.shifts[-1].slower and not self.shifts[-1].yardstick_moved
+        """Whether the newest level is slower than the one before, and the kernel, not the yardstick, is the cause.
+
+        Where causes are known, a slowdown by the code or by the toolchain.
+        """
+        newest = self.shifts[-1] if self.shifts else None
+        return newest is not None and newest.slower and not newest.yardstick_moved and newest.cause in (None, "regression", "toolchain")
 
 
 def find_shifts(
@@ -102,7 +109,7 @@ def find_shifts(
     firsts = [found[0].p_value if kept else 1.0 for found, kept in zip(cuts, points, strict=True)]  # nothing is claimed of the others
     adjusted = select(firsts, rate).adjusted
     shifts = {
-        id(one): tuple(_shift(one, point, limit, kept, _adjusted(point, found, first, rate / level)) for point in kept)
+        id(one): tuple(shift_of(one, point, limit, kept, adjusted_of(point, found, first, rate / level)) for point in kept)
         for one, kept, limit, found, first in zip(looked_at, points, margins, cuts, adjusted, strict=True)
     }
     return [Track(series=one, shifts=shifts.get(id(one), ()), too_short=id(one) not in shifts) for one in series]
@@ -168,25 +175,25 @@ def _significant(
     """
     while True:
         level = _level(changed, len(series), rate)
-        points = [levels(one.values, _until(found, level), limit) for one, found, limit in zip(series, cuts, margins, strict=True)]
+        points = [levels(one.values, until(found, level), limit) for one, found, limit in zip(series, cuts, margins, strict=True)]
         still = sum(bool(found) for found in points)
         if still >= changed:
             return points, level
         changed = still
 
 
-def _until(cuts: Sequence[Cut], level: float) -> list[Cut]:
+def until(cuts: Sequence[Cut], level: float) -> list[Cut]:
     """The divisions before the first that fails the level."""
     return list(cuts[: next((place for place, cut in enumerate(cuts) if cut.p_value > level), len(cuts))])
 
 
-def _adjusted(point: ChangePoint, cuts: Sequence[Cut], first: float, factor: float) -> float:
+def adjusted_of(point: ChangePoint, cuts: Sequence[Cut], first: float, factor: float) -> float:
     """The series' own adjusted p-value for its first division; for later ones the largest on the way there, times what the level allows."""
     place = next(place for place, cut in enumerate(cuts) if cut.index == point.index)
     return min(1.0, max([first, *(cut.p_value * factor for cut in cuts[1 : place + 1])]))
 
 
-def _shift(series: Series, point: ChangePoint, margin: float, points: Sequence[ChangePoint], adjusted: float) -> Shift:
+def shift_of(series: Series, point: ChangePoint, margin: float, points: Sequence[ChangePoint], adjusted: float) -> Shift:
     edges = [0, *(one.index for one in points), len(series.values)]
     here = edges.index(point.index, 1)
     before, after = slice(edges[here - 1], point.index), slice(point.index, edges[here + 1])

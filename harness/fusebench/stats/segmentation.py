@@ -1,0 +1,286 @@
+"""Change points of thousands of long series at once: seeded binary segmentation of robust scores, with boards as random effects.
+
+`changepoint.divide` compares with random orders of the runs, which takes minutes for a series of a thousand nights.  Here a split is scored
+by the difference of the two levels' means over its standard error, and its p-value comes from the known distribution of the largest such
+score.  All series are computed together.
+
+* Scores are clipped at three standard deviations, so that a wild night counts no more than a bad one.
+* The standard error has a part between boards: a split that separates boards must beat their usual differences, while boards that take
+  turns on both sides of it cost nothing.
+* The variance is that of neighbouring nights, or of neighbouring weeks where that is larger.
+
+Sources: Kovács, Bühlmann, Li & Munk, Biometrika 110 (2023) 249 (seeded intervals); James, James & Siegmund, Biometrika 74 (1987) 71 (tail
+of the largest score); Siegmund, Sequential Analysis, 1985, chapter 10 (discrete time).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from .changepoint import SMALLEST_PART, Cut, placed
+
+Matrix = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+CLIP = 3.0
+"""Scores beyond so many standard deviations are cut.  One night in thirty disturbed by ten deviations then adds 30 % to the variance."""
+_WEEK = 7
+_DECAY = 1 / math.sqrt(2)
+"""Each layer of intervals is shorter by this factor: no change is farther than a third of an interval from the middle of one."""
+_CHUNK = 256
+"""Series that are computed at once: their sums stay in the processor's cache."""
+_MAD = 0.6744897501960817
+"""Median of the absolute value of a standard normal variable."""
+_FEWEST_PAIRS = 30
+"""A variance of fewer pairs of nights is taken of all pairs, or of all series."""
+_FEW = 24
+_LENGTHS = 1.1
+"""Tails are computed for lengths that grow by this factor."""
+_MOST_CUTS = 40
+"""Change points of one series: more would be no levels."""
+
+
+def divide_all(
+    values: Matrix, boards: Codes, level_of: Level, *, smallest_part: int = SMALLEST_PART
+) -> tuple[list[list[Cut]], NDArray[np.float64]]:
+    """The divisions of every series, the most significant first, and the p-value of each series: of "nothing changes".
+
+    Args:
+        values: one row per series, one column per run; positive figures such as microseconds, NaN where a run lacks the series.
+        boards: code of each run's board.
+        level_of: from the p-values of all series, the level at which divisions count.
+
+    Returns:
+        Cuts count places among the runs that hold the series, as `changepoint.divide`.
+    """
+    logs = np.log(values)
+    ratio = board_ratio(logs, boards)
+    first, places = _best(logs, boards, ratio, smallest_part)
+    level = level_of(first)
+    found = [[Cut(int(place), float(p_value))] if p_value <= level else [] for p_value, place in zip(first, places, strict=True)]
+    tasks = [(row, part) for row, cuts in enumerate(found) if cuts for part in _split(0, logs.shape[1], cuts[0].index)]
+    while tasks:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row, part in tasks:
+            groups.setdefault(part, []).append(row)
+        tasks = []
+        for (start, end), rows in groups.items():
+            p_values, places = _best(logs[rows, start:end], boards[start:end], ratio, smallest_part)
+            for row, p_value, place in zip(rows, p_values, places, strict=True):
+                if p_value <= level and len(found[row]) < _MOST_CUTS:
+                    found[row].append(Cut(start + int(place), float(p_value)))
+                    tasks += [(row, part) for part in _split(start, end, start + int(place)) if part[1] - part[0] >= 2 * smallest_part]
+    return [_counted(logs[row], cuts, smallest_part) if cuts else [] for row, cuts in enumerate(found)], first
+
+
+class Level:
+    """Benjamini and Hochberg's level: `rate` times the share of the series that it selects."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, p_values: NDArray[np.float64]) -> float:
+        """The level for these p-values; that of one selected series where none is."""
+        ordered = np.sort(p_values)
+        fitting = np.nonzero(ordered <= self.rate * np.arange(1, len(ordered) + 1) / max(1, len(ordered)))[0]
+        return self.rate * (int(fitting[-1]) + 1 if len(fitting) else 1) / max(1, len(ordered))
+
+
+def board_ratio(logs: Matrix, boards: Codes) -> float:
+    """Variance between boards over the variance of a night, over all series: from neighbouring nights on one board and on two.
+
+    0 where all runs are of one board, or no two neighbouring runs hold the same series.
+    """
+    steps = np.abs(np.diff(logs, axis=1))
+    other = boards[1:] != boards[:-1]
+    if not other.any():
+        return 0.0
+    own = steps[:, ~other] if (~other).sum() >= _FEWEST_PAIRS else steps
+    scale = _row_median(own)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = (steps[:, other] / scale[:, None]).ravel()
+    relative = relative[np.isfinite(relative)]
+    return max(0.0, float(np.median(relative)) ** 2 - 1.0) if len(relative) else 0.0
+
+
+def p_value_of(score: float, runs: int, smallest_part: int = SMALLEST_PART) -> float:
+    """Upper bound on the probability that the largest score in `runs` runs without a change is at least `score`.
+
+    The variance in the score is known to two thirds of the runs' degrees of freedom, those of a variance from differences; Wallace's
+    approximation (Ann. Math. Stat. 30 (1959) 1121) makes a normal score of it.
+    """
+    degrees = max(1.0, 2 / 3 * (runs - 1))
+    score = math.sqrt(degrees * math.log1p(score**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
+    # Rounded up to one of a few lengths: more runs have a longer tail.
+    rounded = max(2 * smallest_part, math.ceil(_LENGTHS ** math.ceil(math.log(max(2, runs), _LENGTHS))))
+    scores, logs = _tail(rounded, smallest_part)
+    return float(min(1.0, math.exp(np.interp(score, scores, logs))))
+
+
+def _best(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tuple[NDArray[np.float64], Codes]:
+    """P-value and place of the best division of every row."""
+    p_values, places = np.ones(len(logs)), np.zeros(len(logs), dtype=np.int64)
+    for start in range(0, len(logs), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        scores, places[chunk] = _scan(logs[chunk], boards, ratio, smallest_part)
+        counts = np.isfinite(logs[chunk]).sum(axis=1)
+        for row, (score, count) in enumerate(zip(scores, counts, strict=True)):
+            if score > 0:
+                p_values[start + row] = p_value_of(float(score), int(count), smallest_part)
+    return p_values, places
+
+
+def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tuple[NDArray[np.float64], Codes]:
+    present = np.isfinite(logs)
+    used = np.nonzero(present.any(axis=0))[0]
+    best, places = np.zeros(len(logs)), np.zeros(len(logs), dtype=np.int64)
+    if len(used) < 2 * smallest_part:
+        return best, places
+    low, high = int(used[0]), int(used[-1]) + 1
+    logs, present, boards = logs[:, low:high], present[:, low:high], boards[low:high]
+    scores, variance = _scores(logs, present, boards)
+    sums = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(scores, axis=1)], axis=1)
+    counts = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(present, axis=1)], axis=1)
+    full = bool(present.all())
+    if full:
+        counts = counts[:1]
+    held = _board_sums(boards) if ratio > 0 else None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for starts, length in _seeded(high - low, 2 * smallest_part):
+            # Slices are several times as fast as index arrays, and there are few of the long intervals.
+            several = [starts] if len(starts) > _FEW else np.split(starts, len(starts))
+            for some in several:
+                inside = _Inside.of(some, length, smallest_part)
+                before, all_before = inside.since(sums), inside.since(counts)
+                after, all_after = inside.until(sums), inside.until(counts)
+                spread = 1.0 / all_before + 1.0 / all_after
+                if held is not None:
+                    here, there = inside.since(held), inside.until(held)
+                    spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
+                squares = (before / all_before - after / all_after) ** 2 / spread
+                if not full:
+                    squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
+                flat = squares.reshape(len(squares), -1)
+                chosen = np.argmax(flat, axis=1)
+                found = flat[np.arange(len(flat)), chosen]
+                better = found > best
+                best[better] = found[better]
+                places[better] = low + inside.places[chosen[better]]
+    return np.sqrt(best / variance), places
+
+
+class _Inside:
+    """The places inside intervals of one length, where each may be cut."""
+
+    def __init__(self, cut: Any, first: Any, last: Any, places: Codes) -> None:
+        self._cut, self._first, self._last = cut, first, last
+        self.places = places
+
+    @classmethod
+    def of(cls, starts: Codes, length: int, smallest_part: int) -> _Inside:
+        """`starts`: of the intervals; one interval is read by slices."""
+        cut = starts[:, None] + np.arange(smallest_part, length - smallest_part + 1)
+        if len(starts) > 1:
+            return cls(cut, starts[:, None], starts[:, None] + length, cut.ravel())
+        start = int(starts[0])
+        inside = slice(start + smallest_part, start + length - smallest_part + 1)
+        return cls(inside, slice(start, start + 1), slice(start + length, start + length + 1), cut.ravel())
+
+    def since(self, sums: Matrix) -> Matrix:
+        """From the start of each interval to each place in it; `sums` are cumulative, by row."""
+        found: Matrix = sums[:, self._cut] - sums[:, self._first]
+        return found
+
+    def until(self, sums: Matrix) -> Matrix:
+        """From each place to the end of its interval."""
+        found: Matrix = sums[:, self._last] - sums[:, self._cut]
+        return found
+
+
+def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes) -> tuple[Matrix, NDArray[np.float64]]:
+    """Clipped scores, 0 where absent, and the variance of a night's score by row."""
+    steps = np.diff(logs, axis=1)
+    scale = _row_median(np.abs(steps)) / _MAD / math.sqrt(2)
+    centre = _row_median(logs)
+    least = np.finfo(np.float64).eps * 8  # equal times of every night, as a coarse clock gives them
+    scores = np.where(present, np.clip((logs - centre[:, None]) / np.maximum(scale, least)[:, None], -CLIP, CLIP), 0.0)
+    both = present[:, 1:] & present[:, :-1]
+    same = both & (boards[1:] == boards[:-1])
+    pairs = np.where((same.sum(axis=1) >= _FEWEST_PAIRS)[:, None], same, both)
+    night = (np.diff(scores, axis=1) ** 2 * pairs).sum(axis=1) / np.maximum(1, pairs.sum(axis=1)) / 2
+    weeks = scores.shape[1] // _WEEK
+    if weeks >= _FEWEST_PAIRS and bool(present.all()):
+        means = scores[:, : weeks * _WEEK].reshape(len(scores), weeks, _WEEK).mean(axis=2)
+        # The median of squared differences, because a level's first week would dominate their mean.
+        week = (_row_median(np.abs(np.diff(means, axis=1))) / _MAD) ** 2 / 2 * _WEEK
+        night = np.maximum(night, week)
+    return scores, np.maximum(night, 0.25)
+
+
+def _board_sums(boards: Codes) -> Matrix:
+    """For each board, the number of runs on it before each place."""
+    names = np.unique(boards)
+    held = np.cumsum(boards[None, :] == names[:, None], axis=1)
+    return np.concatenate([np.zeros((len(names), 1)), held], axis=1)
+
+
+def _row_median(values: Matrix) -> NDArray[np.float64]:
+    """The median of each row without its NaNs; 0 for a row without values."""
+    counts = np.isfinite(values).sum(axis=1)
+    ordered = np.sort(values, axis=1)
+    rows = np.arange(len(values))
+    low, high = np.maximum(0, (counts - 1) // 2), np.minimum(counts // 2, max(0, values.shape[1] - 1))
+    if values.shape[1] == 0:
+        return np.zeros(len(values))
+    return np.where(counts > 0, (ordered[rows, low] + ordered[rows, high]) / 2, 0.0)
+
+
+@functools.cache
+def _seeded(runs: int, shortest: int) -> tuple[tuple[Codes, int], ...]:
+    """The seeded intervals of `runs` places by layer: their starts, and their common length, the longest first."""
+    found = []
+    length = runs
+    while length >= shortest:
+        count = 1 if length == runs else 2 * math.ceil(runs / length) - 1
+        found.append((np.round(np.linspace(0, runs - length, count)).astype(np.int64), length))
+        length = min(length - 1, math.ceil(length * _DECAY))
+    return tuple(found)
+
+
+@functools.cache
+def _tail(runs: int, smallest_part: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores, and the logarithm of the tail probability at each, summed over the seeded intervals of `runs` runs."""
+    grid = np.linspace(1.0, 20.0, 100)
+    total = np.zeros_like(grid)
+    for starts, length in _seeded(runs, 2 * smallest_part):
+        place = np.arange(smallest_part, length - smallest_part + 1) / length
+        weight = length * place * (1 - place)
+        total += len(starts) * (_nu(grid[:, None] / np.sqrt(weight)) / weight).sum(axis=1)
+    density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
+    return grid, np.log(np.maximum(grid * density * total, 1e-300))
+
+
+def _nu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Siegmund's correction for discrete time, as the approximation of Siegmund & Yakir (2007)."""
+    half = x / 2
+    normal = special.ndtr(half)
+    found: NDArray[np.float64] = (2 / x) * (normal - 0.5) / (half * normal + np.exp(-(half**2) / 2) / math.sqrt(2 * math.pi))
+    return found
+
+
+def _split(start: int, end: int, cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (start, cut), (cut, end)
+
+
+def _counted(logs: NDArray[np.float64], cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
+    """`cuts` by place among the runs that hold the series, each moved to where its two levels explain the values best."""
+    present = np.isfinite(logs)
+    before = np.concatenate([[0], np.cumsum(present)])
+    return placed(logs[present], [Cut(int(before[cut.index]), cut.p_value) for cut in cuts], smallest_part)

@@ -1,0 +1,303 @@
+"""A history from a catalogue: years of nightlies of a device model, thousands of series at once.
+
+`series.series_of` and `shifts.find_shifts` read whole records and compare with random orders; this reads columns and uses
+`stats.segmentation`.  Runs of other boards, drivers, timers and yardsticks stay in a series: `causes` tells their changes from the code's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import numpy as np
+
+from ...errors import UnknownNameError
+from ...schema import CacheState, Environment, Run, SamplingPlan
+from ...stats.changepoint import SMALLEST_PART, ChangePoint, levels
+from ...stats.fdr import DEFAULT_RATE, select
+from ...stats.segmentation import Level, divide_all
+from .causes import NEAR, Place, explain, moved_near
+from .selected import FIGURES, Selected
+from .series import Figure, Series, Snapshot
+from .shifts import FLOOR_US, Track, adjusted_of, shift_of, until
+
+if TYPE_CHECKING:
+    import duckdb
+    from numpy.typing import NDArray
+
+    from ...store.catalogue.query import Catalogue
+
+_NEEDED = """run, created, cache, "commit", dirty, board, driver, cuda, torch, triton, ptxas, fusebench, timer, device, suite, "case", op,
+kernel, params, gating, time_us, limit_us, speedup, code, yardstick"""
+_FACTS = ("commit", "dirty", "board", "driver", "cuda", "torch", "triton", "ptxas", "fusebench", "timer")
+
+
+_JOINED = (
+    'JOIN chosen_runs AS r ON q.run = r.run JOIN chosen_series AS s ON q.suite = s.suite AND q."case" = s."case" '
+    "AND q.kernel = s.kernel AND q.params = s.params"
+)
+
+
+class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The series of one device model and their changes."""
+
+    device: str
+    runs: list[Snapshot]
+    tracks: list[Track]
+
+
+def histories(catalogue: Catalogue, selected: Selected, *, margin: float, rate: float = DEFAULT_RATE) -> list[DeviceHistory]:
+    """The history of every device model in `catalogue`.
+
+    Raises:
+        UnknownNameError: nothing in the catalogue answers to an option.
+        CatalogueError: the catalogue is empty, or cannot be read.
+    """
+    import duckdb
+
+    from ...store.catalogue.files import CatalogueError
+
+    try:
+        with catalogue.connect() as connection:
+            condition, values = selected.where()
+            rows = f"results WHERE {condition}"
+            if selected.kernel is not None or selected.case is not None:  # a small part, which is then read once and not five times
+                connection.execute(f"CREATE TEMP TABLE picked AS SELECT {_NEEDED} FROM {rows}", values)
+                rows, values = "picked WHERE true", []
+            found = connection.execute(f"SELECT DISTINCT device FROM {rows} ORDER BY device", values).fetchall()
+            if not found:
+                _say_unknown(connection, selected)
+            parts = [(str(device), f"{rows} AND device = ?", [*values, device]) for (device,) in found]
+            return [_history(connection, *part, selected=selected, margin=margin, rate=rate) for part in parts]
+    except duckdb.Error as error:
+        raise CatalogueError(f"the catalogue cannot be read: {error}; make it again with `fusebench catalogue rebuild`") from error
+
+
+def _history(
+    connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, selected: Selected, margin: float, rate: float
+) -> DeviceHistory:
+    """The history of one device model; `rows` follows FROM in SQL, and takes `values`."""
+    runs = _runs(connection, device, rows, values, last=selected.last)
+    keys = connection.execute(
+        'SELECT suite, "case", kernel, arg_max(params, created), arg_max(gating, created), max(created) '
+        f'FROM {rows} GROUP BY suite, "case", kernel ORDER BY suite, "case", kernel',
+        values,
+    ).fetchall()
+    newest: dict[tuple[str, str], tuple[datetime, str]] = {}
+    for suite, case, _, params, _, created in keys:
+        newest[suite, case] = max(newest.get((suite, case), (created, params)), (created, params))
+    times, figures = _matrices(connection, rows, values, figure=selected.figure, runs=runs, keys=keys, newest=newest)
+    series = [
+        Series(
+            suite=suite,
+            case=case,
+            kernel=kernel,
+            figure=selected.figure,
+            places=(),
+            values=cast("Any", figures[row][np.isfinite(figures[row])]),  # as floats of Python, millions would not fit into memory
+            times_us=(),
+            gating=bool(gating) and created == newest[suite, case][0],
+        )
+        for row, (suite, case, kernel, _, gating, created) in enumerate(keys)
+    ]
+    boards = np.unique([one.run.environment.device_uuid for one in runs], return_inverse=True)[1].astype(np.int64)
+    tracks = _tracks(series, figures=figures, times=times, boards=boards, margin=margin, rate=rate)
+    return DeviceHistory(
+        device=device, runs=runs, tracks=_explained(connection, rows, values, tracks=tracks, snapshots=runs, margin=margin)
+    )
+
+
+def _runs(connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, last: int | None) -> list[Snapshot]:
+    """The runs, in order of time, with the cache state of the newest."""
+    facts = ", ".join(f'any_value("{name}")' for name in _FACTS)
+    found = connection.execute(
+        f"SELECT run, created, cache, {facts} FROM {rows} GROUP BY run, created, cache ORDER BY created, run", values
+    ).fetchall()
+    alike = [row for row in found if row[2] == found[-1][2]]
+    return [_snapshot(device, row) for row in (alike if last is None else alike[-last:])]
+
+
+def _snapshot(device: str, row: tuple[Any, ...]) -> Snapshot:
+    run_id, created, cache, *values = row
+    facts = dict(zip(_FACTS, values, strict=True))
+    environment = Environment(
+        device="cuda",
+        device_name=device,
+        device_uuid=facts["board"] or "",
+        git_commit=facts["commit"] or "",
+        git_dirty=bool(facts["dirty"]),
+        python="",
+        platform="",
+        driver=facts["driver"] or "",
+        cuda=facts["cuda"] or "",
+        torch=facts["torch"] or "",
+        triton=facts["triton"] or "",
+        ptxas=facts["ptxas"] or "",
+        fusebench=facts["fusebench"] or "",
+    )
+    time = created.replace(tzinfo=UTC)
+    run = Run(
+        schema_version=1,
+        id=run_id,
+        created=time.isoformat().replace("+00:00", "Z"),
+        command="",
+        timer=facts["timer"] or "",
+        plan=SamplingPlan(replicates=0, rounds=0, cache=CacheState(cache), trim=0.0),
+        environment=environment,
+        suites=[],
+        cases=[],
+        kernels=[],
+        results=[],
+    )
+    return Snapshot(run=run, time=time, cases={}, baselines={}, streams={}, readings={})
+
+
+def _matrices(
+    connection: duckdb.DuckDBPyConnection,
+    rows: str,
+    values: list[Any],
+    *,
+    figure: Figure,
+    runs: Sequence[Snapshot],
+    keys: Sequence[tuple[Any, ...]],
+    newest: dict[tuple[str, str], tuple[datetime, str]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times in microseconds and figures, one row per series and one column per run; NaN where a run lacks the series.
+
+    A run whose case of that name computes otherwise than the newest one's has no part in the case's series.
+    """
+    names = [[key[column] for key in keys] for column in range(3)]
+    params = [newest[key[0], key[1]][1] for key in keys]
+    # Lists as parameters, because a registered Arrow table makes DuckDB import pandas.
+    _table(connection, "chosen_runs", {"run": ("VARCHAR", [one.run.id for one in runs]), "place": ("INT", list(range(len(runs))))})
+    texts = {name: ("VARCHAR", column) for name, column in zip(("suite", "case", "kernel", "params"), [*names, params], strict=True)}
+    _table(connection, "chosen_series", {**texts, "row": ("INT", list(range(len(keys))))})
+    found = connection.sql(
+        f"SELECT s.row, r.place, time_us, {FIGURES[figure]} AS figure FROM (SELECT * FROM {rows}) AS q {_JOINED}",
+        params=values,
+    ).fetchnumpy()
+    times = np.full((len(keys), len(runs)), np.nan)
+    figures = times.copy()
+    where = found["row"], found["place"]
+    times[where] = found["time_us"]
+    figures[where] = found["figure"]
+    return times, figures
+
+
+def _tracks(
+    series: Sequence[Series],
+    *,
+    figures: NDArray[np.float64],
+    times: NDArray[np.float64],
+    boards: NDArray[np.int64],
+    margin: float,
+    rate: float,
+) -> list[Track]:
+    """As `shifts.find_shifts`, for all series at once."""
+    long = [row for row, one in enumerate(series) if len(one.values) >= 2 * SMALLEST_PART]
+    if not long:
+        return [Track(series=one, shifts=(), too_short=True) for one in series]
+    cuts, p_values = divide_all(figures[long], boards, Level(rate))
+    limits = np.maximum(margin, FLOOR_US / np.nanmedian(times[long], axis=1))
+    changed = sum(map(bool, cuts))
+    while True:
+        level = rate * max(1, changed) / len(long)
+        points: dict[int, list[ChangePoint]] = {}
+        for place, found in enumerate(cuts):
+            held = figures[long[place]][np.isfinite(figures[long[place]])].tolist() if found else []
+            kept = levels(held, until(found, level), float(limits[place])) if found else []
+            if kept:
+                points[place] = kept
+        if len(points) >= changed:
+            break
+        changed = len(points)
+    claimed = [float(p_values[place]) if place in points else 1.0 for place in range(len(long))]
+    adjusted = select(claimed, rate).adjusted
+    tracks = {}
+    for place, kept in points.items():
+        row = long[place]
+        there = np.nonzero(np.isfinite(figures[row]))[0]
+        whole = msgspec.structs.replace(
+            series[row],
+            places=tuple(there.tolist()),
+            values=tuple(figures[row, there].tolist()),
+            times_us=tuple(times[row, there].tolist()),
+        )
+        limit = float(limits[place])
+        shifts = tuple(
+            shift_of(whole, point, limit, kept, adjusted_of(point, cuts[place], adjusted[place], rate / level)) for point in kept
+        )
+        tracks[row] = Track(series=whole, shifts=shifts, too_short=False)
+    judged = set(long)
+    return [tracks.get(row) or Track(series=one, shifts=(), too_short=row not in judged) for row, one in enumerate(series)]
+
+
+def _explained(
+    connection: duckdb.DuckDBPyConnection,
+    rows: str,
+    values: list[Any],
+    *,
+    tracks: Sequence[Track],
+    snapshots: Sequence[Snapshot],
+    margin: float,
+) -> list[Track]:
+    """`tracks` with the cause of every shift."""
+    runs = [one.run for one in snapshots]
+    held = _places(connection, rows, values, tracks)
+    near = {kernel: moved_near(tracks, kernel) for kernel in {track.series.kernel for track in tracks if track.shifts}}
+    found = []
+    for row, track in enumerate(tracks):
+        shifts = []
+        for place, shift in enumerate(track.shifts):
+            told = explain(track, place, runs=runs, held=held.get(row, {}), moved=near[track.series.kernel], margin=margin)
+            shifts.append(msgspec.structs.replace(shift, cause=str(told.cause), cause_reason=told.reason))
+        found.append(msgspec.structs.replace(track, shifts=tuple(shifts)) if shifts else track)
+    return found
+
+
+def _places(connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any], tracks: Sequence[Track]) -> dict[int, dict[int, Place]]:
+    """By row of the series and number of the run: machine code and yardstick around every shift."""
+    wanted = set[tuple[int, int]]()
+    for row, track in enumerate(tracks):
+        for shift in track.shifts:
+            here = track.series.places.index(shift.place)
+            wanted.update((row, place) for place in track.series.places[max(0, here - 1 - NEAR) : here + NEAR + 1])
+    if not wanted:
+        return {}
+    pairs = sorted(wanted)
+    columns = {name: ("INT", [pair[column] for pair in pairs]) for column, name in enumerate(("row", "place"))}
+    _table(connection, "wanted", columns)
+    held = connection.execute(
+        f"SELECT w.row, w.place, q.code, q.yardstick FROM (SELECT * FROM {rows}) AS q {_JOINED} "
+        "JOIN wanted AS w ON w.row = s.row AND w.place = r.place",
+        values,
+    ).fetchall()
+    found: dict[int, dict[int, Place]] = {}
+    for row, place, code, yardstick in held:
+        found.setdefault(row, {})[place] = Place(code=code, yardstick=yardstick)
+    return found
+
+
+def _table(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, tuple[str, list[Any]]]) -> None:
+    """Make a table of `columns`: SQL type and values by name."""
+    cells = ", ".join(f'unnest(?::{kind}[]) AS "{column}"' for column, (kind, _) in columns.items())
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {cells}", [values for _, values in columns.values()])
+
+
+def _say_unknown(connection: duckdb.DuckDBPyConnection, selected: Selected) -> None:
+    """Name the option that nothing answers to; nothing where only the dates or the figure exclude everything."""
+    for what, column, text in (
+        ("suite", "suite", ",".join(selected.suites)),
+        ("op", "op", selected.op),
+        ("kernel", "kernel", selected.kernel),
+        ("case", "case", selected.case),
+    ):
+        if not text:
+            continue
+        alone = {"suites": selected.suites} if column == "suite" else {column: text}
+        condition, values = Selected(figure=selected.figure, **alone).where()
+        if connection.execute(f"SELECT 1 FROM results WHERE {condition} LIMIT 1", values).fetchone() is None:
+            known = [name for (name,) in connection.execute(f'SELECT DISTINCT "{column}" FROM results').fetchall()]
+            raise UnknownNameError(what, text, known, "the catalogue")
