@@ -123,6 +123,11 @@ def test_between_entries_the_two_nearest_decide_by_their_losses(
     assert said in why
 
 
+def test_a_kernel_that_is_faster_by_noise_alone_wins_nothing_between_entries(scale: Callable[..., Dispatcher]) -> None:
+    entries = tuple(entry(size, ("second@1", 1.0), ("first@1", 0.995)) for size in (64, 128))
+    assert chosen(scale(encode_table(table(entries))), 80)[0] == "second@1"
+
+
 @pytest.mark.parametrize(
     ("size", "said"),
     [
