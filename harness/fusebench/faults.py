@@ -33,6 +33,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "msgspec": "msgspec",
         "numpy": "numpy",
         "packaging": "packaging",
+        "parsl": "parsl",
         "pandas": "pandas",
         "platformdirs": "platformdirs",
         "psutil": "psutil",
@@ -51,7 +52,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store", "duckdb": "store"}
+    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store", "duckdb": "store", "parsl": "cluster"}
     | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
 )
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""

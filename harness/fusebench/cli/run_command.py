@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -26,13 +26,14 @@ from .shared.options import (
 from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..config import Project
     from ..device import Device
     from ..runner.run.command import RunRequest
     from ..runner.session import Outcome
-    from ..schema import Run
+    from ..schema import Run, SamplingPlan
+    from .shared.results import Results
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the run's folder; results/runs of the project by default.")
@@ -106,6 +107,20 @@ ShardOption = Annotated[
         show_default=False,
     ),
 ]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="CONFIG",
+        help="Measure in shards on an engine, Parsl, and join them: `local`, `local:N` for N workers of this host, or a Python file that "
+        "defines `config`.  Needs the extra `cluster`.",
+        show_default=False,
+    ),
+]
+ShardsOption = Annotated[
+    int | None,
+    typer.Option("--shards", min=1, max=999, help="With --on: the number of parts; the number of local workers unless given."),
+]
 ConfirmOption = Annotated[
     bool,
     typer.Option(
@@ -138,6 +153,7 @@ MarginOption = Annotated[
 
 
 def run(
+    context: typer.Context,
     *,
     suite: SuiteOption = None,
     op: OpOption = None,
@@ -156,6 +172,8 @@ def run(
     processes: ProcessesOption = None,
     resume: ResumeOption = None,
     shard: ShardOption = None,
+    on: OnOption = None,
+    shards: ShardsOption = None,
     baseline: BaselineOption = None,
     margin: MarginOption = None,
     confirm: ConfirmOption = True,
@@ -196,6 +214,8 @@ def run(
     suites = tuple(one.name for one in selection.suites)
     if stopped is not None:
         require_same_selection(stopped, suites, op, kernel, case, shard=str(part or ""))
+    if on is not None:
+        _run_on_engine(context, opened, on, shards=shards, baseline=baseline, margin=margin, out=out)
     boards = _boards(device, stopped)
     target = boards[0]
     require_timer(timer, target.kind)
@@ -209,11 +229,9 @@ def run(
     if precision is not None and processes is not None:
         raise UsageError("--precision chooses the number of processes by itself; leave out --processes or --precision")
 
-    import msgspec
-
     from ..fleet.planning import cases_of_shard
     from ..runner.run.command import RunRequest
-    from ..runner.run.strategy import RunOptions, default_plan
+    from ..runner.run.strategy import RunOptions
     from ..store.baselines import load_baseline
     from ..store.finding import runs_folder
     from ..store.scatter_file import load_scatter
@@ -221,12 +239,7 @@ def run(
     from .shared.evidence_work import evidence_tools
 
     selection = with_kernels(selection, silence_s=kernel_timeout)
-    changes = {
-        name: value
-        for name, value in (("replicates", replicates), ("rounds", rounds), ("precision", precision), ("processes", processes))
-        if value is not None
-    }
-    plan = default_plan(target.kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
+    changes = {"replicates": replicates, "rounds": rounds, "precision": precision, "processes": processes}
     stored = load_baseline(opened.project.results, target.name) if part is not None else None
     cases = cases_of_shard(part, selection.cases, selection.collection, stored) if part is not None else selection.cases
     request = RunRequest(
@@ -235,7 +248,7 @@ def run(
         cases=cases,
         device=target,
         timer=timer,
-        plan=msgspec.structs.replace(plan, **changes),
+        plan=_sampling_plan(target.kind, cache, stopped, changes),
         options=RunOptions(kernel=kernel, command=command_line(), selected=suites, op=op, case=case, shard=str(part or "")),
         rule=MarginRule(margin, scatter=load_scatter(opened.project.results, target.name), device=target.kind),
         budget_s=budget,
@@ -249,6 +262,35 @@ def run(
     )
     outcome = _measured(request, boards)
     show_run(outcome, json=json, device=device if len(boards) > 1 else "")
+    opened.publish(outcome.folder)
+    raise typer.Exit(ExitCode(outcome.record.exit_code))
+
+
+def _sampling_plan(kind: str, cache: CacheState, stopped: Run | None, changes: Mapping[str, float | None]) -> SamplingPlan:
+    """The plan of the device, or of the stopped run, with what the command line says."""
+    import msgspec
+
+    from ..runner.run.strategy import default_plan
+
+    plan = default_plan(kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
+    return msgspec.structs.replace(plan, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _run_on_engine(
+    context: typer.Context,
+    opened: Results,
+    on: str,
+    *,
+    shards: int | None,
+    baseline: str | None,
+    margin: float | None,
+    out: Path | None,
+) -> NoReturn:
+    """Measure every shard on an engine, join them, show and publish the whole, and end the command."""
+    from .shared.engine_work import measure_on_engine
+
+    outcome = measure_on_engine(context, opened.project, on, shards=shards, baseline=baseline, margin=margin, out=out)
+    show_run(outcome, json=context.params["json"], resumable=False)
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
