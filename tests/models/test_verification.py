@@ -174,7 +174,7 @@ class OnCpu:
     def __init__(self, collection: Collection) -> None:
         self._collection, self.op, self.kernel, self.roots = collection, collection.op, collection.kernel, collection.roots
 
-    def kernels_of(self, op: str) -> list[Kernel]:
+    def kernels_of(self, op: str, *, choices: bool = False) -> list[Kernel]:
         split = self._collection.kernel(f"{op}/split_torch@1").function
 
         def fused(*args: Any, **kwargs: Any) -> Any:
