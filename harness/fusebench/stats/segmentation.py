@@ -5,8 +5,8 @@ by the difference of the two levels' means over its standard error, and its p-va
 score.  All series are computed together.
 
 * Scores are clipped at three standard deviations, so that a wild night counts no more than a bad one.
-* The standard error has a part between boards: a split that separates boards must beat their usual differences, while boards that take
-  turns on both sides of it cost nothing.
+* Boards are random effects: a split that separates boards must beat their usual differences, while boards that take turns are compared
+  each with itself (generalised least squares).  Series with gaps get the difference of means, and its larger variance.
 * The variance is that of neighbouring nights, or of neighbouring weeks where that is larger.
 
 Sources: Kovács, Bühlmann, Li & Munk, Biometrika 110 (2023) 249 (seeded intervals); James, James & Siegmund, Biometrika 74 (1987) 71 (tail
@@ -40,6 +40,8 @@ _MAD = 0.6744897501960817
 """Median of the absolute value of a standard normal variable."""
 _FEWEST_PAIRS = 30
 """A variance of fewer pairs of nights is taken of all pairs, or of all series."""
+_MOST_BOARDS = 16
+"""More boards take turns so quickly that comparing each with itself finds no more."""
 _FEW = 24
 _LENGTHS = 1.1
 """Tails are computed for lengths that grow by this factor."""
@@ -151,22 +153,29 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
     full = bool(present.all())
     if full:
         counts = counts[:1]
-    held = _board_sums(boards) if ratio > 0 else None
+    held = _board_sums(boards)
+    by_board = None
+    if full and ratio > 0 and 1 < len(held) <= _MOST_BOARDS:
+        on_board = np.unique(boards)[:, None] == boards[None, :]
+        by_board = np.zeros((len(scores), len(held), scores.shape[1] + 1))
+        np.cumsum(scores[:, None, :] * on_board, axis=2, out=by_board[:, :, 1:])
     with np.errstate(invalid="ignore", divide="ignore"):
         for starts, length in _seeded(high - low, 2 * smallest_part):
             # Slices are several times as fast as index arrays, and there are few of the long intervals.
             several = [starts] if len(starts) > _FEW else np.split(starts, len(starts))
             for some in several:
                 inside = _Inside.of(some, length, smallest_part)
-                before, all_before = inside.since(sums), inside.since(counts)
-                after, all_after = inside.until(sums), inside.until(counts)
-                spread = 1.0 / all_before + 1.0 / all_after
-                if held is not None:
-                    here, there = inside.since(held), inside.until(held)
-                    spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
-                squares = (before / all_before - after / all_after) ** 2 / spread
-                if not full:
-                    squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
+                squares = _with_boards(inside, sums, by_board, held, ratio) if by_board is not None else None
+                if squares is None:
+                    before, all_before = inside.since(sums), inside.since(counts)
+                    after, all_after = inside.until(sums), inside.until(counts)
+                    spread = 1.0 / all_before + 1.0 / all_after
+                    if ratio > 0:
+                        here, there = inside.since(held), inside.until(held)
+                        spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
+                    squares = (before / all_before - after / all_after) ** 2 / spread
+                    if not full:
+                        squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
                 flat = squares.reshape(len(squares), -1)
                 chosen = np.argmax(flat, axis=1)
                 found = flat[np.arange(len(flat)), chosen]
@@ -174,6 +183,25 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
                 best[better] = found[better]
                 places[better] = low + inside.places[chosen[better]]
     return np.sqrt(best / variance), places
+
+
+def _with_boards(inside: _Inside, sums: Matrix, by_board: Matrix, held: Matrix, ratio: float) -> Matrix:
+    """Squared scores of all cuts by generalised least squares: a step, and a random effect of every board.
+
+    `ratio` is the variance between boards over that of a night.
+    So nights after a cut are compared with those before it on the same boards, as far as there are any.
+    """
+    after = inside.until(held)  # runs on each board from each cut on
+    runs = inside.whole(held)
+    shrunk = ratio / (1.0 + ratio * runs)
+    level = (runs - shrunk * runs**2).sum(axis=0)
+    both = ((1.0 - shrunk * runs) * after).sum(axis=0)
+    step = (after - shrunk * after**2).sum(axis=0)
+    on_boards = inside.whole(by_board)
+    mean = ((1.0 - shrunk * runs) * on_boards).sum(axis=1)
+    taken = np.einsum("rb...,b...->r...", np.broadcast_to(on_boards, (*on_boards.shape[:2], *after.shape[1:])), shrunk * after)
+    found: Matrix = (level * (inside.until(sums) - taken) - both * mean) ** 2 / (level * (level * step - both**2))
+    return found
 
 
 class _Inside:
@@ -198,6 +226,11 @@ class _Inside:
         found: Matrix = sums[:, self._cut] - sums[:, self._first]
         return found
 
+    def whole(self, sums: Matrix) -> Matrix:
+        """Over each interval; the axis of places is the last one."""
+        found: Matrix = sums[..., self._last] - sums[..., self._first]
+        return found
+
     def until(self, sums: Matrix) -> Matrix:
         """From each place to the end of its interval."""
         found: Matrix = sums[:, self._last] - sums[:, self._cut]
@@ -217,7 +250,10 @@ def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes) -> tuple[Ma
     night = (np.diff(scores, axis=1) ** 2 * pairs).sum(axis=1) / np.maximum(1, pairs.sum(axis=1)) / 2
     weeks = scores.shape[1] // _WEEK
     if weeks >= _FEWEST_PAIRS and bool(present.all()):
-        means = scores[:, : weeks * _WEEK].reshape(len(scores), weeks, _WEEK).mean(axis=2)
+        # Each board's own level is no drift.
+        on_board = (np.unique(boards)[:, None] == boards[None, :]).astype(np.float64)
+        levelled = scores - (scores @ on_board.T / on_board.sum(axis=1)) @ on_board
+        means = levelled[:, : weeks * _WEEK].reshape(len(scores), weeks, _WEEK).mean(axis=2)
         # The median of squared differences, because a level's first week would dominate their mean.
         week = (_row_median(np.abs(np.diff(means, axis=1))) / _MAD) ** 2 / 2 * _WEEK
         night = np.maximum(night, week)
