@@ -360,3 +360,13 @@ def test_compiled_kernels_are_checked_as_compiled(toys: Any) -> None:
         accuracy = toys.check(toys.rms_scale, function, role=role)
         assert accuracy.passed
         assert len(ran) == 2 * accuracy.draws
+
+
+@pytest.mark.parametrize(
+    ("function", "errors_only"),
+    [(fused, False), (truncated, True), (low_precision, True), (tail_not_written, False), (writes_past_the_end, False), (drops_nan, False)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_failure_by_the_size_of_errors_alone_is_told_from_every_other(toys: Any, function: Function, errors_only: bool) -> None:
+    accuracy = toys.check(toys.rms_scale, function)
+    assert (accuracy.passed, accuracy.errors_only) == (function is fused, errors_only), accuracy.reason

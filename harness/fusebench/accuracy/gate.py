@@ -85,6 +85,7 @@ def check_kernel(
     )
     reason = check.run()
     if shared.overwritten():
+        check.errors_only = False
         reason = reason or "it writes far outside of its buffers: inputs and references that the check keeps for other kernels have changed"
     return check.result(reason, tokens=tokens)
 
@@ -171,6 +172,8 @@ class _Check:
         self.pools: dict[float, Pool] = {}
         self.draws = self.planned = self.compared = self.equal_to_split = 0
         self.loose = True
+        self.errors_only = False
+        """Whether the failure is the size of the errors."""
 
     def run(self) -> str:
         """The reason of a failure, or an empty string."""
@@ -185,6 +188,7 @@ class _Check:
                 reason = self._extend(pool, magnitude, self._draws_for_bias(pool, magnitude))
             if not reason:
                 reason = self._judge_patiently(pool, magnitude)
+                self.errors_only = bool(reason) and reason == pool.judge()
             if reason:
                 return f"at input magnitude {magnitude:g}{self._variant_at(magnitude)}: {reason}"
         return self.drawing.repeat()
@@ -304,6 +308,7 @@ class _Check:
             seed=self.draws_of_case.seed,
             tokens=tokens,
             interpreted=self.interpreted,
+            errors_only=self.errors_only,
             reason=reason,
         )
 

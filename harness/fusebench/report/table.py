@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from ..schema import FAILED_STATUSES, OUTSIDE_CONTRACT, CaseSummary, Measurement, Result, Run, Status, VerdictKind
 from ..verdict.dispatch_choice import dispatch_ratios
 from ..verdict.margin_words import own_coverage
 from . import escape
@@ -168,6 +168,10 @@ def _timed(pick: Callable[[Measurement], str]) -> Callable[[Result], str]:
     return lambda row: pick(row.measurement) if row.measurement is not None else DASH
 
 
+def _apart(row: Result) -> str:
+    return OUTSIDE_CONTRACT if row.outside_contract else "a part"
+
+
 _GAP = "  "
 
 _COLUMNS = (
@@ -181,7 +185,11 @@ _COLUMNS = (
     _Column("host us", _timed(lambda timing: microseconds(timing.host_us)), dispensable=3),
     _Column("extra mem", _timed(lambda timing: size(timing.extra_memory_bytes)), dispensable=6),
     _Column("error", lambda row: error_ratio(row.accuracy), dispensable=1),
-    _Column("verdict", lambda row: outcome(row) if not row.covers else f"{status_text(row.status)}, a part", right=False),
+    _Column(
+        "verdict",
+        lambda row: outcome(row) if not row.covers else f"{status_text(row.status)}, {_apart(row)}",
+        right=False,
+    ),
 )
 
 _COMPACT = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
+from ..schema import FAILED_STATUSES, OUTSIDE_CONTRACT, Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
 from .escape import one_line
 
 DASH = "–"
@@ -207,20 +207,28 @@ def _why_untimed(result: Result) -> str:
 
 
 def part_label(result: Result) -> str:
-    """`covers: norm only: no scale, no shift`; empty for a kernel that does the whole op."""
+    """`covers: norm only: no scale, no shift`, or that it is outside the contract; empty for a kernel that does the whole op."""
+    if result.outside_contract:
+        return result.covers
     return f"covers: {result.covers}" if result.covers else ""
 
 
 def part_notes(run: Run) -> list[str]:
-    """One sentence for every kernel that covers a part of its op and was timed: its part, and its times, which stand alone."""
+    """One sentence for every kernel that covers a part of its op, or is outside the contract, and was timed: its times stand alone."""
     found: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
         if result.covers and result.measurement is not None:
             found.setdefault((result.kernel, result.covers), []).append(f"{result.case} {with_spread(result.measurement.time_us)} us")
     return [
-        f"{kernel} covers {covers}; its time is that part's and is compared with no other kernel's: {', '.join(times)}"
+        f"{kernel} {_stands_alone(covers)} and is compared with no other kernel's: {', '.join(times)}"
         for (kernel, covers), times in found.items()
     ]
+
+
+def _stands_alone(covers: str) -> str:
+    if covers.startswith(OUTSIDE_CONTRACT):
+        return f"is {covers}; its time is for information"
+    return f"covers {covers}; its time is that part's"
 
 
 def named_cases(excuse: Excuse, total: int) -> str:

@@ -32,6 +32,7 @@ from .records import (
 from .results import (
     CHANGES,
     FAILED_STATUSES,
+    OUTSIDE_CONTRACT,
     Accuracy,
     Attachment,
     CacheState,
@@ -52,6 +53,7 @@ __all__ = [
     "COMPARABLE_VERSIONS",
     "EXIT_PRECEDENCE",
     "FAILED_STATUSES",
+    "OUTSIDE_CONTRACT",
     "SCHEMA_VERSION",
     "AAPair",
     "Accuracy",

@@ -109,6 +109,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     """Token count of the check where it differs from the case's (interpreter)."""
     interpreted: bool = False
+    errors_only: bool = False
+    """Whether it failed by the size of its errors alone; false for a pass, for any other failure, and in older records."""
     reason: str = ""
 
 
@@ -201,6 +203,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Places in `Run.joined` of the runs whose times were joined into this one; empty for the time of one run."""
 
 
+OUTSIDE_CONTRACT = "outside the contract"
+"""Begins `Result.covers` of a peer whose errors are larger than its contract allows, and small enough to be meant."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one kernel on one case."""
 
@@ -217,7 +223,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     covers: str = ""
     """The part of the op that the kernel computes; empty for the whole op. Accuracy and time are the part's. Such a result has no speedup
-    and no share of the speed of light, its only verdict is failure, and sums leave it out."""
+    and no share of the speed of light, its only verdict is failure, and sums leave it out.  So has a peer outside the contract, whose
+    entry begins with `OUTSIDE_CONTRACT` and names the error."""
     code: str | None = None
     """Digest of the machine code that the kernel launched on this case. Equal digests mean equal code on one device model. None if unknown:
     a torch.compile or peer kernel, a CPU, a record that predates this key."""
@@ -230,6 +237,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def case_key(self) -> str:
         return f"{self.suite}:{self.case}"
+
+    @property
+    def outside_contract(self) -> bool:
+        """Whether it is a peer that computes the op with larger errors than the contract allows, timed for information."""
+        return self.covers.startswith(OUTSIDE_CONTRACT)
 
     @property
     def role_gates(self) -> bool:

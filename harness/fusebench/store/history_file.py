@@ -40,6 +40,7 @@ NOT_KEPT: dict[str, Any] = {
     "results.accuracy.split_max_error": 0.0,
     "results.accuracy.equal_to_split": 0.0,
     "results.accuracy.within_loose_tolerance": False,
+    "results.accuracy.errors_only": False,
     "results.accuracy.seed": 0,
     "results.accuracy.reason": "",
     "results.measurement.busy_us": 0.0,

@@ -135,6 +135,8 @@ class _Judge:
 
     def _now_a_part(self, new: Result) -> Judgement:
         reason = f"all of the op in the baseline; now it covers only a part of it: {new.covers}"
+        if new.outside_contract:
+            reason = f"within the contract in the baseline; now {new.covers}"
         return _judgement(new, VerdictKind.INCOMPARABLE, reason, presence=Presence.MISSING)
 
     def _cold_labels_refused(self, key: str) -> list[str]:

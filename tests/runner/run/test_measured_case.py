@@ -9,11 +9,12 @@ import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.registry import Collection
+from fusebench.report.wording import part_label, part_notes
 from fusebench.runner.case_kernels import case_kernels, work_of
 from fusebench.runner.workers.ahead import Checks
 from fusebench.runner.workers.process import WorkerProcess
-from fusebench.runner.workers.protocol import CheckTask, Failure, Measured, TimeTask
-from fusebench.schema import Case, ExitCode, Status
+from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, TimeTask
+from fusebench.schema import Case, ExitCode, Role, Status
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, WRONG, Bench, accuracy, by_kernel, measured
 
@@ -236,3 +237,55 @@ def test_a_suspicious_time_gives_no_speedup_and_no_part_of_a_sum(bench: Bench, c
 def test_outputs_that_could_not_be_compared_are_told(bench: Bench, case: Case) -> None:
     bench.worker.replies = [lambda task: measured(task, unverified="planted")]
     assert any("outputs of timed calls were not compared: planted" in warning for warning in bench.run([case]).warnings)
+
+
+def test_a_peer_outside_the_contract_is_timed_for_information(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.collection.kernels[WRONG], "role", Role.PEER)
+    answer = bench.worker.ask
+    found = msgspec.structs.replace(accuracy(passed=False), errors_only=True, reason="output 'x': twice the error")
+
+    def ask(task: CheckTask | TimeTask, on_progress: Callable[..., None]) -> Checked | Measured | Failure:
+        said = answer(task, on_progress)
+        return Checked(accuracy=found) if isinstance(task, CheckTask) and task.kernel == WRONG else said
+
+    bench.worker.ask = ask  # type: ignore[method-assign]
+    bench.worker.replies = [lambda task: measured(task, wrong={WRONG: "right when checked, wrong when timed: planted"})]
+    run = bench.judge(bench.run([case]))
+    result = by_kernel(run)[WRONG]
+    assert (result.status, result.outside_contract) == (Status.MEASURED, True)
+    assert result.covers == "outside the contract: output 'x': twice the error"
+    assert result.measurement is not None
+    assert result.measurement.time_us.value == pytest.approx(3.0)
+    assert (result.measurement.speedup, result.measurement.sol) == (None, None)
+    assert (result.verdict, by_kernel(run)[GOOD].outside_contract) == (None, False)
+    assert result.accuracy is not None
+    assert not result.accuracy.passed
+    assert part_label(result) == result.covers
+    (note,) = part_notes(run)
+    assert note.startswith(f"{WRONG} is {result.covers}; its time is for information and is compared with no other kernel's: even 3.00")
+
+
+@pytest.mark.parametrize(
+    ("role", "changes"),
+    [
+        (Role.FUSED, {"errors_only": True}),
+        (Role.PEER, {"errors_only": False}),
+        (Role.PEER, {"errors_only": True, "within_loose_tolerance": False}),
+    ],
+    ids=["no peer", "another defect", "far off"],
+)
+def test_no_other_wrong_kernel_is_timed(
+    bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch, role: Role, changes: dict[str, bool]
+) -> None:
+    monkeypatch.setattr(bench.collection.kernels[WRONG], "role", role)
+    answer = bench.worker.ask
+    found = msgspec.structs.replace(accuracy(passed=False), **changes)
+
+    def ask(task: CheckTask | TimeTask, on_progress: Callable[..., None]) -> Checked | Measured | Failure:
+        said = answer(task, on_progress)
+        return Checked(accuracy=found) if isinstance(task, CheckTask) and task.kernel == WRONG else said
+
+    bench.worker.ask = ask  # type: ignore[method-assign]
+    run = bench.run([case])
+    assert bench.worker.timed == [(GOOD, SPLIT)]
+    assert by_kernel(run)[WRONG].status is Status.WRONG

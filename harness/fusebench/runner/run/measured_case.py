@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...schema import Accuracy, CaseSummary, Result, Status
+from ...schema import OUTSIDE_CONTRACT, Accuracy, CaseSummary, Result, Role, Status
 from ...timing.placement import CONTROL
 from ..case_kernels import CaseKernels
 from ..context import CHECK, MeasuringContext
@@ -126,6 +126,7 @@ class CaseMeasurement(_CaseWork):
         for result in checked:
             if result.status is Status.CHECKED and (before := self._wrong.get(result.kernel)) is not None:
                 context.warn(f"case {self._unit.case.key}: {result.kernel} was wrong, and then right on the same draws: {before.reason}")
+        checked = [_for_information(result) for result in checked]
         ready = [result for result in checked if result.status is Status.CHECKED and not result.reason]
         self._add([result for result in checked if result not in ready])
         if self._unit.baseline_id not in {result.kernel for result in ready}:
@@ -163,7 +164,7 @@ class CaseMeasurement(_CaseWork):
 
     def _withdraw(self, timed: Sequence[Result]) -> set[str]:
         """Add the kernels whose timed outputs were wrong, and drop their times.  Returns their ids."""
-        wrong = wrong_when_timed(self._unit.baseline_id, self.replies)
+        wrong = wrong_when_timed(self._unit.baseline_id, self.replies, timed)
         self._add([withdrawn(result, wrong[result.kernel]) for result in timed if result.kernel in wrong])
         dropped = {*wrong, *([CONTROL] if self._unit.baseline_id in wrong else [])}
         self.replies = [
@@ -254,7 +255,7 @@ class Remeasurement(_CaseWork):
             culprit = self._culprit(replies)
             self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._first])
             return
-        if wrong := wrong_when_timed(self._unit.baseline_id, replies):
+        if wrong := wrong_when_timed(self._unit.baseline_id, replies, timed):
             why = f"{', '.join(wrong)} gave wrong outputs"
             self._keep_first(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._first])
             return
@@ -266,9 +267,7 @@ class Remeasurement(_CaseWork):
         self._note_timing(task, replies)
         self.summary = msgspec.structs.replace(summary, suspicion=self._suspicion)
         again = {
-            result.kernel: msgspec.structs.replace(
-                result, measurement=figures.measurement(result.kernel), suspicious=figures.suspicious(result.kernel)
-            )
+            result.kernel: msgspec.structs.replace(result, measurement=figures.of(result), suspicious=figures.suspicious(result.kernel))
             for result in timed
         }
         self._add([again.get(result.kernel, result) for result in self._first])
@@ -286,9 +285,20 @@ def _failed(result: Result, failure: Failure) -> Result:
     return msgspec.structs.replace(result, status=failure.status, reason=own_failure(failure), measurement=None, code=None)
 
 
-def wrong_when_timed(baseline: str, replies: Sequence[Measured]) -> dict[str, str]:
-    """By kernel, why outputs of its timed calls were wrong in a process; the control arm is the baseline's second copy."""
-    found = said_by_arm([reply.wrong for reply in replies])
+def _for_information(result: Result) -> Result:
+    """The result of a check; a peer whose errors alone leave the contract, and stay as small as other projects tolerate, is timed too."""
+    accuracy = result.accuracy
+    wrong_by_errors = result.status is Status.WRONG and accuracy is not None and accuracy.errors_only and accuracy.within_loose_tolerance
+    if result.role is not Role.PEER or result.covers or not wrong_by_errors or accuracy is None:
+        return result
+    return msgspec.structs.replace(result, status=Status.CHECKED, reason="", covers=f"{OUTSIDE_CONTRACT}: {accuracy.reason}")
+
+
+def wrong_when_timed(baseline: str, replies: Sequence[Measured], timed: Sequence[Result]) -> dict[str, str]:
+    """By kernel, why outputs of its timed calls were wrong in a process; the control arm is the baseline's second copy.  The outputs of a
+    peer outside the contract are known to be."""
+    known = {result.kernel for result in timed if result.outside_contract}
+    found = {arm: why for arm, why in said_by_arm([reply.wrong for reply in replies]).items() if arm not in known}
     control = found.pop(CONTROL, None)
     return found if control is None else {baseline: control, **found}
 

@@ -61,8 +61,13 @@ class CaseFigures:
     def measured(self, result: Result) -> Result:
         """The result of a checked kernel, with its measurement and its machine code."""
         code = self._measured[0].code.get(result.kernel)
-        found, suspicious = self.measurement(result.kernel), self.suspicious(result.kernel)
+        found, suspicious = self.of(result), self.suspicious(result.kernel)
         return msgspec.structs.replace(result, status=Status.MEASURED, measurement=found, code=code, suspicious=suspicious)
+
+    def of(self, result: Result) -> Measurement:
+        """The figures of a result's kernel; those of a peer outside the contract compare it with no other."""
+        found = self.measurement(result.kernel)
+        return msgspec.structs.replace(found, speedup=None, sol=None) if result.outside_contract else found
 
     def suspicious(self, kernel: str) -> str:
         """Why the kernel's time is not believed; empty if it is."""
