@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -95,6 +96,15 @@ def test_every_case_is_measured_once_on_one_board_that_the_record_names(fusebenc
     assert content(found) == content(alone)
     assert found.complete
     assert journals_in(project / "results" / "runs") == []
+
+
+def test_what_a_board_needs_to_know_reaches_a_process_that_is_started_afresh(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusebench.fleet.strategy import setups_of
+
+    monkeypatch.setattr("fusebench.fleet.strategy.setups_of", lambda *given: pickle.loads(pickle.dumps(setups_of(*given))))
+    assert run(fusebench).complete
 
 
 def test_the_longest_cases_go_first(fusebench: Fusebench, project: Path) -> None:

@@ -138,3 +138,29 @@ def test_what_slows_kernels_and_streams_but_not_copies_is_undecided(make: Any, s
     found = at(judge_each(moved(make(slow=slow), dict.fromkeys(CASES, 1.08)), make(), MarginRule()), CASES[0], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.UNDECIDED
     assert "slower, and the streaming yardsticks of 9 cases with it" in found.reason
+
+
+def test_each_pair_of_boards_with_enough_cases_has_a_drift_of_its_own(synthetic: ModuleType) -> None:
+    names = tuple(f"case_{number}" for number in range(2 * FEWEST_CASES))
+
+    def on_boards(run: Run, first: int) -> Run:
+        cases = [msgspec.structs.replace(one, board="A" if place < first else "B") for place, one in enumerate(run.cases)]
+        return msgspec.structs.replace(run, cases=cases)
+
+    def alike(run: Run) -> Run:
+        """All cases of one duration."""
+        return msgspec.structs.replace(run, cases=[msgspec.structs.replace(one, stream_us=run.cases[0].stream_us) for one in run.cases])
+
+    baseline = alike(synthetic.make_run(cases=names))
+    run = moved(baseline, dict.fromkeys(names[FEWEST_CASES:], 0.98))
+    drifts = yardstick_drifts(on_boards(run, FEWEST_CASES), baseline)
+    by_board = {boards: drift.factor.value for (_, boards), drift in ((key, one) for key, one in drifts.items() if isinstance(key, tuple))}
+    assert by_board == pytest.approx({("A", ""): 1.0, ("B", ""): 0.98})
+    new, old = on_boards(run, FEWEST_CASES).cases[-1], baseline.cases[-1]
+    found = drift_of(new, drifts, old)
+    assert found is not None
+    assert found.factor.value == pytest.approx(0.98), "the faster board's own"
+    few = on_boards(run, FEWEST_CASES + 1)
+    found = drift_of(few.cases[-1], yardstick_drifts(few, baseline), baseline.cases[-1])
+    assert found is not None
+    assert found.cases == 2 * FEWEST_CASES, "too few of this board: the common one"
