@@ -43,6 +43,7 @@ _FEWEST_PAIRS = 30
 _MOST_BOARDS = 16
 """More boards take turns so quickly that comparing each with itself finds no more."""
 _FEW = 24
+"""Up to so many intervals of one length are computed one by one, by slices; and up to so many series all at once, by index arrays."""
 _LENGTHS = 1.1
 """Tails are computed for lengths that grow by this factor."""
 _MOST_CUTS = 40
@@ -161,8 +162,8 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
         np.cumsum(scores[:, None, :] * on_board, axis=2, out=by_board[:, :, 1:])
     with np.errstate(invalid="ignore", divide="ignore"):
         for starts, length in _seeded(high - low, 2 * smallest_part):
-            # Slices are several times as fast as index arrays, and there are few of the long intervals.
-            several = [starts] if len(starts) > _FEW else np.split(starts, len(starts))
+            # Slices are several times as fast as index arrays, and there are few of the long intervals; for few series the calls cost more.
+            several = [starts] if len(starts) > _FEW or len(scores) <= _FEW else np.split(starts, len(starts))
             for some in several:
                 inside = _Inside.of(some, length, smallest_part)
                 squares = _with_boards(inside, sums, by_board, held, ratio) if by_board is not None else None
