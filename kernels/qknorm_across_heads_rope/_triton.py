@@ -145,15 +145,16 @@ def _across_heads_rope(
             SECOND_HEADS, D, SECOND_HEAD, SECOND_TAIL, NORM, ROPE, AFFINE,
         )  # fmt: skip
     elif ALONE or program % 2 == 0:
-        head, tail = load_token(first_row, columns, FIRST_HEADS, D, FIRST_HEAD, FIRST_TAIL)
+        # Names of their own: Triton 3.6 wants one name to have one shape in both branches.
+        first_head, first_tail = load_token(first_row, columns, FIRST_HEADS, D, FIRST_HEAD, FIRST_TAIL)
         finish_token(
-            first_row, first_weight_ptr, head, tail, cos, sin, columns, eps,
+            first_row, first_weight_ptr, first_head, first_tail, cos, sin, columns, eps,
             FIRST_HEADS, D, FIRST_HEAD, FIRST_TAIL, NORM, ROPE, AFFINE,
         )  # fmt: skip
     else:
-        head, tail = load_token(second_row, columns, SECOND_HEADS, D, SECOND_HEAD, SECOND_TAIL)
+        second_head, second_tail = load_token(second_row, columns, SECOND_HEADS, D, SECOND_HEAD, SECOND_TAIL)
         finish_token(
-            second_row, second_weight_ptr, head, tail, cos, sin, columns, eps,
+            second_row, second_weight_ptr, second_head, second_tail, cos, sin, columns, eps,
             SECOND_HEADS, D, SECOND_HEAD, SECOND_TAIL, NORM, ROPE, AFFINE,
         )  # fmt: skip
 

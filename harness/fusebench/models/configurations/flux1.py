@@ -23,7 +23,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import activated_beside, project, side_by_side
+from .streams import project, side_by_side
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -115,7 +115,7 @@ class FusedDoubleBlock(FluxTransformerBlock):
 
 
 class FusedSingleBlock(FluxSingleTransformerBlock):
-    """A single-stream block that concatenates nothing."""
+    """A single-stream block that finds text and image in one tensor where the block before left them."""
 
     def forward(
         self,
@@ -130,11 +130,7 @@ class FusedSingleBlock(FluxSingleTransformerBlock):
         normed, gate = self.norm(residual, emb=temb)
         fed = self.proj_mlp(normed)
         attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
-
-        def gelu(x: torch.Tensor, out: torch.Tensor) -> None:
-            torch.ops.aten.gelu.out(x, approximate=self.act_mlp.approximate, out=out)
-
-        joint = activated_beside(attended, fed, self.act_mlp, torch.nn.GELU, gelu, fed.shape[-1])
+        joint = torch.cat([attended, self.act_mlp(fed)], dim=-1)
         joint = residual + gate.unsqueeze(1) * self.proj_out(joint)
         if joint.dtype == torch.float16:
             joint = joint.clip(-65504, 65504)

@@ -18,7 +18,6 @@ from diffusers.models.transformers.transformer_flux2 import (
     Flux2ParallelSelfAttnProcessor,
     Flux2PosEmbed,
     Flux2SingleTransformerBlock,
-    Flux2SwiGLU,
     Flux2TransformerBlock,
 )
 
@@ -27,7 +26,7 @@ from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import activated_beside, project
+from .streams import project
 
 MOST_TOKENS = 65536
 """Most tokens of text and image together; 512 KiB of positions, made once.  The op refuses a longer row of tokens."""
@@ -112,13 +111,7 @@ class FusedParallelAttnProcessor(Flux2ParallelSelfAttnProcessor):
         table = RotaryTable(image_rotary_emb[0], self._positions)  # type: ignore[index]
         rotate(self._joint, query, key, attn.norm_q, attn.norm_k, table)
         attended = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
-
-        def gated(x: torch.Tensor, out: torch.Tensor) -> None:
-            gate, fed_half = x.chunk(2, dim=-1)
-            torch.mul(torch.nn.functional.silu(gate), fed_half, out=out)
-
-        joint = activated_beside(attended, fed, attn.mlp_act_fn, Flux2SwiGLU, gated, fed.shape[-1] // 2)
-        projected: torch.Tensor = attn.to_out(joint)
+        projected: torch.Tensor = attn.to_out(torch.cat([attended, attn.mlp_act_fn(fed)], dim=-1))
         return projected
 
 

@@ -1,13 +1,14 @@
 """Tensors that a model's blocks concatenate, made side by side instead.
 
 Two streams' queries, keys and values are projected into the one tensor that attention takes: FLUX.1-dev joins 28 MB of each in every
-double-stream block.  An op that works in place finds its stream as a slice of the joint tensor.  A single-stream block finds text and image
-where the block before left them, and writes its activation beside what was attended: 142 MB in FLUX.1-dev.
+double-stream block.  An op that works in place finds its stream as a slice of the joint tensor.  A single-stream block finds text and
+image where the block before left them.  Its activation and what was attended are still concatenated: an activation that wrote beside it,
+into rows with gaps, took 4.4 ms more of a step of FLUX.1-dev on an H200 and spared at most 2.7 ms of copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -64,28 +65,6 @@ def side_by_side(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         and second.storage_offset() == first.storage_offset() + first.numel()
     )
     return first.as_strided(whole, (whole[1] * whole[2], whole[2], 1)) if adjacent else torch.cat([first, second], dim=1)
-
-
-def activated_beside(
-    attended: torch.Tensor,
-    fed: torch.Tensor,
-    activation: torch.nn.Module,
-    kind: type,
-    into: Callable[[torch.Tensor, torch.Tensor], Any],
-    width: int,
-) -> torch.Tensor:
-    """`[B, S, C + width]`: what was attended `[B, S, C]`, and the activation of `fed` beside it.
-
-    Args:
-        kind: class of an activation that `into` computes.  One of another class, or with a hook, is called.
-        into: writes the activation of its first argument into its second, `[B, S, width]` with gaps between rows.
-    """
-    if type(activation) is not kind or _must_call() or _has_hooks(activation):
-        return torch.cat([attended, activation(fed)], dim=-1)
-    joint = attended.new_empty(*attended.shape[:-1], attended.shape[-1] + width)
-    joint[..., : attended.shape[-1]] = attended
-    into(fed, joint[..., attended.shape[-1] :])
-    return joint
 
 
 def _writes_anywhere(tokens: torch.Tensor, layer: Any) -> bool:
