@@ -42,6 +42,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "pytest": "pytest",
         "pytest_benchmark": "pytest-benchmark",
         "rich": "rich",
+        "safetensors": "safetensors",
         "scipy": "scipy",
         "starlette": "starlette",
         "torch": "torch",
@@ -52,7 +53,9 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 )
 """By the top-level module that fusebench imports, the package to install for it, as pyproject.toml declares it."""
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"diffusers": "models", "pytest": "pytest", "pytest-benchmark": "pytest", "fsspec": "store", "duckdb": "store", "parsl": "cluster"}
+    {"pytest": "pytest", "pytest-benchmark": "pytest", "parsl": "cluster"}
+    | dict.fromkeys(("diffusers", "safetensors"), "models")
+    | dict.fromkeys(("fsspec", "duckdb"), "store")
     | dict.fromkeys(("anyio", "mcp", "starlette", "uvicorn"), "serve")
 )
 """By package, the extra of pyproject.toml that installs it; every other package comes with the extra `gpu`."""

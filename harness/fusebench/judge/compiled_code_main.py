@@ -46,7 +46,7 @@ def _compiled(task: CompileTask) -> Compiled:
         for case in task.cases:
             try:
                 if kernel.reason_unsupported(op.parse_params(case.params)) is None:
-                    for launch in record(recorder, kernel, case):
+                    for launch in record(recorder, kernel, case)[0]:
                         found.setdefault(launch.specialisation.key, launch)
             except Exception as error:  # noqa: BLE001 - whatever a launch raises is a remark on it
                 failure = failure or f"{type(error).__name__}: {error}"
