@@ -58,15 +58,14 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
 
 
 def _import_ahead(kind: str) -> None:
-    """Import what most candidates need while the process waits for one; on a GPU, compile Triton's own helpers for the fresh cache."""
+    """Import what every candidate needs while the process waits for one; on a GPU also Triton, whose own helpers are compiled for the fresh
+    cache."""
     from contextlib import suppress
 
     from . import calling, loading, tampering  # noqa: F401
 
-    with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
-        import triton  # noqa: F401
-
-        if kind == "cuda":
+    if kind == "cuda":
+        with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
             from triton.runtime import driver
 
             driver.active.utils  # noqa: B018  compiled on its first use
