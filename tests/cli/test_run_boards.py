@@ -101,7 +101,7 @@ def test_every_case_is_measured_once_on_one_board_that_the_record_names(fusebenc
 def test_what_a_board_needs_to_know_reaches_a_process_that_is_started_afresh(
     fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusebench.fleet.strategy import setups_of
+    from fusebench.fleet.boards import setups_of
 
     monkeypatch.setattr("fusebench.fleet.strategy.setups_of", lambda *given: pickle.loads(pickle.dumps(setups_of(*given))))
     assert run(fusebench).complete

@@ -180,9 +180,9 @@ def calibrate(
 
     require_timer(timer)
     if names_boards(device):
-        from .shared.company_work import show_company
+        from .shared.interference_work import show_interference
 
-        show_company(context, device, suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, json=json)
+        show_interference(context, device, suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, json=json)
         return
     target = resolve_device(device)
     require_timer(timer, target.kind)

@@ -31,7 +31,7 @@ def join(
     Exit codes: those of `run`; 2 shards that are missing, measured twice, or not of one kind.
     """
     from ..config import find_project
-    from ..fleet.command import JoinRequest, join_runs
+    from ..fleet.joining import JoinRequest, join_runs
     from .run_command import command_line, show_run
 
     request = JoinRequest(project=find_project(), runs=runs, out=out, baseline=baseline, margin=margin, command=command_line())

@@ -297,21 +297,22 @@ def _run_on_engine(
 
 def _measured(request: RunRequest, boards: Sequence[Device]) -> Outcome[Run]:
     """The run on one board, or on several at once."""
-    from ..fleet.company import load_company
-    from ..fleet.planning import newest_run
-    from ..fleet.strategy import on_boards
     from ..runner.run.command import measure_run
-    from ..store.finding import runs_folder
-    from .shared.output import remark
     from .shared.progress import make_reporter
 
     if len(boards) == 1:
         return measure_run(request, make_reporter())
+    from ..fleet.interference import load_interference
+    from ..fleet.planning import newest_run
+    from ..fleet.strategy import on_boards
+    from ..store.finding import runs_folder
+    from .shared.output import remark
+
     known = newest_run(request.out or runs_folder(request.project), request.device.name)
-    company = load_company(request.project.results, request.device.name)
-    if company is None:
+    interference = load_interference(request.project.results, request.device.name)
+    if interference is None:
         remark("note", "whether these boards disturb each other is not known; measure it with `fusebench calibrate --device all`")
-    most = company.most_at_once(len(boards)) if company is not None else None
+    most = interference.most_at_once(len(boards)) if interference is not None else None
     return measure_run(request, make_reporter(), on_boards(boards, most_at_once=most, planned_by=known))
 
 

@@ -28,6 +28,7 @@ from ..runner.workers.pool import WorkerPool
 from ..runner.workers.protocol import Measured
 from ..runner.workers.surroundings import settle_in
 from ..schema import Accuracy, Case, CaseSummary, Result, SamplingPlan, Spending
+from ..store.run_folder import WARM_UP
 
 STEP_S = 0.2
 """Seconds between two messages about progress."""
@@ -68,7 +69,7 @@ class CaseLease(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None
 
 
-class AgainLease(msgspec.Struct, frozen=True, kw_only=True):
+class RemeasureLease(msgspec.Struct, frozen=True, kw_only=True):
     """Remeasure a suspect in fresh processes."""
 
     key: str
@@ -78,7 +79,7 @@ class AgainLease(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
 
-Lease = CheckLease | CaseLease | AgainLease
+Lease = CheckLease | CaseLease | RemeasureLease
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,10 +219,10 @@ def _serve(line: Connection, setup: BoardSetup) -> None:
     ):
         line.send(Ready(warnings=tuple(warnings)))
         while (lease := line.recv()) is not None:
-            line.send(_done(lease, setup, context))
+            line.send(_work_on(lease, setup, context))
 
 
-def _done(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Checked | Received:
+def _work_on(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Checked | Received:
     began = time.monotonic()
     if isinstance(lease, CheckLease):
         units = [setup.units[key] for key in lease.keys]
@@ -247,5 +248,5 @@ def _done(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Checked
         seconds=time.monotonic() - began,
         warnings=tuple(context.warnings[told:]),
         spending=context.phases.spending(),
-        state={name: value for name, value in context.environment().state.items() if name != "warm_up"},
+        state={name: value for name, value in context.environment().state.items() if name != WARM_UP},
     )

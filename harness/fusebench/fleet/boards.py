@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -13,9 +13,14 @@ from typing import Any
 
 import msgspec
 
+from ..device import Device
+from ..device.boards import cores_beside, label_of
 from ..errors import UsageError
+from ..runner.case_kernels import CaseKernels
+from ..runner.run.command import RunRequest
+from ..runner.session import ops_of
 from ..runner.workers.child import interrupts_held_back
-from .board_process import BoardSetup, Checked, Fault, Lease, Note, Ready, Received, Step, Unfit, board_main
+from .board_process import BoardSetup, Checked, Fault, Lease, Note, Ready, Received, Step, Unfit, board_main, portable
 
 START_METHOD = "spawn"
 """How a board's process is started: afresh, so that it inherits no thread and no connection to the driver."""
@@ -113,6 +118,28 @@ class Board:
         self._process.join(STOP_S)
         code = self._process.exitcode
         return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+
+
+def setups_of(request: RunRequest, devices: Sequence[Device], units: Mapping[str, CaseKernels]) -> list[BoardSetup]:
+    """What each board's process needs to know to measure `units`."""
+    shared = BoardSetup(
+        device=devices[0],
+        label="",
+        cores=None,
+        units={key: portable(unit) for key, unit in units.items()},
+        roots=tuple(request.collection.roots),
+        ops=ops_of(request.cases),
+        excluded=dict(request.collection.excluded),
+        project_root=request.project.root,
+        plan=request.plan,
+        timer=request.timer,
+        silence_s=request.silence_s,
+        wait_s=request.wait_s,
+    )
+    return [
+        msgspec.structs.replace(shared, device=device, label=label_of(device), cores=near)
+        for device, near in zip(devices, cores_beside(devices), strict=True)
+    ]
 
 
 Answer = tuple[Board, Lease | None, Checked | Received | None]

@@ -6,87 +6,27 @@ its board gets the next one, so a lost process costs the case that it was measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
-
-import msgspec
+from typing import Any
 
 from ..device import Device
-from ..device.boards import cores_beside, label_of
+from ..device.boards import cores_beside
 from ..errors import DeviceUnfitError
 from ..runner.case_kernels import CaseKernels, work_of
-from ..runner.context import AHEAD, MeasuringContext, Reporter
+from ..runner.context import AHEAD, Reporter
 from ..runner.engine import Budget
 from ..runner.run.command import RunRequest, Session, checks_ahead
 from ..runner.run.strategy import MOST_CASES, PROCESSES, RunOptions, RunStrategy
-from ..runner.session import ops_of
 from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
-from ..runner.workers.protocol import Measured
-from ..schema import Case, CaseSummary, Environment, Result, Run, Sample
+from ..schema import Case, CaseSummary, Result, Run, Sample
 from ..store.journal import Journal
 from ..verdict.compare_to_baseline import Suspect
-from .board_process import AgainLease, BoardSetup, CaseLease, Checked, CheckLease, Received, portable
-from .boards import Board, Boards
-from .joining import BOARDS
+from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
+from .boards import Board, Boards, setups_of
+from .context import FleetContext, ReceivedWork
 from .planning import expected_seconds
-
-
-class FleetContext(MeasuringContext):
-    """The driver's context: it measures nothing itself, and its environment is that of all boards."""
-
-    def __init__(self, devices: Sequence[Device], request: RunRequest, reporter: Reporter, options: RunOptions, pool: WorkerPool) -> None:
-        """`pool`: no process of it is ever started."""
-        spent = options.resumed.run.spending if options.resumed is not None else None
-        super().__init__(devices[0], request.project.root, reporter, pool=pool, plan=request.plan, spent=spent)
-        self.environment_at_start = msgspec.structs.replace(
-            self.environment_at_start, device_uuid=",".join(device.uuid for device in devices)
-        )
-        self.states: dict[str, Any] = {}
-        """By UUID, the state of each board."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The boards watch themselves."""
-
-    def environment(self) -> Environment:
-        state = {BOARDS: dict(self.states), "warm_up": dict(self.warm_up)}
-        return msgspec.structs.replace(self.environment_at_start, state=state)
-
-
-class _Found:
-    """The findings that a board sent, as the engine takes a case's work."""
-
-    def __init__(self, received: Received | None, board: Board | None, reporter: Reporter) -> None:
-        """`received`: None of a case for which the budget left no time."""
-        self.received, self._board, self._reporter = received, board, reporter
-        self.summary: CaseSummary | None = None
-        if received is not None and received.summary is not None and board is not None:
-            self.summary = msgspec.structs.replace(received.summary, board=board.uuid)
-
-    @property
-    def results(self) -> list[Result]:
-        return self.received.results if self.received is not None else []
-
-    @property
-    def replies(self) -> list[Measured]:
-        return self.received.replies if self.received is not None else []
-
-    @property
-    def seconds(self) -> float:
-        return self.received.seconds if self.received is not None else 0.0
-
-    def measure(self, seconds: float | None) -> None:
-        """Show what was measured elsewhere."""
-        if self.received is None or self._board is None:
-            return
-        self._reporter.line(f"on {self._board.label}, {self.received.seconds:.1f} s")
-        for result in self.received.results:
-            self._reporter.result(result)
 
 
 class FleetStrategy(RunStrategy):
@@ -120,7 +60,7 @@ class FleetStrategy(RunStrategy):
         self._make_boards, self._most_at_once, self._planned_by = boards, most_at_once, planned_by
         self._budget = Budget(request.budget_s)
         self._boards: Boards | None = None
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, ReceivedWork] = {}
         self._skipped: set[str] = set()
         """Keys of the cases for which the budget left no time."""
 
@@ -149,13 +89,13 @@ class FleetStrategy(RunStrategy):
         if leased:
             self._boards = self._make_boards({unit.case.key: unit for unit in leased})
             with self._boards as boards:
-                yield from self._measured(boards, leased)
+                yield from self._measured_on(boards, leased)
                 yield from (unit for unit in rest if unit.case.key not in places)
-                self._measure_again(boards)
+                self._remeasure_suspects(boards)
         else:
             yield from rest
 
-    def _measured(self, boards: Boards, units: Sequence[CaseKernels]) -> Iterator[CaseKernels]:
+    def _measured_on(self, boards: Boards, units: Sequence[CaseKernels]) -> Iterator[CaseKernels]:
         seconds = expected_seconds([unit.case for unit in units], self.collection, self._planned_by)
         waiting = sorted(units, key=lambda unit: (-seconds[unit.case.key], unit.case.key))
         if self._check_first:
@@ -166,7 +106,7 @@ class FleetStrategy(RunStrategy):
             if waiting and self._budget_is_over:
                 for unit in waiting:
                     self._skipped.add(unit.case.key)
-                    self._found[unit.case.key] = _Found(None, None, self.context.reporter)
+                    self._found[unit.case.key] = ReceivedWork(None, None, self.context.reporter)
                     yield unit
                 done += len(waiting)
                 waiting = []
@@ -176,7 +116,7 @@ class FleetStrategy(RunStrategy):
                     unit = self._units[lease.key]
                     if isinstance(answer, Received):
                         self._take_in(board, answer)
-                        self._found[lease.key] = _Found(answer, board, self.context.reporter)
+                        self._found[lease.key] = ReceivedWork(answer, board, self.context.reporter)
                         done += 1
                         yield unit
                     else:
@@ -215,7 +155,7 @@ class FleetStrategy(RunStrategy):
                         keys = tuple(unit.case.key for unit in left.pop(0))
                         board.give(CheckLease(keys=keys), "compiles and checks")
                 # A board that waits for its lock checks nothing, and is not waited for.
-                if not any(isinstance(board.lease, CheckLease) for board in boards.alive) and (not left or self._none_comes(boards)):
+                if not any(isinstance(board.lease, CheckLease) for board in boards.alive) and (not left or self._all_ready(boards)):
                     break
                 for _, lease, answer in self._answers(boards):
                     if isinstance(answer, Checked):
@@ -228,7 +168,8 @@ class FleetStrategy(RunStrategy):
         self.context.phases.add({}, found.seconds)
 
     @staticmethod
-    def _none_comes(boards: Boards) -> bool:
+    def _all_ready(boards: Boards) -> bool:
+        """Whether no board still waits for its lock."""
         return all(board.ready for board in boards.alive)
 
     def _answers(self, boards: Boards) -> Iterator[Any]:
@@ -248,7 +189,7 @@ class FleetStrategy(RunStrategy):
         context.warnings += answer.warnings
         context.phases.add(answer.spending.phases_s, answer.spending.kernels_s)
 
-    def work_on(self, unit: CaseKernels, number: int) -> _Found:
+    def work_on(self, unit: CaseKernels, number: int) -> ReceivedWork:
         return self._found.pop(unit.case.key)
 
     def keep(self, unit: CaseKernels, work: Any, *, finished: bool) -> None:
@@ -266,7 +207,7 @@ class FleetStrategy(RunStrategy):
     def finish(self, budget: Budget) -> None:
         """Suspects were remeasured before the boards were left."""
 
-    def _measure_again(self, boards: Boards) -> None:
+    def _remeasure_suspects(self, boards: Boards) -> None:
         """Remeasure the suspects, each on the board that measured it first, or on another where that one is given up."""
         suspects = self.suspects()
         chosen = list(suspects[:MOST_CASES])
@@ -281,19 +222,19 @@ class FleetStrategy(RunStrategy):
                 break
             self._lease_suspects(boards, asked)
             for board, lease, answer in self._answers(boards):
-                if isinstance(lease, AgainLease) and isinstance(answer, Received):
+                if isinstance(lease, RemeasureLease) and isinstance(answer, Received):
                     del asked[lease.key]
                     done += 1
-                    unit, found = self._units[lease.key], _Found(answer, board, self.context.reporter)
+                    unit, found = self._units[lease.key], ReceivedWork(answer, board, self.context.reporter)
                     self.context.reporter.case(done, len(chosen), unit.case, unit.shape)
                     found.measure(None)
                     self._take_in(board, answer)
-                    self.keep_again(lease.key, found)
+                    self.keep_remeasured(lease.key, found)
         if asked:
             self.context.warn(f"{self._budget} ended before these suspects could be remeasured: {', '.join(asked)}")
 
     def _lease_suspects(self, boards: Boards, asked: dict[str, Suspect]) -> None:
-        busy = {board.lease.key for board in boards.alive if isinstance(board.lease, AgainLease)}
+        busy = {board.lease.key for board in boards.alive if isinstance(board.lease, RemeasureLease)}
         there = {board.uuid for board in boards.alive}
         for board in boards.alive:
             if not board.idle or len(busy) >= self._most_at_once or self._budget_is_over:
@@ -306,8 +247,10 @@ class FleetStrategy(RunStrategy):
             self.context.warn(
                 f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
             )
-            lease = AgainLease(key=suspect.case, known=tuple(known), reason=suspect.reason, timer=self.context.timer, processes=PROCESSES)
-            board.give(lease, f"{suspect.case}  measure again")
+            lease = RemeasureLease(
+                key=suspect.case, known=tuple(known), reason=suspect.reason, timer=self.context.timer, processes=PROCESSES
+            )
+            board.give(lease, f"{suspect.case}  is remeasured")
             busy.add(suspect.case)
 
     def _home(self, key: str, there: set[str]) -> str:
@@ -349,28 +292,6 @@ def _dealt(units: Sequence[CaseKernels], seconds: dict[str, float], shares: int)
         found[place].append(unit)
         loads[place] += seconds[unit.case.key]
     return [part for part in found if part]
-
-
-def setups_of(request: RunRequest, devices: Sequence[Device], units: Mapping[str, CaseKernels]) -> list[BoardSetup]:
-    """What each board's process needs to know to measure `units`."""
-    shared = BoardSetup(
-        device=devices[0],
-        label="",
-        cores=None,
-        units={key: portable(unit) for key, unit in units.items()},
-        roots=tuple(request.collection.roots),
-        ops=ops_of(request.cases),
-        excluded=dict(request.collection.excluded),
-        project_root=request.project.root,
-        plan=request.plan,
-        timer=request.timer,
-        silence_s=request.silence_s,
-        wait_s=request.wait_s,
-    )
-    return [
-        msgspec.structs.replace(shared, device=device, label=label_of(device), cores=near)
-        for device, near in zip(devices, cores_beside(devices), strict=True)
-    ]
 
 
 def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, planned_by: Run | None = None) -> Session:

@@ -35,7 +35,7 @@ def measure_on_engine(
         ShardLostError: a shard could not be measured.
     """
     from ...fleet.cluster import ClusterRequest, run_on_engine
-    from ...fleet.command import JoinRequest, join_runs
+    from ...fleet.joining import JoinRequest, join_runs
     from ...store.finding import runs_folder
     from ..run_command import command_line
     from .progress import make_reporter

@@ -272,9 +272,9 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     def _remeasure(self, unit: CaseKernels, suspect: Suspect) -> None:
         work = Remeasurement(unit, self.context, self._known(suspect.case)[1], suspect.reason)
         work.measure(PROCESSES)
-        self.keep_again(suspect.case, work)
+        self.keep_remeasured(suspect.case, work)
 
-    def keep_again(self, key: str, work: Findings) -> None:
+    def keep_remeasured(self, key: str, work: Findings) -> None:
         """Take over the figures of a suspect's fresh processes."""
         self._judgement = None
         # Samples only together with the figures that are of them: an interruption keeps neither.

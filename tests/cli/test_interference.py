@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.fleet.company import Company, CompanyRecord, company_file, company_lines, load_company
+from fusebench.fleet.interference import BusyBoards, Interference, interference_file, interference_lines, load_interference
 from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import Estimate, ExitCode
 from helpers import run_bench
@@ -30,7 +30,7 @@ def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWor
     monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
     monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
     monkeypatch.setattr("fusebench.fleet.boards.START_METHOD", "fork")
-    monkeypatch.setattr("fusebench.fleet.company.MOST_CASES", 2)
+    monkeypatch.setattr("fusebench.fleet.interference.MOST_CASES", 2)
     return toy_project
 
 
@@ -54,7 +54,7 @@ def disturbing(folder: Path, factor: float) -> Callable[[TimeTask], Measured]:
     return timed
 
 
-def test_a_bias_by_company_is_found_stored_and_acted_on(
+def test_a_bias_by_busy_boards_is_found_stored_and_acted_on(
     fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers.timed = disturbing(tmp_path / "marks", 1.2)
@@ -64,7 +64,7 @@ def test_a_bias_by_company_is_found_stored_and_acted_on(
     assert size["busy"] == 2
     assert size["time"]["value"] == pytest.approx(1.2, abs=0.03)
     (file,) = (project / "results" / "company").iterdir()
-    found = msgspec.json.decode(file.read_bytes(), type=CompanyRecord)
+    found = msgspec.json.decode(file.read_bytes(), type=Interference)
     assert found.most_at_once(2) == 1
     assert found.between_boards == pytest.approx({"cpu:0": 1.0, "cpu:1": 1.0}, abs=0.03)
     # A run then measures on one board at a time.
@@ -87,7 +87,7 @@ def test_a_bias_by_company_is_found_stored_and_acted_on(
     assert not (tmp_path / "most2").exists(), most
 
 
-def test_harmless_company_lets_all_measure(fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path) -> None:
+def test_harmless_interference_lets_all_measure(fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path) -> None:
     workers.timed = disturbing(tmp_path / "marks", 1.0)
     outcome = fusebench(*COMMAND)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
@@ -101,11 +101,11 @@ def test_options_that_calibrate_one_device_are_refused(fusebench: Fusebench, pro
     assert "--passes cannot stand beside it" in outcome.stderr
     outcome = fusebench("calibrate", "--device", "cpu:0", "--suite", "scale")
     assert outcome.exit_code == ExitCode.USAGE
-    assert "company needs two" in outcome.stderr
+    assert "interference needs two" in outcome.stderr
 
 
-def record(*sizes: tuple[int, float], device: str = "cuda") -> CompanyRecord:
-    return CompanyRecord(
+def record(*sizes: tuple[int, float], device: str = "cuda") -> Interference:
+    return Interference(
         version=1,
         created="2026-01-01T00:00:00+00:00",
         host="h",
@@ -113,7 +113,7 @@ def record(*sizes: tuple[int, float], device: str = "cuda") -> CompanyRecord:
         device_name="NVIDIA H200",
         boards=tuple("abcdefgh"),
         cases=("s:a",),
-        sizes=tuple(Company(busy=busy, time=Estimate(value, value, math.inf), boards={"cuda:0": value}) for busy, value in sizes),
+        sizes=tuple(BusyBoards(busy=busy, time=Estimate(value, value, math.inf), boards={"cuda:0": value}) for busy, value in sizes),
         between_boards={"cuda:0": 1.0},
     )
 
@@ -132,17 +132,17 @@ def record(*sizes: tuple[int, float], device: str = "cuda") -> CompanyRecord:
 )
 def test_how_many_boards_measure_at_once(sizes: tuple[tuple[int, float], ...], boards: int, most: int) -> None:
     assert record(*sizes).most_at_once(boards) == most
-    assert company_lines(record(*sizes))
+    assert interference_lines(record(*sizes))
 
 
 def test_a_measurement_that_cannot_be_read_is_named(fusebench: Fusebench, project: Path) -> None:
     from fusebench.device import resolve_device
 
-    file = company_file(project / "results", resolve_device("cpu").name)
+    file = interference_file(project / "results", resolve_device("cpu").name)
     file.parent.mkdir(parents=True)
     file.write_text("{")
     outcome = fusebench("run", "--suite", "scale", "--device", "cpu:0,1")
     assert outcome.exit_code == ExitCode.USAGE
     assert "make it again with `fusebench calibrate --device all`" in outcome.stderr
     file.unlink()
-    assert load_company(project / "results", "nothing") is None
+    assert load_interference(project / "results", "nothing") is None

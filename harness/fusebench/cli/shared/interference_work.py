@@ -16,7 +16,7 @@ TAKEN = {"suite", "op", "kernel", "case", "device", "kernels", "cache", "timer",
 """The options of `calibrate` that mean something for several boards."""
 
 
-def show_company(
+def show_interference(
     context: typer.Context,
     device: str,
     *,
@@ -30,11 +30,11 @@ def show_company(
     """Measure, store and print it.
 
     Raises:
-        UsageError: an option that calibrates one device, or as `measure_company`.
+        UsageError: an option that calibrates one device, or as `measure_interference`.
     """
     from ...device.boards import resolve_boards
     from ...device.toolchain import require_torch_for
-    from ...fleet.company import company_lines, measure_company
+    from ...fleet.interference import interference_lines, measure_interference
     from ...runner.run.command import RunRequest
     from ...runner.run.strategy import RunOptions, default_plan
     from ...verdict.margin_rule import MarginRule
@@ -64,9 +64,9 @@ def show_company(
         wait_s=values["wait"],
         silence_s=values["kernel_timeout"],
     )
-    record, file = measure_company(request, boards, make_reporter())
+    record, file = measure_interference(request, boards, make_reporter())
     if json:
         print_json(record)
     else:
-        typer.echo("\n".join(company_lines(record)))
-        typer.echo(f"company: {file}")
+        typer.echo("\n".join(interference_lines(record)))
+        typer.echo(f"interference: {file}")

@@ -1,6 +1,6 @@
 """Whether boards of one host disturb each other: the same cases on one busy board, and on all boards at once.
 
-Host cores, power and PCIe are shared.  Before times of several busy boards are trusted, an A/A comparison shows what company does to them:
+Host cores, power and PCIe are shared.  Before times of several busy boards are trusted, an A/A comparison shows how much they change:
 every kernel is its own control, on its own board.  A run on several boards then measures on no more of them at once than did no harm.
 """
 
@@ -28,36 +28,35 @@ from ..schema import Accuracy, Estimate, Status
 from ..store.files import write_file
 from ..verdict.yardsticks import median_of_logs
 from .board_process import CaseLease, Received
-from .boards import Board, Boards
-from .strategy import setups_of
+from .boards import Board, Boards, setups_of
 
 VERSION = 1
 MOST_CASES = 8
 """Cases that are measured, from the shortest to the longest."""
 FEWEST_CASES = 2
 ROUNDS = 2
-"""Measurements of a case alone and in company, the second in the opposite order, so that a drift cancels."""
+"""Measurements of a case on one busy board and on several, the second in the opposite order, so that a drift cancels."""
 MOST_BIAS = {"cuda": 0.003, "cpu": 0.05}
-"""The largest median change by company that does no harm: half of the smallest margin that a calibration of an H200 has given, and the
-scatter of a CPU."""
+"""The largest median change by other busy boards that does no harm: half of the smallest margin that a calibration of an H200 has
+given, and the scatter of a CPU."""
 
 
-class Company(msgspec.Struct, frozen=True, kw_only=True):
-    """What company of one size does to times."""
+class BusyBoards(msgspec.Struct, frozen=True, kw_only=True):
+    """How times change while a number of boards measure at once."""
 
     busy: int
     """Boards that measured at once."""
     time: Estimate
-    """Time in company over time alone: the median over kernels, cases and boards, with the interval of the sign test."""
+    """Time with all of them busy over time alone: the median over kernels, cases and boards, with the interval of the sign test."""
     boards: dict[str, float]
     """The median of each board, by its label."""
     host: float | None = None
-    """The host's time per call, in company over alone: the median; None where no timer tells."""
+    """The host's time per call, with all of them busy over alone: the median; None where no timer tells."""
     comparisons: int = 0
 
 
-class CompanyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An A/A measurement of company on one host."""
+class Interference(msgspec.Struct, frozen=True, kw_only=True):
+    """An A/A measurement of the interference between the boards of one host."""
 
     version: int
     created: str
@@ -69,14 +68,14 @@ class CompanyRecord(msgspec.Struct, frozen=True, kw_only=True):
     boards: tuple[str, ...]
     """UUIDs."""
     cases: tuple[str, ...]
-    sizes: tuple[Company, ...]
-    """The smallest company first."""
+    sizes: tuple[BusyBoards, ...]
+    """The fewest busy boards first."""
     between_boards: dict[str, float]
     """By label, the median time of a board alone over that of the first board."""
 
-    def harmless(self, company: Company) -> bool:
-        """Whether times in this company are those alone."""
-        return abs(company.time.value - 1) <= MOST_BIAS[self.device]
+    def harmless(self, several: BusyBoards) -> bool:
+        """Whether times on so many busy boards are those of one alone."""
+        return abs(several.time.value - 1) <= MOST_BIAS[self.device]
 
     def most_at_once(self, boards: int) -> int:
         """How many of `boards` may measure at once; 1: the others only compile and check beside it."""
@@ -86,20 +85,20 @@ class CompanyRecord(msgspec.Struct, frozen=True, kw_only=True):
         return max((one.busy for one in self.sizes if one.busy <= boards and self.harmless(one)), default=1)
 
 
-def company_file(results: Path, device_name: str, host: str = "") -> Path:
-    """Where the measurement of this host, or of `host`, lies."""
-    return results / "company" / f"{device_slug(device_name)}_{device_slug(host or platform.node() or 'host')}.json"
+def interference_file(results: Path, device_name: str) -> Path:
+    """Where the measurement of this host lies."""
+    return results / "company" / f"{device_slug(device_name)}_{device_slug(platform.node() or 'host')}.json"
 
 
-def load_company(results: Path, device_name: str) -> CompanyRecord | None:
+def load_interference(results: Path, device_name: str) -> Interference | None:
     """The measurement of this host; None if there is none.
 
     Raises:
         RunRecordError: it cannot be read.
     """
-    file = company_file(results, device_name)
+    file = interference_file(results, device_name)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=CompanyRecord)
+        found = msgspec.json.decode(file.read_bytes(), type=Interference)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -109,15 +108,15 @@ def load_company(results: Path, device_name: str) -> CompanyRecord | None:
     return found
 
 
-def measure_company(request: RunRequest, devices: Sequence[Device], reporter: Reporter) -> tuple[CompanyRecord, Path]:
-    """Measure what company does to times, and store it.
+def measure_interference(request: RunRequest, devices: Sequence[Device], reporter: Reporter) -> tuple[Interference, Path]:
+    """Measure how much busy boards change each other's times, and store it.
 
     Raises:
         UsageError: fewer than two boards, or no case with a kernel that can be timed.
         DeviceUnfitError: a board cannot measure: all are needed.
     """
     if len(devices) < 2:
-        raise UsageError("--device names one board, and company needs two; name several, such as cuda:0,1")
+        raise UsageError("--device names one board, and interference needs two; name several, such as cuda:0,1")
     units = _chosen(request)
     if not units:
         raise UsageError("no case of the selection has a kernel that can be timed here")
@@ -129,7 +128,7 @@ def measure_company(request: RunRequest, devices: Sequence[Device], reporter: Re
     finally:
         reporter.end()
     record = _record(measured, devices)
-    file = company_file(request.project.results, devices[0].name)
+    file = interference_file(request.project.results, devices[0].name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     return record, file
@@ -146,7 +145,7 @@ def _chosen(request: RunRequest) -> dict[str, CaseKernels]:
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The times of one case on one board, in company of `busy`."""
+    """The times of one case on one board, while `busy` boards measured."""
 
     busy: int
     label: str
@@ -165,7 +164,7 @@ class _Visits:
         self._began = time.monotonic()
 
     def all(self, units: Sequence[CaseKernels]) -> list[_Seen]:
-        """Every case, alone and in company; the first visit of a case compiles and checks, and does not count."""
+        """Every case, on one board and on several at once; the first visit of a case compiles and checks, and does not count."""
         while not all(board.ready for board in self._boards.boards):
             self._hear()
         found: list[_Seen] = []
@@ -177,32 +176,35 @@ class _Visits:
             self._reporter.case(number + 1, len(units), unit.case, unit.shape)
             self._visit(self._boards.boards, unit)
             for turn in range(ROUNDS):
-                companies = list(self._companies())
-                for company in companies if turn % 2 == 0 else reversed(companies):
-                    found += self._visit(company, unit)
+                groups = list(self._groups())
+                for group in groups if turn % 2 == 0 else reversed(groups):
+                    found += self._visit(group, unit)
         return found
 
-    def _companies(self) -> Iterator[list[Board]]:
+    def _groups(self) -> Iterator[list[Board]]:
         """Each board alone; halves of four boards and more; all."""
         boards = self._boards.boards
         sizes = [1, *([len(boards) // 2] if len(boards) >= 4 else []), len(boards)]
         for size in sizes:
             yield from (boards[place : place + size] for place in range(0, len(boards) - size + 1, size))
 
-    def _visit(self, company: Sequence[Board], unit: CaseKernels) -> list[_Seen]:
+    def _visit(self, group: Sequence[Board], unit: CaseKernels) -> list[_Seen]:
+        """Measure one case on all boards of `group` at once."""
         lease = CaseLease(key=unit.case.key, passed=self._passed.get(unit.case.key, {}), wrong={}, seconds=None)
-        for board in company:
-            board.give(lease, f"{unit.case.key}  {'alone' if len(company) == 1 else f'in company of {len(company)}'}")
+        for board in group:
+            board.give(lease, f"{unit.case.key}  {'alone' if len(group) == 1 else f'with {len(group)} boards busy'}")
         found: list[_Seen] = []
-        while len(found) < len(company):
-            found += [_seen(len(company), board, answer) for board, answer in self._hear()]
+        while len(found) < len(group):
+            found += [_seen(len(group), board, answer) for board, answer in self._hear()]
         return found
 
     def _hear(self) -> list[tuple[Board, Received]]:
         found = []
         for board, lease, answer in self._boards.answers():
             if board.unfit or (lease is not None and answer is None):
-                raise DeviceUnfitError(f"company needs every board, and {board.label} cannot measure: {board.unfit or 'its process ended'}")
+                raise DeviceUnfitError(
+                    f"interference needs every board, and {board.label} cannot measure: {board.unfit or 'its process ended'}"
+                )
             if isinstance(answer, Received):
                 right = {one.kernel: one.accuracy for one in answer.results if one.accuracy is not None and one.accuracy.passed}
                 self._passed.setdefault(answer.key, {}).update(right)
@@ -219,7 +221,7 @@ def _seen(busy: int, board: Board, answer: Received) -> _Seen:
     return _Seen(busy, board.label, answer.key, times, host)
 
 
-def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> CompanyRecord:
+def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> Interference:
     labels = [label_of(device) for device in devices]
     times: dict[tuple[int, str, str, str], list[float]] = defaultdict(list)
     host: dict[tuple[int, str, str, str], list[float]] = defaultdict(list)
@@ -233,10 +235,10 @@ def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> CompanyRecord:
         changes = _changes(times, busy)
         everything = [log for logs in changes.values() for log in logs]
         if not everything:
-            raise DeviceUnfitError("no kernel was timed both alone and in company; look at the notes above")
+            raise DeviceUnfitError("no kernel was timed both alone and beside other busy boards; look at the notes above")
         hosts = [log for logs in _changes(host, busy).values() for log in logs]
         sizes.append(
-            Company(
+            BusyBoards(
                 busy=busy,
                 time=median_of_logs(everything),
                 boards={label: math.exp(statistics.median(changes[label])) for label in labels if changes.get(label)},
@@ -244,7 +246,7 @@ def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> CompanyRecord:
                 comparisons=len(everything),
             )
         )
-    return CompanyRecord(
+    return Interference(
         version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         host=platform.node(),
@@ -258,7 +260,7 @@ def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> CompanyRecord:
 
 
 def _changes(known: dict[tuple[int, str, str, str], list[float]], busy: int) -> dict[str, list[float]]:
-    """By board, the log of each kernel's time in company over its time alone, on the same board."""
+    """By board, the log of each kernel's time on several busy boards over its time alone, on the same board."""
     found: dict[str, list[float]] = defaultdict(list)
     for (size, label, case, kernel), logs in known.items():
         alone = known.get((1, label, case, kernel))
@@ -276,9 +278,9 @@ def _between(times: dict[tuple[int, str, str, str], list[float]], labels: Sequen
     return {label: math.exp(statistics.median(logs[label])) for label in labels if logs.get(label)}
 
 
-def company_lines(record: CompanyRecord) -> list[str]:
+def interference_lines(record: Interference) -> list[str]:
     """The measurement in words, a line each."""
-    lines = [f"company on {record.host}: {len(record.boards)} x {record.device_name}, {len(record.cases)} cases"]
+    lines = [f"interference on {record.host}: {len(record.boards)} x {record.device_name}, {len(record.cases)} cases"]
     for one in record.sizes:
         interval = f"{one.time.low - 1:+.2%} to {one.time.high - 1:+.2%}" if math.isfinite(one.time.high) else "too few for an interval"
         host = f", host time per call {one.host - 1:+.1%}" if one.host is not None else ""
