@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.store.counter_folder import COUNTERS_FILE, keep_counters, read_counters, write_counters
+from fusebench.store.counter_folder import keep_counters, read_counters, write_counters
+from fusebench.store.finding import COUNTERS_FILE
 from helpers.synthetic_records import counters as record
 
 

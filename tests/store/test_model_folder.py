@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.store.model_folder import MODEL_FILE, model_seal, read_model, write_model
+from fusebench.store.finding import MODEL_FILE
+from fusebench.store.model_folder import model_seal, read_model, write_model
 from helpers.synthetic_records import model_record
 
 REPOSITORY = Path(__file__).parents[2]

@@ -24,7 +24,8 @@ def read_outcome(folder: Path) -> JobOutcome:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=JobOutcome)
     except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{file}: cannot be read: {error}; name the folder of a `fusebench ci nightly` with --out DIR") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{file}: cannot be read: {why}; name the folder of a `fusebench ci nightly` with --out DIR") from error
     if found.job != "nightly":
         raise UsageError(f"{file}: is of the {found.job}; a search follows a nightly, which measured every case")
     return found

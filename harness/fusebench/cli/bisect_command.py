@@ -72,7 +72,8 @@ def bisect(
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
-    from ..fleet.bisect import BisectRequest, find_commit
+    from ..fleet.bisect import find_commit
+    from ..fleet.bisect_request import BisectRequest
     from ..report.bisect import bisect_document, bisect_lines, issue_lines
     from ..runner.ab.strategy import default_looks
     from ..runner.resuming import content_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from .shared.results import Results, ResultsOption, open_results
 if TYPE_CHECKING:
     from ..schema import Run
     from ..store.catalogue.files import Files
+    from ..store.catalogue.query import Catalogue
 
 catalogue = typer.Typer(help="Show, query, publish and restore the runs of a folder or store of results.", no_args_is_help=True)
 
@@ -56,15 +57,7 @@ def query(
 
     Exit codes: 0; 2 the query is refused, there is no catalogue, or it cannot be read.
     """
-    import duckdb
-
-    with _catalogue(results).connect() as connection:
-        try:
-            answer = connection.execute(sql)
-            columns = [name for name, *_ in answer.description or ()]
-            rows = answer.fetchall()
-        except duckdb.Error as error:
-            raise UsageError(f"the query is refused: {error}") from error
+    columns, rows = _catalogue(results).answer(sql)
     if json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -138,7 +131,7 @@ def _opened(results: str | None) -> tuple[Results, Files]:
     return opened, opened.files
 
 
-def _catalogue(results: str | None) -> Any:
+def _catalogue(results: str | None) -> Catalogue:
     from ..store.catalogue.query import Catalogue
 
     return Catalogue(_opened(results)[1])

@@ -95,9 +95,8 @@ def report(
     `--format record --out DIR` converts the record of an older fusebench: DIR gets a new run folder, and RUN stays as it is.
     """
     from ..config import find_project
-    from ..store.counter_folder import COUNTERS_FILE
-    from ..store.finding import COMPARISON_FILE, LATEST
-    from ..store.model_folder import MODEL_FILE, model_folders
+    from ..store.finding import COMPARISON_FILE, COUNTERS_FILE, LATEST, MODEL_FILE
+    from ..store.model_folder import model_folders
     from ..store.run_folder import RUN_FILE
 
     _require_options(form, out, site, past)

@@ -7,32 +7,24 @@ passed by.  The record is written after every answer.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..config import Project
-from ..device import environment_of
-from ..errors import FusebenchError, UnknownNameError, UsageError
 from ..runner.context import Reporter
-from ..runner.evidence.providers import EvidenceTools
-from ..runner.resuming import content_of, require_incomplete, require_unaltered
-from ..runner.session import Interruption, MeasuringRequest, Outcome, ended_by, signals_held
-from ..schema import Case, ExitCode, KernelId, SamplingPlan
-from ..stats.bisection import ERROR_RATE, Search, Side, plan_of_step, size_of
+from ..runner.session import Interruption, Outcome, ended_by, signals_held
+from ..schema import ExitCode, KernelId
+from ..stats.bisection import Search, Side, plan_of_step, size_of
 from ..stats.paired import describe_change
 from ..stats.sequential import Plan
-from ..store.bisection_record import Basis, Bisection, Commit, Probe, bisection_folder, keep_bisection, read_bisection
+from ..store.bisection_record import Basis, Bisection, Commit, Probe, bisection_folder, keep_bisection
 from ..store.files import require_writable
-from ..store.finding import BISECTION_FILE, find_run, runs_folder
-from ..store.seal import check_seal
+from ..store.finding import runs_folder
+from .bisect_request import BisectRequest, carried_over, first_record, followed_kernel, stopped_search
 from .checkouts import Checkouts
 from .commits import History, history
 from .probing import Prober, unmeasured
@@ -42,37 +34,8 @@ LEAST_S = 10.0
 """Seconds without which a comparison is not begun: starting processes and checking alone take that long on a GPU."""
 
 
-class BisectRequest(MeasuringRequest, frozen=True, kw_only=True):
-    """What to search for, and where."""
-
-    project: Project
-    roots: tuple[Path, ...]
-    """The kernels folders of the checkout."""
-    kernel: str
-    """Glob that one kernel of the case's op matches in bad."""
-    case: Case
-    good: str
-    bad: str
-    plan: SamplingPlan
-    looks: Plan
-    """Looks and margin; the levels are those of the search."""
-    out: Path | None = None
-    """Folder for the search's folder; results/runs of the project where None."""
-    resume: str | None = None
-    """A stopped search to go on with: a folder, an id or `latest`."""
-    evidence: EvidenceTools | None = None
-    """How the found commit's compiled code is compared with its predecessor's; None leaves it out."""
-    command: str = ""
-
-
 class BudgetSpentError(Exception):
     """The search's time is over."""
-
-
-class EndFailedError(FusebenchError):
-    """The kernel does not load at an end of the search."""
-
-    exit_code = ExitCode.KERNEL_FAILED
 
 
 def find_commit(request: BisectRequest, reporter: Reporter) -> Outcome[Bisection]:
@@ -84,7 +47,7 @@ def find_commit(request: BisectRequest, reporter: Reporter) -> Outcome[Bisection
     """
     parent = request.out if request.out is not None else runs_folder(request.project)
     require_writable(parent, instead="name another with --out DIR")
-    resumed = _resumed(request.resume, request.project) if request.resume is not None else None
+    resumed = stopped_search(request.resume, request.project) if request.resume is not None else None
     if resumed is not None:
         parent = resumed[0].parent
     found = history(request.project.root, request.good, request.bad, request.roots)
@@ -93,9 +56,9 @@ def find_commit(request: BisectRequest, reporter: Reporter) -> Outcome[Bisection
     with tempfile.TemporaryDirectory(prefix="fusebench-bisect-") as scratch:
         folder = Path(scratch)
         with Checkouts(request.project, request.roots, request.case, folder / "commits") as checkouts:
-            kernel = _kernel(request, found, checkouts)
-            begun = _begun(request, found, str(kernel))
-            state = _gone_on(resumed[1], begun) if resumed is not None else (begun, [])
+            kernel = followed_kernel(request, found, checkouts)
+            begun = first_record(request, found, str(kernel))
+            state = carried_over(resumed[1], begun) if resumed is not None else (begun, [])
             search = _Bisect(request, reporter, found, kernel, checkouts, scratch=folder, parent=parent, begun=state)
             interruption = search.run()
     with signals_held() as received:
@@ -166,9 +129,9 @@ class _Bisect:
                 self._judged[commit.commit] = answer.side
             self._change(suspects=self._suspects())
             self._note(answer)
-        self._name_it(probe if last == 1 else None)
+        self._compare_with_predecessor(probe if last == 1 else None)
 
-    def _name_it(self, step: Probe | None) -> None:
+    def _compare_with_predecessor(self, step: Probe | None) -> None:
         """Compare the one suspect with its predecessor, unless `step` is that comparison."""
         before, culprit = self._groups[self._search.low], self._groups[self._search.high].first
         self._change(before=before.commits[-1])
@@ -236,90 +199,3 @@ class _Bisect:
         self.record = msgspec.structs.replace(self.record, **known)
         if self.record.probes:
             keep_bisection(self._parent, self.record)
-
-
-def _kernel(request: BisectRequest, found: History, checkouts: Checkouts) -> KernelId:
-    """The one kernel of bad that the request names, which good has as well.
-
-    Raises:
-        UsageError: none or several match, or good has another set of kernels.
-        EndFailedError: an end's file does not load.
-    """
-    op, bad, good = request.case.op, found.bad.commit, found.good.commit
-    kernels = checkouts.kernels(bad)
-    if op in kernels.ops and (matching := [kernel.id for kernel in kernels.kernels_of(op, request.kernel)]):
-        if len(matching) > 1:
-            named = ", ".join(map(str, matching))
-            raise UsageError(f"--kernel {request.kernel} names {len(matching)} kernels, {named}: a search follows one; name it")
-        (kernel,) = matching
-    elif any(problem.op == op for problem in kernels.problems):
-        problems = "; ".join(problem.message for problem in kernels.problems if problem.op == op)
-        raise EndFailedError(f"--bad {request.bad}: no kernel {request.kernel} of op {op} loads in commit {bad[:12]}: {problems}")
-    else:
-        known = [str(one.id) for one in kernels.kernels_of(op)] if op in kernels.ops else []
-        raise UnknownNameError(f"kernel of op {op} in commit {bad[:12]}", request.kernel, known, "--kernel")
-    for option, commit in ((f"--bad {request.bad}", bad), (f"--good {request.good}", good)):
-        if why := checkouts.missing(commit, kernel):
-            failed = any(problem.op == op for problem in checkouts.kernels(commit).problems)
-            message = f"{option}: commit {commit[:12]}: {why}; choose a commit whose {kernel} takes case {request.case.key}"
-            raise EndFailedError(message) if failed else UsageError(message)
-    return kernel
-
-
-def _begun(request: BisectRequest, found: History, kernel: str) -> Bisection:
-    """The record before the first answer."""
-    environment = environment_of(request.device, request.project.root)
-    versions = [environment.driver, environment.torch, environment.triton, environment.fusebench]
-    settings = msgspec.json.encode([request.timer, request.plan, request.looks, versions])
-    return Bisection(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=request.command,
-        kernel=kernel,
-        case=request.case,
-        device=request.device.kind,
-        device_name=request.device.name,
-        settings=hashlib.sha256(settings).hexdigest()[:16],
-        good=found.good,
-        bad=found.bad,
-        commits=found.commits,
-        groups=len(found.groups) - 1,
-        error_rate=ERROR_RATE,
-        warnings=list(found.notes),
-        complete=False,
-        exit_code=int(ExitCode.UNDECIDED),
-    )
-
-
-def _resumed(text: str, project: Project) -> tuple[Path, Bisection]:
-    """Folder and record of the stopped search that `text` names.
-
-    Raises:
-        UsageError: it is complete, or unknown.
-        RunRecordError: it cannot be read, or does not fit its seal.
-    """
-    folder = find_run(text, project, records=(BISECTION_FILE,), made_by="fusebench bisect")
-    record = read_bisection(folder)
-    require_incomplete(f"search {record.id}", complete=record.complete)
-    require_unaltered(f"search {record.id}", check_seal(folder / BISECTION_FILE, ()), folder)
-    return folder, record
-
-
-def _gone_on(earlier: Bisection, now: Bisection) -> tuple[Bisection, list[Probe]]:
-    """The record to go on with, in the folder of the stopped search, and the measured answers of that.
-
-    Raises:
-        UsageError: another search, device or setting.
-    """
-    pairs = {
-        "kernel": (earlier.kernel, now.kernel),
-        "case": (content_of(earlier.case), content_of(now.case)),
-        "good": (earlier.good.commit, now.good.commit),
-        "bad": (earlier.bad.commit, now.bad.commit),
-        "device": (earlier.device_name, now.device_name),
-        "timer, sampling, margin or versions": (earlier.settings, now.settings),
-    }
-    if changed := [name for name, (before, after) in pairs.items() if before != after]:
-        raise UsageError(f"--resume: search {earlier.id} was another one, it differs in {', '.join(changed)}; leave --resume out")
-    probes = [*earlier.probes, *([earlier.step] if earlier.step is not None else [])]
-    return msgspec.structs.replace(now, id=earlier.id, created=earlier.created), [probe for probe in probes if probe.folder]

@@ -35,6 +35,8 @@ POLL_S = 0.5
 ENGINE_FOLDER = "engine"
 """Folder of Parsl's own logs, beside the shards."""
 SHARDS_FOLDER = "shards"
+TRIES_FOLDER = "tries"
+"""Folder of the runs as the workers write them, where they share a file system with this host."""
 
 
 class ShardLostError(FusebenchError):
@@ -102,17 +104,21 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
 
 
 def _out(request: ClusterRequest, number: int) -> Path:
-    return request.out / "tries" / f"{number}"
+    return request.out / TRIES_FOLDER / f"{number}"
 
 
 def _taken(future: Future[bytes], number: int, count: int, request: ClusterRequest, reporter: Reporter) -> dict[int, Path]:
     """The folder of a shard that has ended, by its number; empty where it is lost."""
+    error = future.exception()
+    if isinstance(error, ShardRefusedError):
+        raise UsageError(f"--on {request.on}: shard {number}/{count}: {error}") from error
+    if error is not None:
+        reporter.note(f"shard {number}/{count} is lost: {type(error).__name__}: {error}")
+        return {}
     try:
         folder = unpacked(future.result(), _made(request.out / SHARDS_FOLDER))
-    except ShardRefusedError as error:
-        raise UsageError(f"--on {request.on}: shard {number}/{count}: {error}") from error
-    except Exception as error:  # noqa: BLE001  whatever the engine says of a lost worker
-        reporter.note(f"shard {number}/{count} is lost: {type(error).__name__}: {error}")
+    except OSError as failed:  # a full disk
+        reporter.note(f"shard {number}/{count} is lost: its run cannot be written: {failed}")
         return {}
     reporter.note(f"shard {number}/{count} is measured, in {folder}")
     return {number: folder}
@@ -142,7 +148,7 @@ def engine_of(on: str, logs: Path) -> tuple[Config, int | None]:
     try:
         config = runpy.run_path(str(file)).get("config")
     except Exception as error:
-        raise UsageError(f"--on {on}: cannot be run: {type(error).__name__}: {error}") from error
+        raise UsageError(f"--on {on}: cannot be run: {type(error).__name__}: {error}; correct the file") from error
     if not isinstance(config, Config):
         raise UsageError(f"--on {on}: defines no `config = parsl.config.Config(...)`, found {config!r}")
     config.run_dir = str(logs) if config.run_dir == "runinfo" else config.run_dir

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..runner.ab.command import ComparisonRequest, IdenticalSource, measure_comparison
 from ..runner.ab.strategy import ComparisonOptions
@@ -13,10 +12,8 @@ from ..stats.bisection import Side, side_of
 from ..stats.sequential import Plan
 from ..store.bisection_record import COMPARISONS, Basis, Commit, Probe
 from ..store.comparison_record import ComparedKernel
+from .bisect_request import BisectRequest
 from .checkouts import Checkouts
-
-if TYPE_CHECKING:
-    from .bisect import BisectRequest
 
 
 class Prober:

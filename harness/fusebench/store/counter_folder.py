@@ -8,12 +8,12 @@ import msgspec
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from ..errors import RunRecordError
+from .finding import COUNTERS_FILE
 from .kept_folder import keep, write_kept
 from .record_files import decode_record
 from .run_folder import stamped_name
 from .seal import SealState, check_seal
 
-COUNTERS_FILE = "ncu.json"
 REPORT_FILE = "report.md"
 
 

@@ -12,8 +12,12 @@ from .run_folder import RUN_FILE
 
 LATEST = "latest"
 COMPARISON_FILE = "ab.json"
-"""File name of a comparison's record. Defined here so that looking for the file imports no statistics."""
+"""File name of a comparison's record. Defined here, like those below, so that looking for the file imports no statistics."""
 BISECTION_FILE = "bisect.json"
+COUNTERS_FILE = "ncu.json"
+MODEL_FILE = "model.json"
+OTHER_RECORDS = (COMPARISON_FILE, BISECTION_FILE, COUNTERS_FILE, MODEL_FILE)
+"""Records that lie in the folder of runs, and are none."""
 
 
 def runs_folder(project: Project) -> Path:

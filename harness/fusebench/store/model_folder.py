@@ -10,11 +10,10 @@ import msgspec
 from ..errors import RunRecordError
 from ..schema.models import MODEL_VERSION, ModelRecord
 from .files import write_file
+from .finding import MODEL_FILE
 from .record_files import decode_record, finite, new_folder
 from .run_folder import stamped_name
 from .seal import SealState, check_seal, sealed_json
-
-MODEL_FILE = "model.json"
 
 
 def write_model(parent: Path, record: ModelRecord) -> Path:

@@ -9,8 +9,7 @@ import pytest
 
 from fusebench.config import Project
 from fusebench.errors import UsageError
-from fusebench.store.comparison_folder import COMPARISON_FILE
-from fusebench.store.finding import runs_folder
+from fusebench.store.finding import OTHER_RECORDS, runs_folder
 from fusebench.store.run_folder import RUN_FILE, write_run
 from fusebench.verdict.history.snapshots import history_folders, keep_history, read_history
 
@@ -51,11 +50,12 @@ def test_a_run_that_two_places_name_is_read_once(project: Project, runs: list[Pa
     assert history_folders([str(runs_folder(project)), str(runs[0])], project) == runs
 
 
-def test_runs_in_the_making_and_comparisons_are_passed_over(project: Project, runs: list[Path]) -> None:
+@pytest.mark.parametrize("record", OTHER_RECORDS)
+def test_runs_in_the_making_and_records_of_other_commands_are_passed_over(project: Project, runs: list[Path], record: str) -> None:
     (runs_folder(project) / ".20260704_n003.partial").mkdir()
-    comparison = runs_folder(project) / "20260704T000000Z_c1_ab"
-    comparison.mkdir()
-    (comparison / COMPARISON_FILE).write_text("{}")
+    other = runs_folder(project) / "20260704T000000Z_c1_other"
+    other.mkdir()
+    (other / record).write_text("{}")
     assert history_folders([], project) == runs
 
 

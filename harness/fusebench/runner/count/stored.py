@@ -14,8 +14,8 @@ from ...counters.metric_sets import missing
 from ...counters.records import Capture, CaptureStatus, CounterRun
 from ...device.nsight import probe_nsight, tool_problem
 from ...errors import DeviceUnfitError, UsageError
-from ...store.counter_folder import COUNTERS_FILE, read_counters, seal_of_counters
-from ...store.finding import find_run
+from ...store.counter_folder import read_counters, seal_of_counters
+from ...store.finding import COUNTERS_FILE, find_run
 from ...store.seal import ALTERED, altered_words
 from ...verdict.comparability import fingerprint_differences
 

@@ -6,7 +6,8 @@ Of a store, the files are downloaded once and kept in the user's cache: they nev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +49,31 @@ class Catalogue:
                     raise CatalogueError(f"{error}: files went away while they were read; try again") from error
         self.parts: Sequence[Part] = found
 
-    def connect(self) -> duckdb.DuckDBPyConnection:
+    @contextmanager
+    def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection with the view `results`: one row per kernel, case and run.
 
         Raises:
-            UsageError: DuckDB is not installed.
-            CatalogueError: the catalogue is empty.
+            CatalogueError: the catalogue is empty, or a file cannot be read although it is not cut off.
+            UsageError: the body's SQL is wrong.
         """
-        try:
-            import duckdb
-        except ModuleNotFoundError as error:
-            raise UsageError("the package duckdb, which reads catalogues, is not installed; `pip install 'fusebench[store]'`") from error
+        import duckdb
+
         if not self.parts:
-            raise CatalogueError("the catalogue is empty; publish a run with `fusebench run --results`, or make it with "
-                                 "`fusebench catalogue rebuild`")  # fmt: skip
-        connection = duckdb.connect()
+            raise CatalogueError(
+                "the catalogue is empty; publish a run with `fusebench run --results`, or make it with `fusebench catalogue rebuild`"
+            )
+        try:
+            with duckdb.connect() as connection:
+                self._view(connection)
+                yield connection
+        except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
+            raise UsageError(f"the query is refused: {error}") from error
+        except duckdb.Error as error:
+            raise CatalogueError(f"the catalogue cannot be read: {error}; make it again with `fusebench catalogue rebuild`") from error
+
+    def _view(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Make the view `results`, of the files without the runs that another file holds, too."""
         connection.execute(f"SET memory_limit = '{MEMORY}'")
         connection.execute("SET preserve_insertion_order = false")
         connection.execute("SET enable_progress_bar = false")
@@ -75,25 +86,32 @@ class Catalogue:
                     f"SELECT * FROM read_parquet({_listed([str(file)])}, hive_partitioning = false) WHERE NOT list_contains({ids}, run)"
                 )
         connection.execute(f"CREATE VIEW results AS {' UNION ALL '.join(sources)}")
-        return connection
 
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows that `sql` selects from `results`.
 
         Raises:
-            CatalogueError: a file cannot be read, although it is not cut off.
-            UsageError: the SQL is refused.
+            CatalogueError, UsageError: as `connect`.
+        """
+        with self.connect() as connection:
+            found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        return found
+
+    def answer(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The columns and rows of a person's query.
+
+        Raises:
+            UsageError: DuckDB refuses it.
+            CatalogueError: as `connect`.
         """
         import duckdb
 
         with self.connect() as connection:
             try:
-                found: list[tuple[Any, ...]] = connection.execute(sql, list(values)).fetchall()
-            except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
-                raise UsageError(f"the query is refused: {error}") from error
+                found = connection.execute(sql)
+                return [name for name, *_ in found.description or ()], found.fetchall()
             except duckdb.Error as error:
-                raise CatalogueError(f"the catalogue cannot be read: {error}; make it again with `fusebench catalogue rebuild`") from error
-        return found
+                raise UsageError(f"the query is refused: {error}") from error
 
 
 def _here(files: Files, found: Sequence[Part], cache: Path | None) -> list[Path]:

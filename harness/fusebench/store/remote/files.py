@@ -19,6 +19,8 @@ FIRST_PAUSE_S = 0.5
 """Pause before the second attempt; each further one is twice as long, so that six attempts outlast 15 s without a server."""
 _RENAMES = frozenset({"file", "local", "sftp", "ssh"})
 """Stores with folders and a rename. The others are object stores: a file appears there when its upload is complete."""
+_CREATES = frozenset({"s3", "gs", "gcs"})
+"""Stores that can refuse by themselves to replace a file."""
 _PROBE = ".fusebench-probe"
 
 T = TypeVar("T")
@@ -67,7 +69,8 @@ class Store:
         if hasattr(self._system, "retries"):
             self._system.retries = 1
         protocol = self._system.protocol
-        self._renames = not _RENAMES.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
+        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._renames, self._creates = bool(protocols & _RENAMES), bool(protocols & _CREATES)
 
     def where(self, path: str) -> str:
         """The URL of a file, for messages."""
@@ -191,12 +194,6 @@ class Store:
             if self._system.exists(making):
                 self._system.rm_file(making)
             raise
-
-    @property
-    def _creates(self) -> bool:
-        """Whether the store can refuse to replace a file by itself: S3 and Google's."""
-        protocol = self._system.protocol
-        return not {"s3", "gs", "gcs"}.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
 
     def _tried(self, action: Callable[[], T], path: str, *, writing: bool) -> T:
         for attempt in range(1, ATTEMPTS + 1):

@@ -55,24 +55,17 @@ def histories(catalogue: Catalogue, selected: Selected, *, margin: float, rate: 
         UnknownNameError: nothing in the catalogue answers to an option.
         CatalogueError: the catalogue is empty, or cannot be read.
     """
-    import duckdb
-
-    from ...store.catalogue.files import CatalogueError
-
-    try:
-        with catalogue.connect() as connection:
-            condition, values = selected.where()
-            rows = f"results WHERE {condition}"
-            if selected.kernel is not None or selected.case is not None:  # a small part, which is then read once and not five times
-                connection.execute(f"CREATE TEMP TABLE picked AS SELECT {_NEEDED} FROM {rows}", values)
-                rows, values = "picked WHERE true", []
-            found = connection.execute(f"SELECT DISTINCT device FROM {rows} ORDER BY device", values).fetchall()
-            if not found:
-                _say_unknown(connection, selected)
-            parts = [(str(device), f"{rows} AND device = ?", [*values, device]) for (device,) in found]
-            return [_history(connection, *part, selected=selected, margin=margin, rate=rate) for part in parts]
-    except duckdb.Error as error:
-        raise CatalogueError(f"the catalogue cannot be read: {error}; make it again with `fusebench catalogue rebuild`") from error
+    with catalogue.connect() as connection:
+        condition, values = selected.where()
+        rows = f"results WHERE {condition}"
+        if selected.kernel is not None or selected.case is not None:  # a small part, which is then read once and not five times
+            connection.execute(f"CREATE TEMP TABLE picked AS SELECT {_NEEDED} FROM {rows}", values)
+            rows, values = "picked WHERE true", []
+        found = connection.execute(f"SELECT DISTINCT device FROM {rows} ORDER BY device", values).fetchall()
+        if not found:
+            _say_unknown(connection, selected)
+        parts = [(str(device), f"{rows} AND device = ?", [*values, device]) for (device,) in found]
+        return [_history(connection, *part, selected=selected, margin=margin, rate=rate) for part in parts]
 
 
 def _history(

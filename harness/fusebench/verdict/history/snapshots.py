@@ -10,7 +10,7 @@ import msgspec
 from ...config import Project
 from ...errors import RunRecordError, UsageError
 from ...schema import Run
-from ...store.finding import COMPARISON_FILE, runs_folder
+from ...store.finding import OTHER_RECORDS, runs_folder
 from ...store.history_file import HISTORY_SUFFIX, KeptRun, keep_run, read_history_file, write_history
 from ...store.journal import StillRunningError, recover_runs
 from ...store.run_folder import RUN_FILE, read_run
@@ -28,7 +28,7 @@ def history_folders(places: Sequence[str], project: Project) -> list[Path]:
     """The run folders and history files that `places` name, each once; without places, the folders in the project's own results/runs.
 
     A place is a run folder, a folder of run folders, a file that `fusebench history --keep` wrote, or a glob of any of these, which the
-    shell need not have expanded.  Runs in progress, hidden folders and the records of `fusebench ab` are passed over.
+    shell need not have expanded.  Runs in progress, hidden folders and the records of `ab`, `bisect`, `ncu` and `model` are passed over.
 
     Raises:
         UsageError: a place that does not exist, or a glob that fits nothing.
@@ -100,4 +100,4 @@ def _runs_in(parent: Path) -> list[Path]:
         return []
     running = [journal for journal, error in recover_runs(parent).items() if isinstance(error, StillRunningError)]
     folders = sorted(one for one in parent.iterdir() if one.is_dir() and not one.name.startswith(".") and one not in running)
-    return [one for one in folders if not (one / COMPARISON_FILE).exists()]
+    return [one for one in folders if not any((one / name).exists() for name in OTHER_RECORDS)]
