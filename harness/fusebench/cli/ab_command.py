@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
-from .run_command import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line, say_what_is_kept
+from .shared.measuring_options import BudgetOption, CacheOption, OutOption, RoundsOption, TimerOption, WaitOption
 from .shared.options import (
     CaseOption,
     DeviceOption,
@@ -22,6 +22,7 @@ from .shared.options import (
     TimeoutOption,
     a_number,
 )
+from .shared.output import command_line, say_what_is_kept
 from .static_command import AllowOption, ArchOption, JobsOption
 from .static_command import CacheOption as NoCacheOption
 

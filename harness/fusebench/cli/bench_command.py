@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schema import CacheState, Case, ExitCode
-from .run_command import BudgetOption, CacheOption, OutOption, PrecisionOption, ReplicatesOption, RoundsOption, TimerOption, WaitOption
+from .shared.measuring_options import (
+    BudgetOption,
+    CacheOption,
+    OutOption,
+    PrecisionOption,
+    ReplicatesOption,
+    RoundsOption,
+    TimerOption,
+    WaitOption,
+)
 from .shared.options import DeviceOption, JsonOption, TimeoutOption
 
 if TYPE_CHECKING:
@@ -65,7 +74,8 @@ def bench(
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
     from ..verdict.margin_rule import MarginRule
-    from .run_command import command_line, show_run
+    from .run_command import show_run
+    from .shared.output import command_line
     from .shared.progress import make_reporter
 
     collection = Declarations([file.resolve()])

@@ -9,8 +9,9 @@ import typer
 from ..errors import UsageError
 from ..schema import CacheState
 from .ab_command import MarginOption
-from .run_command import CacheOption, OutOption, RoundsOption, TimerOption, WaitOption, command_line, say_what_is_kept
+from .shared.measuring_options import CacheOption, OutOption, RoundsOption, TimerOption, WaitOption
 from .shared.options import DeviceOption, EvidenceOption, JsonOption, KernelsOption, OpOption, SuiteOption, TimeoutOption, a_number
+from .shared.output import command_line, say_what_is_kept
 
 KernelOption = Annotated[str, typer.Option("--kernel", metavar="KERNEL", help="The kernel that became slower: `fused_triton@2`.")]
 CaseOption = Annotated[str, typer.Option("--case", metavar="CASE", help="The case on which it did: `flux_1024`, or `suite:case`.")]

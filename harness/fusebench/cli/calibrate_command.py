@@ -12,7 +12,7 @@ import typer
 from ..errors import DeviceUnfitError, UsageError
 from ..schema import CacheState
 from ..verdict.calibration import FEWEST_TRIALS
-from .run_command import WaitOption
+from .shared.measuring_options import WaitOption
 from .shared.options import (
     BoardsOption,
     CaseOption,

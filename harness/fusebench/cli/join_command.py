@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..schema import ExitCode
-from .run_command import BaselineOption, MarginOption, OutOption
+from .shared.measuring_options import BaselineOption, MarginOption, OutOption
 from .shared.options import JsonOption
 
 
@@ -32,7 +32,8 @@ def join(
     """
     from ..config import find_project
     from ..fleet.joining import JoinRequest, join_runs
-    from .run_command import command_line, show_run
+    from .run_command import show_run
+    from .shared.output import command_line
 
     request = JoinRequest(project=find_project(), runs=runs, out=out, baseline=baseline, margin=margin, command=command_line())
     outcome = join_runs(request)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
+from .shared.measuring_options import OutOption, WaitOption
 from .shared.options import DeviceOption, JsonOption, KernelsOption
+from .shared.output import command_line, say_what_is_kept
 
 if TYPE_CHECKING:
     from ..config import Project

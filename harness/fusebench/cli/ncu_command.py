@@ -11,8 +11,9 @@ import typer
 from ..errors import UsageError
 from ..schema import CacheState, ExitCode
 from .ab_command import BaseKernelsOption, BaseOption, ExactOption, ResumeOption
-from .run_command import OutOption, WaitOption, command_line, say_what_is_kept
+from .shared.measuring_options import OutOption, WaitOption
 from .shared.options import CaseOption, DeviceOption, JsonOption, KernelOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .shared.output import command_line, say_what_is_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

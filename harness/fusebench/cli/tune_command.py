@@ -8,8 +8,9 @@ import typer
 
 from ..errors import DeviceUnfitError, UsageError
 from ..schema import ExitCode, worst_exit_code
-from .run_command import BudgetOption, ProcessesOption, WaitOption, command_line, say_what_is_kept
+from .shared.measuring_options import BudgetOption, ProcessesOption, WaitOption
 from .shared.options import CaseOption, DeviceOption, JsonOption, KernelsOption, OpOption, SuiteOption, TimeoutOption
+from .shared.output import command_line, say_what_is_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

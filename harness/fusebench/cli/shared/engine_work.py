@@ -12,7 +12,7 @@ import typer
 
 from ...errors import UsageError
 from .options import option_names
-from .output import remark
+from .output import command_line, remark
 
 if TYPE_CHECKING:
     from ...config import Project
@@ -37,7 +37,6 @@ def measure_on_engine(
     from ...fleet.cluster import ClusterRequest, run_on_engine
     from ...fleet.joining import JoinRequest, join_runs
     from ...store.finding import runs_folder
-    from ..run_command import command_line
     from .progress import make_reporter
 
     if given := [f"--{name}" for name in option_names(context) if name in REFUSED]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ...runner.session import Outcome
 
 UNLIMITED_WIDTH = 10_000
 """Columns of a console that is no terminal: wider than any table, so that piped output is never wrapped or cut."""
@@ -48,3 +51,16 @@ def remark(kind: str, message: object) -> None:
     from ...report.escape import text
 
     typer.echo(f"{kind}: {text(' '.join(str(message).split()))}", err=True)
+
+
+def command_line() -> str:
+    """The command line, as it can be pasted."""
+    return shlex.join(["fusebench", *sys.argv[1:]])
+
+
+def say_what_is_kept(outcome: Outcome[Any], *, resume: bool = False) -> None:
+    """Say on stderr which part of an interrupted measurement is kept, if any is; with `resume`, how the same command goes on with it."""
+    if outcome.folder is not None:
+        remark("note", f"interrupted; {outcome.kept}, in {outcome.folder}")
+        if resume:
+            remark("note", f"go on with it by the same command with: --resume {shlex.quote(str(outcome.folder))}")
