@@ -13,7 +13,7 @@ from fusebench.config import find_project
 from fusebench.evidence.collecting import collect
 from fusebench.evidence.evidence_cache import EvidenceCache
 from fusebench.evidence.records import StaticReport
-from fusebench.evidence.targets import TARGETS
+from fusebench.evidence.targets import target as target_named
 from fusebench.registry import load_collection
 from fusebench.suites import load_suite
 from helpers.forked_workers import forking_compilers
@@ -26,6 +26,26 @@ SPOILED = {
     "LONGER": '{"times": 3}',
 }
 """A planted defect for each kernel that is named after it."""
+
+SPILLS = '''
+import triton
+import triton.language as tl
+
+from fusebench import kernel
+
+
+@triton.jit
+def _many(x_ptr, BLOCK: tl.constexpr):
+    at = x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(at)
+    tl.store(at, x / tl.sum(x, 0))
+
+
+@kernel("unit_sum", "spills", version=1, role="fused", language="triton")
+def spills(x):
+    """64 values a thread, and no more than 64 registers."""
+    _many[(x.numel() // 16384,)](x, BLOCK=16384, num_warps=4, waves_per_eu=8)
+'''
 
 
 def copy_project(target: Path, options: dict[str, str] | None = None) -> Path:
@@ -46,7 +66,7 @@ def collect_project(root: Path, target: str = "sm_90", **options: Any) -> Static
     collection = load_collection(project.kernels, kernels=False, entry_points=False)
     suite = load_suite("unit_sum", project, collection.ops)
     with forking_compilers():
-        return collect(suite.cases, TARGETS[target], ops=collection.ops, roots=collection.roots, jobs=2, **options)
+        return collect(suite.cases, target_named(target), ops=collection.ops, roots=collection.roots, jobs=2, **options)
 
 
 @pytest.fixture
@@ -82,3 +102,12 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory, cache: EvidenceCache) -> S
 def spoiled_project(tmp_path: Path) -> Path:
     """A copy of the project that `spoiled` is the evidence of."""
     return copy_project(tmp_path / "spoiled", SPOILED)
+
+
+@pytest.fixture(scope="session")
+def on_amd(tmp_path_factory: pytest.TempPathFactory) -> StaticReport:
+    """Evidence for gfx942 of the project, with a kernel that spills, one that passes an option of NVIDIA's and one a mistyped option."""
+    options = {"NARROWER": '{"maxnreg": 24}', "LONGER": '{"no_such_option": 1}'}
+    root = copy_project(tmp_path_factory.mktemp("amd") / "project", options)
+    (root / "kernels" / "unit_sum" / "spills.py").write_text(SPILLS)
+    return collect_project(root, "gfx942")

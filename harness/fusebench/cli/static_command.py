@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ArchOption = Annotated[
     list[str] | None,
-    typer.Option("--arch", metavar="NAME", help="Architecture to compile for: sm_80, sm_90, sm_100 or sm_120; repeatable."),
+    typer.Option("--arch", metavar="NAME", help="Architecture to compile for: sm_80, sm_90, sm_100, sm_120, gfx942 or gfx950; repeatable."),
 ]
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Compilations at once; as many as there are CPU cores by default.", show_default=False)
@@ -50,10 +50,13 @@ def static(
     """Show the compiled code of every Triton and CUDA C++ kernel; no GPU is needed.
 
     Registers, spills, shared memory, occupancy, instructions by class and a hash of the machine code, for the real launches of each case.
+    For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS and waves.
 
     Examples:
 
       fusebench static --suite qknorm_rope --arch sm_90
+
+      fusebench static --suite qknorm_rope --arch gfx942 --arch gfx950
 
       fusebench static --suite nightly --arch sm_90 --arch sm_100 --promote
 

@@ -11,19 +11,20 @@ import msgspec
 from ..errors import UnknownNameError
 from ..schema import Case, KernelId, Language
 from ..suites import Ops
+from .amd_targets import AmdTarget
 from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint, toolchain
-from .occupancy import occupancy
+from .occupancy import amd_occupancy, occupancy
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
 from .static_process import Assembled, NotCompiled, Progress, Recorded, Request, answers
-from .targets import Target
+from .targets import AnyTarget
 
 OnProgress = Callable[[Progress], None]
 
 
 def collect(
     cases: Sequence[Case],
-    target: Target,
+    target: AnyTarget,
     *,
     ops: Ops,
     roots: Sequence[Path],
@@ -53,11 +54,12 @@ def collect(
     missing = [key for key in distinct if key not in captured or not _covered(captured[key], kernel, codes)]
     reasons: dict[str, str] = {}
     if missing:
+        amd = isinstance(target, AmdTarget)
         request = Request(
             roots=tuple(str(root) for root in roots),
             target=target.name,
             cases=tuple(distinct[key] for key in missing),
-            compilers={str(language): tools.compiler(language) for language in (Language.TRITON, Language.CUDA)},
+            compilers={str(language): tools.compiler(language, amd=amd) for language in (Language.TRITON, Language.CUDA)},
             kernel=kernel if kernel is None or isinstance(kernel, str) else tuple(kernel),
             cache=str(cache.folder) if cache.folder is not None else None,
             jobs=jobs,
@@ -134,25 +136,19 @@ def _evidence(case: Case, shape: str, kernel: CapturedKernel, launches: tuple[La
     )
 
 
-def _launches(kernel: CapturedKernel, target: Target, codes: Mapping[str, Code]) -> tuple[Launch, ...]:
+def _launches(kernel: CapturedKernel, target: AnyTarget, codes: Mapping[str, Code]) -> tuple[Launch, ...]:
     """The launches that compiled."""
     return tuple(_launch(launch, codes[launch.code], target) for launch in kernel.launches if launch.code in codes)
 
 
-def _launch(recorded: CapturedLaunch, code: Code, target: Target) -> Launch:
+def _launch(recorded: CapturedLaunch, code: Code, target: AnyTarget) -> Launch:
     threads = code.threads if code.threads is not None else recorded.threads
     shared = code.dynamic_shared if code.dynamic_shared is not None else recorded.dynamic_shared or 0
     assert threads is not None, "either the compiler or the launch says how many threads a block has"
-    return Launch(
-        grid=recorded.grid,
-        threads=threads,
-        dynamic_shared=shared,
-        occupancy=occupancy(
-            target,
-            threads=threads,
-            registers=code.registers,
-            shared_bytes=code.static_shared + shared,
-            block_barriers=code.block_barriers,
-        ),
-        code=code,
-    )
+    used = code.static_shared + shared
+    if isinstance(target, AmdTarget):
+        assert code.amd is not msgspec.UNSET, "compile_for_amd reads them"
+        held = amd_occupancy(target, threads=threads, vgprs=code.registers, sgprs=code.amd.scalar, shared_bytes=used)
+    else:
+        held = occupancy(target, threads=threads, registers=code.registers, shared_bytes=used, block_barriers=code.block_barriers)
+    return Launch(grid=recorded.grid, threads=threads, dynamic_shared=shared, occupancy=held, code=code)

@@ -66,7 +66,7 @@ def compile_for(specialisation: Specialisation, target: Target) -> Compiled:
             entry, cubin = made.metadata.name, made.asm["cubin"]
             threads, shared = made.metadata.num_warps * WARP, made.metadata.shared
     except Exception as error:
-        raise CompileError(f"{specialisation.entry} does not compile for {target.name}: {_reason(error)}") from error
+        raise CompileError(f"{specialisation.entry} does not compile for {target.name}: {compiler_words(error)}") from error
     used = assembler_figures(log.getvalue(), entry)
     return Compiled(
         entry=entry,
@@ -111,7 +111,7 @@ def _compile_triton(specialisation: Specialisation, target: Target, log: io.Stri
         )
 
 
-def _reason(error: BaseException) -> str:
+def compiler_words(error: BaseException) -> str:
     """The compiler's words on one line, without a stack; the innermost cause names the mistake."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:

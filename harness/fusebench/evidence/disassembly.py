@@ -131,11 +131,12 @@ def count(instructions: Iterable[tuple[int, str, str]]) -> Instructions:
         elif opcode in _CLASS_OF:
             classes[_CLASS_OF[opcode]] += 1
     return Instructions(
-        total=len(kept), global_loads=_widest_first(loads), global_stores=_widest_first(stores), **{name: classes[name] for name in CLASSES}
+        total=len(kept), global_loads=widest_first(loads), global_stores=widest_first(stores), **{name: classes[name] for name in CLASSES}
     )
 
 
-def _widest_first(counts: Counter[int]) -> dict[int, int]:
+def widest_first(counts: Counter[int]) -> dict[int, int]:
+    """By width, from the widest."""
     return dict(sorted(counts.items(), reverse=True))
 
 

@@ -3,12 +3,16 @@
 The rules are those of CUDA's occupancy calculator (`cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`).  A warp gets registers
 in units, from its own quarter of the multiprocessor.  A block gets shared memory in units, the system's own share included, and keeps its
 block barriers as long as it lives.
+
+On AMD they are those of LLVM's AMDGPU backend (`getOccupancyWithNumVGPRs`, `getOccupancyWithNumSGPRs`, `getMaxWorkGroupsPerCU`), with local
+data share taken in its units.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from .amd_targets import AmdTarget
 from .targets import WARP, Target
 
 
@@ -22,7 +26,8 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Share of the warps that the multiprocessor can hold."""
     limited_by: tuple[str, ...]
-    """All resources that allow only this number of blocks: `warps`, `blocks`, `registers`, `shared`, `barriers`."""
+    """All resources that allow only this number of blocks: `warps`, `blocks`, `registers`, `shared`, `barriers`; on AMD `waves`,
+    `workgroups`, `vgprs`, `sgprs`, `lds`."""
 
 
 def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int, block_barriers: int = 1) -> Occupancy:
@@ -56,14 +61,45 @@ def occupancy(target: Target, *, threads: int, registers: int, shared_bytes: int
     )
 
 
+def amd_occupancy(target: AmdTarget, *, threads: int, vgprs: int, sgprs: int, shared_bytes: int) -> Occupancy:
+    """Occupancy of a launch with workgroups of `threads`: blocks are workgroups, warps are waves.
+
+    Args:
+        vgprs: vector registers per lane, accumulation registers included.
+        sgprs: scalar registers per wave.
+        shared_bytes: local data share per workgroup, static and dynamic together.
+
+    Raises:
+        ValueError: `threads` is not positive.
+    """
+    if threads <= 0:
+        raise ValueError(f"a workgroup of {threads} threads: expected at least one")
+    waves = -(-threads // target.wave)
+    limits = {
+        "waves": target.warps // waves if threads <= target.threads_per_block else 0,
+        "workgroups": target.workgroups if waves > 1 else target.warps,
+        "vgprs": target.simds * (target.vgprs // round_up(max(1, vgprs), target.vgpr_unit)) // waves,
+        "sgprs": target.simds * (target.sgprs // round_up(max(1, sgprs), target.sgpr_unit)) // waves,
+    }
+    if shared_bytes:
+        limits["lds"] = target.shared // round_up(shared_bytes, target.shared_unit)
+    workgroups = min(limits.values())
+    return Occupancy(
+        blocks=workgroups,
+        warps=workgroups * waves,
+        share=workgroups * waves / target.warps,
+        limited_by=tuple(name for name, limit in limits.items() if limit == workgroups),
+    )
+
+
 def _blocks_by_registers(target: Target, warps: int, registers: int) -> int:
     if registers > target.registers_per_thread:
         return 0
     if registers == 0:
         return target.blocks
-    per_warp = _round_up(registers * WARP, target.register_unit)
+    per_warp = round_up(registers * WARP, target.register_unit)
     # A block's own limit counts its warps as if they filled the quarters evenly.
-    if per_warp * _round_up(warps, target.sub_partitions) > target.registers:
+    if per_warp * round_up(warps, target.sub_partitions) > target.registers:
         return 0
     held = target.registers // target.sub_partitions // per_warp * target.sub_partitions
     return held // warps
@@ -72,8 +108,9 @@ def _blocks_by_registers(target: Target, warps: int, registers: int) -> int:
 def _blocks_by_shared(target: Target, shared_bytes: int) -> int:
     if shared_bytes > target.shared_per_block:
         return 0
-    return target.shared // _round_up(shared_bytes + target.shared_reserved, target.shared_unit)
+    return target.shared // round_up(shared_bytes + target.shared_reserved, target.shared_unit)
 
 
-def _round_up(value: int, unit: int) -> int:
+def round_up(value: int, unit: int) -> int:
+    """The least multiple of `unit` that is no less than `value`."""
     return -(-value // unit) * unit

@@ -19,9 +19,10 @@ from ..errors import FusebenchError
 from ..registry import Kernel, nvrtc
 from ..registry.machine_code import Listener, combined, current_listener, listening
 from ..schema import Case
+from .amd_targets import AmdTarget
 from .records import EVIDENCE_VERSION
 from .stand_in import device, on_device
-from .targets import WARP, Target
+from .targets import WARP, AnyTarget
 
 
 class RecordingError(FusebenchError):
@@ -53,7 +54,7 @@ class RecordedLaunch:
 class Recorder:
     """Collects launches; the caller drains `launches`."""
 
-    target: Target
+    target: AnyTarget
     compilers: Mapping[str, str]
     """Compiler versions by language, part of every key."""
     launches: list[RecordedLaunch] = field(default_factory=list)
@@ -130,15 +131,18 @@ class _StandInKernel:
 class _Driver:
     """The part of a Triton driver that launching needs."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AnyTarget) -> None:
         from triton.backends.compiler import GPUTarget
 
-        self._target = GPUTarget("cuda", target.capability, WARP)
+        if isinstance(target, AmdTarget):
+            self._target = GPUTarget("hip", target.name, target.wave)
+        else:
+            self._target = GPUTarget("cuda", target.capability, WARP)
         properties = {
             "multiprocessor_count": target.multiprocessors,
             "max_shared_mem": target.shared_per_block,
             "max_num_regs": target.registers,
-            "warpSize": WARP,
+            "warpSize": self._target.warp_size,
         }
         self.utils = types.SimpleNamespace(get_device_properties=lambda _: properties)
 
@@ -165,7 +169,7 @@ class _Driver:
 
 
 @contextmanager
-def recording(target: Target, compilers: Mapping[str, str]) -> Iterator[Recorder]:
+def recording(target: AnyTarget, compilers: Mapping[str, str]) -> Iterator[Recorder]:
     """Inside the block, launches are recorded, and torch answers as on the target's GPU."""
     import triton.compiler
     import triton.runtime

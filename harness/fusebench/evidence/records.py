@@ -42,10 +42,16 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
     nvrtc: str
     nvdisasm: str
 
-    def compiler(self, language: Language) -> str:
-        """The versions that decide the machine code of kernels in `language`, on one line."""
+    def compiler(self, language: Language, *, amd: bool = False) -> str:
+        """The versions that decide the machine code of kernels in `language`, on one line.
+
+        Args:
+            amd: for an AMD target, whose LLVM and assembler are part of Triton.
+        """
         if language is Language.CUDA:
             return f"nvrtc {self.nvrtc}"
+        if amd:
+            return f"triton {self.triton}"
         return f"triton {self.triton}, ptxas {self.ptxas}, ptxas-blackwell {self.ptxas_blackwell}"
 
     @property
@@ -54,8 +60,21 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
         return f"triton-{self.triton or 'none'}_nvrtc-{self.nvrtc or 'none'}"
 
 
+class AmdRegisters(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures that only AMD's architectures have."""
+
+    accumulation: int
+    """Accumulation registers (AGPRs) per lane, part of `Code.registers`."""
+    scalar: int
+    """Scalar registers (SGPRs) per wave."""
+    spilled_vector: int
+    """Vector registers that were spilled, to memory or to accumulation registers."""
+    spilled_scalar: int
+    """Scalar registers that were spilled, to lanes of vector registers or to memory."""
+
+
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """One compiled specialisation.  Sizes are bytes."""
+    """One compiled specialisation.  Sizes are bytes.  On AMD, registers are vector registers (VGPRs), stack is scratch, shared is LDS."""
 
     entry: str
     compiler: str
@@ -75,6 +94,8 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads per block, likewise."""
     instructions: Instructions
+    amd: AmdRegisters | msgspec.UnsetType = msgspec.UNSET
+    """Absent for NVIDIA's architectures."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):

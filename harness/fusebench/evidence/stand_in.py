@@ -17,7 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from .targets import WARP, Target
+from .amd_targets import AmdTarget
+from .targets import WARP, AnyTarget
 
 ALLOCATION_STEP = 512
 """Granularity of CUDA's caching allocator, in bytes; the timed buffers are placed by the same step."""
@@ -94,7 +95,7 @@ def _wrapped(value: Any) -> Any:
 
 
 @contextmanager
-def device(target: Target) -> Iterator[None]:
+def device(target: AnyTarget) -> Iterator[None]:
     """Inside the block, torch answers as on a machine whose only GPU is the target's; nothing is computed there."""
     properties = _properties(target)
     stream = types.SimpleNamespace(
@@ -120,22 +121,27 @@ def device(target: Target) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         stack.enter_context(raw_stream)
+        if isinstance(target, AmdTarget):  # torch's builds for ROCm tell by these that their `cuda` device is AMD's
+            stack.enter_context(mock.patch.object(torch.version, "hip", "7.0"))
+            stack.enter_context(mock.patch.object(torch.version, "cuda", None))
         stack.enter_context(_OnDevice())
         yield
 
 
-def _properties(target: Target) -> types.SimpleNamespace:
+def _properties(target: AnyTarget) -> types.SimpleNamespace:
     """The result of `torch.cuda.get_device_properties`, with its own names."""
+    lanes = target.wave if isinstance(target, AmdTarget) else WARP
     return types.SimpleNamespace(
         name=target.gpu,
+        gcnArchName=target.name,
         major=target.major,
         minor=target.minor,
         multi_processor_count=target.multiprocessors,
         total_memory=target.memory_bytes,
         L2_cache_size=target.l2_bytes,
-        warp_size=WARP,
+        warp_size=lanes,
         max_threads_per_block=target.threads_per_block,
-        max_threads_per_multi_processor=target.warps * WARP,
+        max_threads_per_multi_processor=target.warps * lanes,
         regs_per_multiprocessor=target.registers,
         shared_memory_per_block=48 * 1024,
         shared_memory_per_block_optin=target.shared_per_block,

@@ -109,6 +109,10 @@ _SHOWN: dict[str, Callable[[Launch], object]] = {
     "bulk copies": lambda one: one.code.instructions.bulk_copies,
     "atomics": lambda one: one.code.instructions.atomics,
     "code bytes": lambda one: one.code.size,
+    "accumulation registers": lambda one: one.code.amd.accumulation if one.code.amd else 0,
+    "scalar registers": lambda one: one.code.amd.scalar if one.code.amd else 0,
+    "spilled vector registers": lambda one: one.code.amd.spilled_vector if one.code.amd else 0,
+    "spilled scalar registers": lambda one: one.code.amd.spilled_scalar if one.code.amd else 0,
 }
 """Figures that are shown and not judged."""
 

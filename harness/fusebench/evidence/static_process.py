@@ -78,7 +78,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 Message = Importing | Recorded | Progress | Assembled | NotCompiled | Broken | Done
 
 
-_CODE_CHANGING = ("TRITON_", "MLIR_", "LLVM_", "PTXAS_", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT", "NVPTX_", "ENABLE_LHS_TO_TMEM")
+_CODE_CHANGING = ("TRITON_", "AMDGCN_", "MLIR_", "LLVM_", "PTXAS_", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT", "NVPTX_", "ENABLE_LHS_TO_TMEM")
 """Prefixes of environment variables that change Triton's code generation: evidence is that of a plain environment, on every machine."""
 
 

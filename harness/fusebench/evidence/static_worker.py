@@ -7,6 +7,7 @@ in it.  It never sees a GPU, so it does the same on every machine.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,16 @@ import msgspec
 from ..device.triton_programs import tool
 from ..errors import FusebenchError
 from ..schema import Language, Role
+from .amd_code import compile_for_amd
+from .amd_targets import AmdTarget
 from .compiling import Compiled, compile_for
 from .disassembly import DisassemblyError, Instructions, MachineCode, code_of, disassemble
 from .evidence_cache import EvidenceCache
 from .forked import Failed, run_forked
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus, matches_id
 from .static_process import Assembled, Broken, Done, Importing, Message, NotCompiled, Progress, Recorded, Request
-from .targets import TARGETS, Target
+from .targets import AnyTarget, Target
+from .targets import target as target_named
 
 if TYPE_CHECKING:
     from ..registry import Collection, Kernel
@@ -63,7 +67,7 @@ def _answer(request: Request, say: Say) -> None:
     from ..registry.loading.watching import IMPORTING, Watch
     from .recording import recording
 
-    target = TARGETS[request.target]
+    target = target_named(request.target)
     say(Progress("load the kernels", 0, 0))
     specialisations: dict[str, Specialisation] = {}
     with recording(target, request.compilers) as recorder:
@@ -76,7 +80,10 @@ def _answer(request: Request, say: Say) -> None:
             say(Progress("record launches", index + 1, len(request.cases)))
     cache = EvidenceCache(Path(request.cache) if request.cache is not None else None)
     wanted = [one for one in specialisations.values() if cache.code(one.key) is None]
-    _compile_all(wanted, target, request, say)
+    if isinstance(target, AmdTarget):
+        _compile_all_for_amd(wanted, target, request, say)
+    else:
+        _compile_all(wanted, target, request, say)
 
 
 def _record_case(
@@ -84,10 +91,17 @@ def _record_case(
 ) -> CapturedCase:
     """The launches of every kernel of the case's op; kernels to compile go into `specialisations`."""
     captured = []
+    launches: Sequence[RecordedLaunch]
     for kernel in collection.kernels_of(case.op):
-        if kernel.language is Language.TORCH or kernel.role is Role.PEER:
-            continue  # torch compiles its code elsewhere, and another library's depends on versions outside this toolchain
-        status, reason, launches, calls = _record_kernel(kernel, case, recorder)
+        if kernel.role is Role.PEER:
+            continue  # another library's code depends on versions outside this toolchain
+        if isinstance(recorder.target, AmdTarget) and kernel.language in _DECLINED_ON_AMD:
+            reason = f"{recorder.target.name} is an AMD GPU: {_DECLINED_ON_AMD[kernel.language]}"
+            status, launches, calls = StaticStatus.UNSUPPORTED, (), ""
+        elif kernel.language is Language.TORCH:
+            continue  # torch compiles its code elsewhere
+        else:
+            status, reason, launches, calls = _record_kernel(kernel, case, recorder)
         if matches_id(str(kernel.id), pattern):
             specialisations |= {launch.specialisation.key: launch.specialisation for launch in launches}
         captured.append(
@@ -119,8 +133,36 @@ def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[Stat
     except FusebenchError as error:
         return StaticStatus.LAUNCH_ERROR, str(error), (), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a kernel concerns that kernel alone
+        if reason := _declined_option(error, recorder.target):
+            return StaticStatus.UNSUPPORTED, reason, (), ""
         return StaticStatus.LAUNCH_ERROR, f"{type(error).__name__}: {error}", (), ""
     return StaticStatus.COMPILED, "", launches, calls
+
+
+_DECLINED_ON_AMD = {
+    Language.CUDA: "CUDA C++ is compiled for NVIDIA GPUs only",
+    Language.TORCH: "static evidence needs a Triton kernel, and torch chooses its machine code at run time",
+}
+_UNKNOWN_OPTION = re.compile(r"Keyword argument (\w+) was specified but unrecognised")
+
+
+def _declined_option(error: BaseException, target: AnyTarget) -> str:
+    """Why a launch for AMD was refused, where it passes an option that Triton has for NVIDIA only, such as `maxnreg`; else empty."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    found = _UNKNOWN_OPTION.search(str(error)) if isinstance(target, AmdTarget) and isinstance(error, KeyError) else None
+    if found is None or found[1] not in CUDAOptions.__dataclass_fields__:
+        return ""
+    return f"{target.name} is an AMD GPU: the launch passes {found[1]!r}, which Triton accepts for NVIDIA GPUs only"
+
+
+def _compile_all_for_amd(wanted: Sequence[Specialisation], target: AmdTarget, request: Request, say: Say) -> None:
+    compiler = request.compilers[Language.TRITON]
+    outcomes = run_forked(lambda one: compile_for_amd(one, target, compiler), wanted, Code, jobs=request.jobs, timeout_s=COMPILE_TIMEOUT_S)
+    for done, (index, outcome) in enumerate(outcomes, start=1):
+        say(Progress("compile", done, len(wanted)))
+        key = wanted[index].key
+        say(NotCompiled(key, outcome.reason) if isinstance(outcome, Failed) else Assembled(key, outcome))
 
 
 def _compile_all(wanted: Sequence[Specialisation], target: Target, request: Request, say: Say) -> None:

@@ -1,4 +1,4 @@
-"""The architectures of static evidence: the capacity of one multiprocessor, and the GPU assumed for each.
+"""NVIDIA's architectures of static evidence, and all by name: the capacity of one multiprocessor, and the GPU assumed for each.
 
 Sources, by the kind of fact:
 
@@ -17,6 +17,7 @@ import re
 import msgspec
 
 from ..errors import FusebenchError, UnknownNameError
+from .amd_targets import AMD_TARGETS, AmdTarget
 
 WARP = 32
 KIB = 1024
@@ -129,16 +130,20 @@ TARGETS = {
 }
 
 
-def target(name: str) -> Target:
-    """The target with this name.
+AnyTarget = Target | AmdTarget
+ALL_TARGETS: dict[str, AnyTarget] = {**TARGETS, **AMD_TARGETS}
+
+
+def target(name: str) -> AnyTarget:
+    """The target with this name, of NVIDIA or AMD.
 
     Raises:
-        UnknownNameError: there is none; the message offers the nearest.
+        UnknownNameError: there is none; the message names the nearest, or all.
     """
     try:
-        return TARGETS[name]
+        return ALL_TARGETS[name]
     except KeyError:
-        raise UnknownNameError("target", name, TARGETS, "--arch") from None
+        raise UnknownNameError("target", name, ALL_TARGETS, "--arch") from None
 
 
 ON_A_CPU = "sm_90"

@@ -118,7 +118,8 @@ def encode_static(report: StaticReport) -> bytes:
     """The content of the file of `report`: kernels that compiled, by case and kernel."""
     compiled = sorted((one for one in report.results if one.status is StaticStatus.COMPILED), key=lambda one: one.key)
     metadata = {_VERSION: str(EVIDENCE_VERSION), "target": report.target, "toolchain": msgspec.json.encode(report.toolchain).decode()}
-    return encode_table(compiled, KernelEvidence, metadata)
+    nvidia = all(launch.code.amd is msgspec.UNSET for one in compiled for launch in one.launches)
+    return encode_table(compiled, KernelEvidence, metadata, left_out=("launches.code.amd",) if nvidia else ())
 
 
 def _files(results: Path, target: str, toolchain: Toolchain) -> tuple[Path, ...]:

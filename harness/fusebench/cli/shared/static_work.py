@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ...evidence.records import StaticReport
     from ...evidence.static_gate import StaticJudgement
     from ...evidence.static_process import Progress
-    from ...evidence.targets import Target
+    from ...evidence.targets import AnyTarget
     from ...runner.evidence.base_checkout import BaseChoice
     from .selection import Selection
 
 
-def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Target]:
+def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[AnyTarget]:
     """The targets called `names`, once each; with `gate` and without names, the targets with a baseline.
 
     Raises:
@@ -32,7 +32,7 @@ def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Tar
         UsageError: no names, and no baselines to take them from.
     """
     from ...config import find_project
-    from ...evidence.targets import TARGETS, target
+    from ...evidence.targets import ALL_TARGETS, target
     from ...store.static_baselines import targets_with_baselines
 
     if names:
@@ -40,7 +40,7 @@ def find_targets(names: Sequence[str] | None, *, gate: bool = False) -> list[Tar
     known = targets_with_baselines(find_project().results) if gate else []
     if not known:
         there = "there is no baseline to take it from; " if gate else ""
-        raise UsageError(f"no target: {there}pass --arch NAME, one or several of {', '.join(TARGETS)}")
+        raise UsageError(f"no target: {there}pass --arch NAME, one or several of {', '.join(ALL_TARGETS)}")
     return [target(name) for name in known]
 
 
@@ -52,7 +52,7 @@ def require_margin(margin: float) -> None:
 
 def collect_all(
     selection: Selection,
-    targets: Sequence[Target],
+    targets: Sequence[AnyTarget],
     *,
     kernel: str | None,
     jobs: int | None,
@@ -117,10 +117,10 @@ def judge_against(
 
 def print_evidence(reports: Sequence[StaticReport]) -> None:
     """A table and a summary line per target."""
-    from ...report.evidence.static_table import EVIDENCE_COLUMNS, EVIDENCE_NUMBERS, evidence_rows, summary_line
+    from ...report.evidence.static_table import EVIDENCE_NUMBERS, evidence_columns, evidence_rows, summary_line
 
     for report in reports:
-        print_table(EVIDENCE_COLUMNS, evidence_rows(report), title=report.target, right=EVIDENCE_NUMBERS)
+        print_table(evidence_columns(report), evidence_rows(report), title=report.target, right=EVIDENCE_NUMBERS)
         typer.echo(summary_line(report))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ...evidence.amd_targets import AMD_TARGETS
 from ...evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
 from ...evidence.static_gate import IDENTICAL, StaticJudgement
 from ...schema import VerdictKind
@@ -15,9 +16,21 @@ EVIDENCE_COLUMNS = (
     "loads (n x B)", "stores (n x B)", "shared ld/st", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
     "code", "remark",
 )  # fmt: skip
-EVIDENCE_NUMBERS = ("regs", "spills", "stack", "threads", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes")
+_AMD_COLUMNS = {"regs": ("vgprs", "agprs", "sgprs"), "spills": ("spills", "v/s spilled"), "stack": ("scratch",), "shared": ("lds",)}
+"""Columns of a report on an AMD target, by the column whose place they take."""
+EVIDENCE_NUMBERS = (
+    "vgprs", "agprs", "sgprs", "scratch",
+    "regs", "spills", "stack", "threads", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
+)  # fmt: skip
 CHANGE_COLUMNS = ("target", "verdict", "case", "kernel", "launch", "figure", "old", "new")
 _HASH_DIGITS = 8
+
+
+def evidence_columns(report: StaticReport) -> tuple[str, ...]:
+    """The heads of `evidence_rows`."""
+    if report.target not in AMD_TARGETS:
+        return EVIDENCE_COLUMNS
+    return tuple(one for column in EVIDENCE_COLUMNS for one in _AMD_COLUMNS.get(column, (column,)))
 
 
 def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
@@ -26,7 +39,7 @@ def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
     first_seen: dict[tuple[object, ...], str] = {}
     for one in report.results:
         head = (one.case, one.shape, one.kernel)
-        blanks = ("",) * (len(EVIDENCE_COLUMNS) - len(head) - 1)
+        blanks = ("",) * (len(evidence_columns(report)) - len(head) - 1)
         if one.status is not StaticStatus.COMPILED:
             rows.append((*head, *blanks, f"{one.status.replace('_', ' ')}: {one.reason}"))
             continue
@@ -80,9 +93,12 @@ def _identity(one: KernelEvidence) -> tuple[object, ...]:
 
 def _figures(launch: Launch) -> tuple[str, ...]:
     code, held, counts = launch.code, launch.occupancy, launch.code.instructions
+    amd = code.amd
     return (
         str(code.registers),
+        *((str(amd.accumulation), str(amd.scalar)) if amd else ()),
         f"{code.spill_stores}/{code.spill_loads}" if code.spill_stores or code.spill_loads else "0",
+        *((f"{amd.spilled_vector}/{amd.spilled_scalar}",) if amd else ()),
         str(code.stack),
         f"{code.static_shared}+{launch.dynamic_shared}" if code.static_shared or launch.dynamic_shared else "0",
         str(launch.threads),
