@@ -97,6 +97,30 @@ def test_an_engine_measures_every_shard_and_its_record_is_one(project: Path, in_
     assert [len(found.parts), found.complete] == [2, True]
 
 
+@pytest.mark.usefixtures("workers")
+def test_the_whole_is_kept_here_and_judged_by_the_baseline_of_the_store(
+    fusebench: Fusebench, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    for number in (1, 2):
+        fusebench("run", *OPTIONS, "--shard", f"{number}/2", "--out", "shards")
+    shards = sorted((project / "shards").glob("[!.]*"))
+    monkeypatch.setattr("fusebench.fleet.cluster.run_on_engine", lambda *_: shards)
+    store = tmp_path / "store"
+    store.mkdir()
+    at = ["--results", store.as_uri()]
+    whole = fusebench("run", *OPTIONS, "--on", "local", *at)
+    assert whole.exit_code == ExitCode.PASS, whole.output
+    (first,) = (project / "results" / "runs").glob("[!.]*")
+    assert [one.name for one in (store / "runs").iterdir()] == [first.name]
+    assert fusebench("baseline", "promote", "latest", "--force", *at).exit_code == ExitCode.PASS
+    fusebench("run", *OPTIONS, "--on", "local", *at)
+    (second,) = set((project / "results" / "runs").glob("[!.]*")) - {first}
+    reasons = [one.verdict.reason for one in read_run(second).results if one.verdict is not None]
+    assert reasons
+    assert not any("no baseline is stored" in reason for reason in reasons)
+
+
 def test_a_shard_that_is_lost_is_tried_again(project: Path, in_process: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     needs_parsl()
     (project / "engine.py").write_text(ONE_THREAD)

@@ -160,7 +160,7 @@ def run(
         confirm=confirm,
         evidence=evidence_tools() if evidence else None,
     )
-    outcome = _measured(request, boards)
+    outcome = _measured(request, boards, opened.own)
     show_run(outcome, json=json, device=device if len(boards) > 1 else "")
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
@@ -189,14 +189,14 @@ def _run_on_engine(
     """Measure every shard on an engine, join them, show and publish the whole, and end the command."""
     from .shared.engine_work import measure_on_engine
 
-    outcome = measure_on_engine(context, opened.project, on, shards=shards, baseline=baseline, margin=margin, out=out)
+    outcome = measure_on_engine(context, opened, on, shards=shards, baseline=baseline, margin=margin, out=out)
     show_run(outcome, json=context.params["json"], resumable=False)
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
-def _measured(request: RunRequest, boards: Sequence[Device]) -> Outcome[Run]:
-    """The run on one board, or on several at once."""
+def _measured(request: RunRequest, boards: Sequence[Device], own: Project) -> Outcome[Run]:
+    """The run on one board, or on several at once; how these disturb each other is kept in the results of `own`."""
     from ..runner.run.command import measure_run
     from .shared.progress import make_reporter
 
@@ -208,7 +208,7 @@ def _measured(request: RunRequest, boards: Sequence[Device]) -> Outcome[Run]:
     from ..store.finding import runs_folder
 
     known = newest_run(request.out or runs_folder(request.project), request.device.name)
-    interference = load_interference(request.project.results, request.device.name)
+    interference = load_interference(own.results, request.device.name)
     if interference is None:
         remark("note", "whether these boards disturb each other is not known; measure it with `fusebench calibrate --device all`")
     most = interference.most_at_once(len(boards)) if interference is not None else None

@@ -24,7 +24,7 @@ from ..schema import Case, CaseSummary, Result, Run, Sample
 from ..store.journal import Journal
 from ..verdict.compare_to_baseline import Suspect
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
-from .boards import Board, Boards, setups_of
+from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork
 from .planning import expected_seconds
 
@@ -172,7 +172,7 @@ class FleetStrategy(RunStrategy):
         """Whether no board still waits for its lock."""
         return all(board.ready for board in boards.alive)
 
-    def _answers(self, boards: Boards) -> Iterator[Any]:
+    def _answers(self, boards: Boards) -> Iterator[Answer]:
         """What the boards say.
 
         Raises:
