@@ -142,15 +142,12 @@ def _runs(opened: Results, skipped: list[str]) -> Iterator[Run]:
     import shutil
 
     from ..errors import RunRecordError
-    from ..store.finding import runs_folder
+    from ..store.finding import run_folders, runs_folder
     from ..store.remote.runs import RUNS, download, run_names
-    from ..store.run_folder import RUN_FILE, read_run
+    from ..store.run_folder import read_run
 
     parent = runs_folder(opened.project)
-    if opened.store is None:
-        names = sorted(one.name for one in parent.iterdir() if (one / RUN_FILE).is_file()) if parent.is_dir() else []
-    else:
-        names = run_names(opened.store)
+    names = [one.name for one in run_folders(parent)] if opened.store is None else run_names(opened.store)
     for name in names:
         folder: Path = parent / name
         try:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from ..errors import RunRecordError, UsageError
 from ..runner.case_kernels import Kernels
 from ..schema import Case, Run
-from ..store.run_folder import RUN_FILE, read_run
+from ..store.finding import run_folders
+from ..store.run_folder import read_run
 
 START_S = 3.0
 """Seconds of a case of few bytes, where no stored run knows better: a nightly of 142 cases takes an H200 12 minutes."""
@@ -95,8 +96,7 @@ def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, kno
 
 def newest_run(runs: Path, device_name: str) -> Run | None:
     """The newest readable run of the device model in the folder `runs`, by which leases are planned where there is no baseline."""
-    folders = sorted((one for one in runs.glob("[!.]*") if (one / RUN_FILE).is_file()), reverse=True) if runs.is_dir() else []
-    for folder in folders[:MOST_READ]:
+    for folder in reversed(run_folders(runs)[-MOST_READ:]):
         with suppress(RunRecordError):
             found = read_run(folder)
             if found.environment.device_name == device_name and any(one.seconds is not None for one in found.cases):

@@ -108,9 +108,10 @@ def _kept_options(command: Sequence[str]) -> list[str]:
 def _newest(folder: Path, *, complete: bool) -> Path | None:
     """The newest run in `folder` that is complete, or that was stopped before its end."""
     from ..errors import RunRecordError
-    from ..store.run_folder import RUN_FILE, read_run
+    from ..store.finding import run_folders
+    from ..store.run_folder import read_run
 
-    for run in sorted((one.parent for one in folder.glob(f"[!.]*/{RUN_FILE}")), reverse=True):
+    for run in reversed(run_folders(folder)):
         with suppress(RunRecordError):
             if read_run(run).complete is complete:
                 return run

@@ -65,11 +65,29 @@ def find_run(
         raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `{made_by}`, or give a run folder's path")
     if text == LATEST:
         return folders[-1]
-    ids = {folder: folder.name.partition("_")[2] or folder.name for folder in folders}
-    exact = [folder for folder in folders if text in (ids[folder], folder.name)]
-    fitting = exact or [folder for folder in folders if ids[folder].startswith(text) or folder.name.startswith(text)]
+    return parent / fitting_name(text, [folder.name for folder in folders], where=str(parent))
+
+
+def fitting_name(text: str, names: Sequence[str], *, where: str) -> str:
+    """The name of the run folder that `text` names: by the run's id, by the name, or by the start of one that only one run has.
+
+    Args:
+        where: the folder or store with these names, for messages.
+
+    Raises:
+        RunRecordError: the start fits several.
+        UnknownNameError: nothing answers to `text`; the nearest id is suggested.
+    """
+    ids = {name: name.partition("_")[2] or name for name in names}
+    exact = [name for name in names if text in (ids[name], name)]
+    fitting = exact or [name for name in names if ids[name].startswith(text) or name.startswith(text)]
     if len(fitting) > 1:
-        raise RunRecordError(f"run {text!r} is ambiguous: it fits {', '.join(folder.name for folder in fitting)}; give more of the id")
+        raise RunRecordError(f"run {text!r} is ambiguous: it fits {', '.join(fitting[:4])} of {where}; give more of the id")
     if not fitting:
-        raise UnknownNameError("run", text, [*ids.values(), LATEST], where=str(parent))
+        raise UnknownNameError("run", text, [*ids.values(), LATEST], where=where)
     return fitting[0]
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """The folders of runs in `parent`, the oldest first; none where it does not exist."""
+    return sorted(file.parent for file in parent.glob(f"[!.]*/{RUN_FILE}"))

@@ -32,11 +32,13 @@ def show_interference(
     Raises:
         UsageError: an option that calibrates one device, or as `measure_interference`.
     """
+    from ...config import find_project
     from ...device.boards import resolve_boards
     from ...device.toolchain import require_torch_for
     from ...fleet.interference import interference_lines, measure_interference
     from ...runner.run.command import RunRequest
     from ...runner.run.strategy import RunOptions, default_plan
+    from ...suites import suite_names
     from ...verdict.margin_rule import MarginRule
     from .progress import make_reporter
     from .selection import resolve_selection
@@ -46,8 +48,9 @@ def show_interference(
         raise UsageError(f"--device {device} measures what the boards do to each other, so {options} cannot stand beside it; leave it out")
     boards = resolve_boards(device)
     require_torch_for(boards[0])
-    if suite is None and op is None:
-        suite = [SUITE if boards[0].kind == "cuda" else "smoke"]
+    default = SUITE if boards[0].kind == "cuda" else "smoke"
+    if suite is None and op is None and default in suite_names(find_project()):
+        suite = [default]
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels)
     values = context.params
     kind = boards[0].kind

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import AlteredRecordError, RunRecordError, UnknownNameError
+from ...errors import AlteredRecordError, RunRecordError
 from ...schema import Run
 from ..files import write_file
-from ..finding import LATEST
+from ..finding import LATEST, fitting_name
 from ..run_folder import RUN_FILE, folder_name, read_run, seal_of
 from ..seal import digest, digests_in
 from .files import Store
@@ -113,11 +113,4 @@ def named_run(store: Store, text: str) -> str:
         if found is None:
             raise RunRecordError(f"{store.url}: holds no runs yet; publish one with `fusebench run --results {store.url}`")
         return found
-    ids = {name: name.partition("_")[2] or name for name in names}
-    fitting = [name for name in names if text in (ids[name], name)]
-    fitting = fitting or [name for name in names if ids[name].startswith(text) or name.startswith(text)]
-    if len(fitting) > 1:
-        raise RunRecordError(f"run {text!r} is ambiguous: it fits {', '.join(fitting[:4])} of {store.url}; give more of the id")
-    if not fitting:
-        raise UnknownNameError("run", text, [*ids.values(), LATEST], where=store.url)
-    return fitting[0]
+    return fitting_name(text, names, where=store.url)
