@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import UsageError
-from ..runner.evidence.base_checkout import find_base, git, top_level, try_git
+from ..runner.evidence.base_checkout import checkout_around, find_base, git, try_git
 from ..store.bisection_record import Commit
 
 _FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
@@ -59,9 +59,9 @@ def history(project: Path, good: str, bad: str, roots: Sequence[Path]) -> Histor
         UnknownNameError: a name that git does not know.
     """
     try:
-        top = top_level(project)
+        top = checkout_around(project)
     except UsageError as error:
-        raise UsageError(f"no git checkout around {project}, and a search needs its history: run inside one ({error})") from error
+        raise UsageError(f"no git checkout around {project}: {error}; a search needs its history, so run inside one") from error
     inside = [root.resolve().relative_to(top).as_posix() for root in roots if root.resolve().is_relative_to(top)]
     if not inside:
         raise UsageError(f"no kernels folder lies in the repository {top}, so no commit of it changes one; name one with --kernels DIR")

@@ -45,14 +45,15 @@ def issue_lines(record: Bisection) -> list[str]:
         size = escape.markdown(describe_change(record.step.change, 2))
         times = f" from {microseconds(record.step.time_us)} us" if record.step.time_us is not None else ""
         lines += [f"Commit {escape.code(found.commit)} made {kernel} slower {on}: {size}{times}.", "", *_commit(found), ""]
-        lines += [f"Changed files: {', '.join(map(str, map(escape.code, record.step.changed_files)))}.", ""] * bool(
-            record.step.changed_files
-        )
+        if record.step.changed_files:
+            lines += [f"Changed files: {', '.join(map(escape.code, record.step.changed_files))}.", ""]
     else:
         lines += [f"{kernel} {on}: {escape.markdown(record.reason)}.", ""]
         if record.size is not None and len(record.suspects) > 1:
             lines += [f"* {escape.code(one.commit[:12])} {escape.markdown(one.subject)}" for one in record.suspects[:_SHOWN]]
-            lines += [f"* and {len(record.suspects) - _SHOWN} more"] * (len(record.suspects) > _SHOWN) + [""]
+            if len(record.suspects) > _SHOWN:
+                lines.append(f"* and {len(record.suspects) - _SHOWN} more")
+            lines.append("")
     lines += [f"* {escape.markdown(line)}" for line in _numbers(record)]
     lines += [f"* {escape.markdown(text)}" for text in (*record.warnings, *([_merge(record)] if _merge(record) else []))]
     if record.step is not None:
@@ -106,7 +107,7 @@ def bisect_document(record: Bisection, folder: Path | None) -> dict[str, Any]:
 
 def _numbers(record: Bisection) -> list[str]:
     """The search in figures."""
-    size = [f"bad takes {record.size - 1:+.2%} of good's time"] if record.size is not None else []
+    size = [f"bad takes {record.size - 1:.2%} longer than good"] if record.size is not None else []
     basis = Counter(one.basis for one in record.probes)
     free = [f"{number} {what.value}" for what, number in basis.items() if what is not Basis.TIMED]
     others = f" ({', '.join(free)})" if free else ""

@@ -159,18 +159,27 @@ def why_absent(project: Path, commit: str) -> str:
 
 
 def top_level(project: Path) -> Path:
-    """The root of the checkout around `project`.
+    """The root of the checkout around `project`, for a comparison with `--base`.
 
     Raises:
         UsageError: git is not installed, or there is no checkout.
     """
     try:
-        return Path(git(project, "rev-parse", "--show-toplevel").decode().strip()).resolve()
+        return checkout_around(project)
     except UsageError as error:
         raise UsageError(
             f"--base needs the git checkout that {project} lies in: {error}; run inside one, or give the base's kernels folder "
             "with --base-kernels DIR"
         ) from error
+
+
+def checkout_around(folder: Path) -> Path:
+    """The root of the checkout around `folder`.
+
+    Raises:
+        UsageError: git is not installed, or there is no checkout.
+    """
+    return Path(git(folder, "rev-parse", "--show-toplevel").decode().strip()).resolve()
 
 
 def _unpack(archive: bytes, into: Path) -> None:
