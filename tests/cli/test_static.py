@@ -108,6 +108,9 @@ def test_a_kernel_edited_so_that_it_spills_is_caught(project: Path, fusebench: F
     assert "bytes of spill stores 0 ->" in regressions[0]["reason"]
     shown = fusebench("static", "--suite", "unit_sum", "--gate")
     assert (shown.exit_code, "bytes of spill stores (worse)" in shown.stdout, "2 regression" in shown.stdout) == (1, True, True)
+    limited = fusebench("static", *SELECTION, "--limited")
+    assert (limited.exit_code, "unit_sum/spilling@1" in limited.stdout, "unit_sum/longer@1" in limited.stdout) == (0, True, False)
+    assert "2 kernels and cases spill" in limited.stdout
 
 
 @pytest.mark.usefixtures("project")
@@ -217,6 +220,7 @@ def test_a_kernel_that_does_not_compile_is_reported_and_the_rest_goes_on(project
         (("--suite", "unit_sum"), 2, "no target: pass --arch NAME"),
         (("--suite", "unit_sum", "--gate"), 2, "there is no baseline to take it from"),
         ((*SELECTION, "--gate", "--promote"), 2, "pass one of them"),
+        ((*SELECTION, "--limited", "--gate"), 2, "leave it out with --gate and --json"),
         ((*SELECTION, "--promote", "--kernel", "in_cuda"), 2, "select whole suites"),
         ((*SELECTION, "--margin", "1.5"), 2, "expected a share"),
         ((*SELECTION, "--kernel", "in_cud"), 2, "did you mean 'in_cuda'?"),

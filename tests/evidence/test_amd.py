@@ -16,7 +16,7 @@ from fusebench.evidence.occupancy import amd_occupancy
 from fusebench.evidence.records import Code, KernelEvidence, StaticReport, StaticStatus, Toolchain
 from fusebench.evidence.static_gate import judge
 from fusebench.evidence.targets import ALL_TARGETS, target
-from fusebench.report.evidence.static_table import EVIDENCE_COLUMNS, evidence_columns, evidence_rows
+from fusebench.report.evidence.static_table import EVIDENCE_COLUMNS, evidence_columns, evidence_rows, limited_rows
 from fusebench.schema import Language, VerdictKind
 from fusebench.store.static_baselines import encode_static, promote_static, read_static
 from fusebench.store.tables import read_parquet
@@ -239,3 +239,19 @@ def test_amd_compilers_are_tritons_alone() -> None:
     tools = Toolchain(triton="3.9.0", ptxas="12", ptxas_blackwell="13", nvrtc="13", nvdisasm="13")
     assert tools.compiler(Language.TRITON, amd=True) == "triton 3.9.0"
     assert "ptxas" in tools.compiler(Language.TRITON)
+
+
+def test_kernels_that_are_limited_on_one_target_are_one_row(on_amd: StaticReport, sound: StaticReport) -> None:
+    """The planted spill is found on its target; full occupancy without spills is left out."""
+    rows = limited_rows([sound, on_amd])
+    assert [row[:3] for row in rows] == [(case, "unit_sum/spills@1", "-") for case in ("unit_sum:rows", "unit_sum:again")]
+    assert all(row[3].startswith("100 % waves, vgprs; spills ") for row in rows)
+    assert limited_rows([sound]) == []
+
+
+def test_low_occupancy_is_a_limit(sound: StaticReport) -> None:
+    first = sound.results[0]
+    low = msgspec.structs.replace(first.launches[0].occupancy, share=0.49, limited_by=("registers",))
+    launches = (msgspec.structs.replace(first.launches[0], occupancy=low),)
+    report = msgspec.structs.replace(sound, results=(msgspec.structs.replace(first, launches=launches), *sound.results[1:]))
+    assert limited_rows([report]) == [(first.case, first.kernel, "49 % registers")]

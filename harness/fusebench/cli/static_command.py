@@ -36,6 +36,9 @@ def static(
     case: CaseOption = None,
     arch: ArchOption = None,
     kernels: KernelsOption = None,
+    limited: Annotated[
+        bool, typer.Option("--limited", help="Show only kernels that spill or have an occupancy under 50 %, with a column per target.")
+    ] = False,
     gate: Annotated[bool, typer.Option("--gate", help="Compare with the baselines in results/baselines/static/.")] = False,
     promote: Annotated[bool, typer.Option("--promote", help="Make the result the baseline of each target and this toolchain.")] = False,
     force: Annotated[
@@ -58,6 +61,8 @@ def static(
 
       fusebench static --suite qknorm_rope --arch gfx942 --arch gfx950
 
+      fusebench static --suite nightly --arch sm_90 --arch sm_120 --limited
+
       fusebench static --suite nightly --arch sm_90 --arch sm_100 --promote
 
       fusebench static --suite nightly --gate
@@ -68,11 +73,13 @@ def static(
     from ..verdict.exit_status import static_exit_code
     from .shared.output import print_json
     from .shared.selection import resolve_selection
-    from .shared.static_work import collect_all, find_targets, print_evidence, print_judgements, require_margin
+    from .shared.static_work import collect_all, find_targets, print_evidence, print_judgements, print_limited, require_margin
 
     require_margin(margin)
     if gate and promote:
         raise UsageError("--gate and --promote together would compare a result with itself; pass one of them")
+    if limited and (gate or json):
+        raise UsageError("--limited chooses rows of the table of figures; leave it out with --gate and --json, which print no such table")
     if promote and (kernel is not None or case is not None):
         raise UsageError("--promote with --kernel or --case would make an incomplete baseline; select whole suites")
     targets = find_targets(arch, gate=gate)
@@ -86,7 +93,7 @@ def static(
         document: dict[str, Any] = {"exit_code": code, "targets": reports}
         print_json(document if judgements is None else {**document, "margin": margin, "judgements": judgements})
     elif judgements is None:
-        print_evidence(reports)
+        (print_limited if limited else print_evidence)(reports)
     else:
         print_judgements(judgements)
         typer.echo(verdict_line(judgements))

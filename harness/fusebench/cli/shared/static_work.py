@@ -124,6 +124,18 @@ def print_evidence(reports: Sequence[StaticReport]) -> None:
         typer.echo(summary_line(report))
 
 
+def print_limited(reports: Sequence[StaticReport]) -> None:
+    """One table over all targets: the kernels that spill or have low occupancy on one of them."""
+    from ...report.evidence.static_table import LOW_OCCUPANCY, limited_rows, summary_line
+
+    rows = limited_rows(reports)
+    if rows:
+        print_table(("case", "kernel", *(report.target for report in reports)), rows)
+    for report in reports:
+        typer.echo(summary_line(report))
+    typer.echo(f"{len(rows)} kernels and cases spill, or hold under {LOW_OCCUPANCY:.0%} of the warps, on one of the targets")
+
+
 def print_judgements(judgements: Sequence[StaticJudgement]) -> None:
     """Print the changes, and every verdict but a plain pass."""
     from ...report.evidence.static_table import CHANGE_COLUMNS, change_rows

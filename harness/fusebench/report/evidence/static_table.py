@@ -54,6 +54,35 @@ def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
     return rows
 
 
+LOW_OCCUPANCY = 0.5
+"""Share of the warps.  No verdict: a kernel bound by memory reaches full bandwidth with less, if each warp has enough bytes in flight."""
+
+
+def limited_rows(reports: Sequence[StaticReport]) -> list[tuple[str, ...]]:
+    """A row per kernel and case with a launch that spills or has low occupancy on one of the targets: case, kernel, a cell per target.
+
+    A cell holds the least occupancy of the launches and its limit, and the most bytes spilled (stores/loads); `-` without figures.
+    """
+    found = {report.target: {one.key: one for one in report.results if one.launches} for report in reports}
+    keys = dict.fromkeys(key for results in found.values() for key in results)
+    limited = [key for key in keys if any(_is_limited(results[key]) for results in found.values() if key in results)]
+    return [(*key, *(_limits(results[key]) if key in results else "-" for results in found.values())) for key in limited]
+
+
+def _is_limited(one: KernelEvidence) -> bool:
+    return any(launch.occupancy.share < LOW_OCCUPANCY or _spilled(launch) != (0, 0) for launch in one.launches)
+
+
+def _spilled(launch: Launch) -> tuple[int, int]:
+    return launch.code.spill_stores, launch.code.spill_loads
+
+
+def _limits(one: KernelEvidence) -> str:
+    held = min((launch.occupancy for launch in one.launches), key=lambda occupancy: occupancy.share)
+    stores, loads = max(map(_spilled, one.launches))
+    return f"{100 * held.share:.0f} % {', '.join(held.limited_by)}" + (f"; spills {stores}/{loads}" if stores or loads else "")
+
+
 def summary_line(report: StaticReport) -> str:
     """The amount of evidence, and the toolchain that made it."""
     statuses = Counter(one.status for one in report.results)
