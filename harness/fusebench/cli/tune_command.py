@@ -73,7 +73,9 @@ def tune(
         selection, measured = _read(runs, op, kernels, kernel_timeout)
     else:
         selection = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
-        record = _measure(selection, op=op, case=case, device=device, seconds=(budget, wait, kernel_timeout), processes=processes)
+        record = _measure(
+            selection, op=op, case=case, device=device, processes=processes, budget_s=budget, wait_s=wait, silence_s=kernel_timeout
+        )
         measured = {f"run {record.id}": record}
         code = worst_exit_code([_failed(record), ExitCode.PASS if record.complete else ExitCode.UNDECIDED])
     from ..runner.tune import tune, write_tables
@@ -119,20 +121,22 @@ def _measure(
     op: str | None,
     case: str | None,
     device: str,
-    seconds: tuple[float | None, float, float],
     processes: int | None,
+    budget_s: float | None,
+    wait_s: float,
+    silence_s: float,
 ) -> Run:
     """Measure the fused kernels of the selection, and their baselines.
 
     Args:
         selection: gets its kernels.
-        seconds: the budget, the wait for a busy device, and the time after which a kernel counts as hung.
+        wait_s: seconds to wait for a busy device.
+        silence_s: seconds without progress after which a kernel counts as hung.
     """
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from .shared.selection import with_kernels
 
-    budget, wait, silence_s = seconds
     target = resolve_device(device)
     if target.kind != "cuda":
         raise UsageError(f"dispatch tables are for GPUs, and this is {target}; measure on one, or name a run of one with --from RUN")
@@ -164,8 +168,8 @@ def _measure(
             kernel=",".join(fused), command=command_line(), selected=tuple(one.name for one in selection.suites), op=op, case=case
         ),
         rule=MarginRule(None, scatter=load_scatter(selection.project.results, target.name), device=target.kind),
-        budget_s=budget,
-        wait_s=wait,
+        budget_s=budget_s,
+        wait_s=wait_s,
         silence_s=silence_s,
         confirm=False,
         evidence=None,

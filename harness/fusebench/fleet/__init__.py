@@ -1,1 +1,1 @@
-"""Runs on several boards and hosts: shards, leases of the GPUs of one host, and records joined from both; the search for a slow commit."""
+"""Runs on several boards and hosts, as leases or shards that one record joins; and the search for a slow commit."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import RunRecordError, UsageError
 from ..runner.case_kernels import Kernels
@@ -24,6 +24,7 @@ MOST_READ = 5
 """Stored runs that are looked at for the seconds of their cases."""
 SECONDS_PER_GB = 8.0
 """Seconds more per 1e9 bytes that its op must move: inputs are made, checked in float64 and moved in all rounds."""
+T = TypeVar("T")
 _SHARD = re.compile(r"(\d{1,4})/(\d{1,4})")
 
 
@@ -85,13 +86,21 @@ def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, kno
     if shard.parts > len(works):
         raise UsageError(f"--shard {shard}: the selection holds {len(works)} different cases, so some parts would be empty")
     seconds = expected_seconds(cases, collection, known)
-    loads = [0.0] * shard.parts
-    mine: set[str] = set()
-    for same in sorted(works.values(), key=lambda same: (-seconds[same[0].key], same[0].key)):
-        place = loads.index(min(loads))
-        loads[place] += seconds[same[0].key]
-        mine.update(case.key for case in same if place == shard.number - 1)
+    ordered = sorted(works.values(), key=lambda same: (-seconds[same[0].key], same[0].key))
+    parts = dealt(ordered, [seconds[same[0].key] for same in ordered], shard.parts)
+    mine = {case.key for same in parts[shard.number - 1] for case in same}
     return tuple(case for case in cases if case.key in mine)
+
+
+def dealt(items: Sequence[T], seconds: Sequence[float], parts: int) -> list[list[T]]:
+    """The items, which come longest first, in `parts` of about the same length: each goes to the part that has least to do."""
+    found: list[list[T]] = [[] for _ in range(parts)]
+    loads = [0.0] * parts
+    for item, length in zip(items, seconds, strict=True):
+        place = loads.index(min(loads))
+        found[place].append(item)
+        loads[place] += length
+    return found
 
 
 def newest_run(runs: Path, device_name: str) -> Run | None:

@@ -26,7 +26,7 @@ from ..verdict.compare_to_baseline import Suspect
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
 from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork
-from .planning import expected_seconds
+from .planning import dealt, expected_seconds
 
 
 class FleetStrategy(RunStrategy):
@@ -146,8 +146,8 @@ class FleetStrategy(RunStrategy):
     def _check_on(self, boards: Boards, units: Sequence[CaseKernels], seconds: dict[str, float]) -> None:
         """Compile and check all cases on all boards before the first is measured: none is timed beside a compiler."""
         with self.context.phases.timed(AHEAD):
-            shares = _dealt(units, seconds, len(boards.boards))
-            left = list(shares)
+            shares = dealt(units, [seconds[unit.case.key] for unit in units], len(boards.boards))
+            left = [share for share in shares if share]
             found = Checks(passed={}, wrong={}, seconds={})
             while True:
                 for board in boards.alive:
@@ -281,17 +281,6 @@ class _InOrderOfCompletion(list[CaseKernels]):
 
     def __iter__(self) -> Iterator[CaseKernels]:
         return self._completed
-
-
-def _dealt(units: Sequence[CaseKernels], seconds: dict[str, float], shares: int) -> list[list[CaseKernels]]:
-    """The units in `shares` parts of about the same length; they come longest first."""
-    found: list[list[CaseKernels]] = [[] for _ in range(shares)]
-    loads = [0.0] * shares
-    for unit in units:
-        place = loads.index(min(loads))
-        found[place].append(unit)
-        loads[place] += seconds[unit.case.key]
-    return [part for part in found if part]
 
 
 def on_boards(devices: Sequence[Device], *, most_at_once: int | None = None, planned_by: Run | None = None) -> Session:

@@ -100,7 +100,7 @@ def promote(
         against = objections(record, folder)
         if against and not force:
             raise RunRecordError(
-                f"{folder}: run {record.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
+                f"run {record.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
             )
     kept = (SAMPLES_FILE, *VIEWS) if joined is None else ()
     run = joined or run

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _NEEDED = """run, created, cache, "commit", dirty, board, driver, cuda, torch, triton, ptxas, fusebench, timer, device, suite, "case", op,
 kernel, params, gating, time_us, limit_us, speedup, code, yardstick"""
 _FACTS = ("commit", "dirty", "board", "driver", "cuda", "torch", "triton", "ptxas", "fusebench", "timer")
-
-
 _JOINED = (
     'JOIN chosen_runs AS r ON q.run = r.run JOIN chosen_series AS s ON q.suite = s.suite AND q."case" = s."case" '
     "AND q.kernel = s.kernel AND q.params = s.params"
