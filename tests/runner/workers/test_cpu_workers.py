@@ -26,10 +26,11 @@ def tells(x, *, factor=2.0):
 
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        blocks = [torch.empty(3 * 2**20).zero_() for _ in range(3)]  # 12 MiB each: glibc gives 36 MiB back, and 24 as well
+        blocks = [torch.empty(15 * 2**19).zero_() for _ in range(3)]  # 30 MiB each, of 7680 pages
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    raise KeyError(torch.get_num_threads(), min(faults() for _ in range(4)))
+    faults()  # the first call grows the heap in any process; whether later ones do without new pages depends on what lies above
+    raise KeyError(torch.get_num_threads(), faults())
 """
 
 
@@ -45,7 +46,7 @@ def kernels(tmp_path: Path) -> Path:
 
 
 def told(root: Path, case: Case, cpu_process: str) -> tuple[int, int]:
-    """Threads of a fresh worker, and the fewest page faults of a call with temporaries."""
+    """Threads of a fresh worker, and the page faults of its second call with temporaries."""
     setup = WorkerSetup(roots=(root,), device="cpu", threads=2, cpu_process=cpu_process)
     with WorkerProcess(setup, silence_s=60.0) as worker:
         reply = worker.ask(CheckTask(case=case, kernel="scale/tells@1", seed=1))
@@ -56,9 +57,10 @@ def told(root: Path, case: Case, cpu_process: str) -> tuple[int, int]:
 
 
 def test_a_fresh_worker_computes_with_one_thread_and_keeps_its_memory(kernels: Path, case: Case) -> None:
-    assert told(kernels, case, expected_settings()) == (1, 0)
+    threads, faults = told(kernels, case, expected_settings())
+    assert (threads, faults < 100) == (1, True), faults
     threads, faults = told(kernels, case, "")
-    assert (threads, faults > 0) == (2, True), "a worker that only checks shows that the test can fail"
+    assert (threads, faults > 7680) == (2, True), "a worker that only checks shows that the test can fail"
 
 
 @pytest.mark.parametrize("planted", [lambda: expected_settings().replace("1 thread", "2 threads"), lambda: settings(held=False)])
