@@ -141,7 +141,8 @@ def slowed_baseline(alone_us: Sequence[float], pairs: Sequence[BatchPair]) -> st
 
 
 def credited_us(alone_us: Sequence[float], pairs: Sequence[BatchPair]) -> list[float]:
-    """The baseline's times that a speedup may rest on, in microseconds per call: at most those before the candidate ran.
+    """The baseline's times that a speedup may rest on, in microseconds per call: each at most `SLOWED` times the slowest one before the
+    candidate ran, and at most that one where they are usually slower.
 
     What a candidate adds to the baseline's time by holding the device earns it nothing, also where it is too little to be accused of.
     """

@@ -244,22 +244,8 @@ def _packed_value(kind: Any, value: Any) -> int | bytes:
     return struct.pack(f"={code}", value)
 
 
-_SIZES = {
-    "u8": 1,
-    "s8": 1,
-    "b8": 1,
-    "u16": 2,
-    "s16": 2,
-    "b16": 2,
-    "u32": 4,
-    "s32": 4,
-    "b32": 4,
-    "f32": 4,
-    "u64": 8,
-    "s64": 8,
-    "b64": 8,
-    "f64": 8,
-}
+_SIZES = {f"{kind}{8 * size}": size for size in (1, 2, 4, 8) for kind in "usb"} | {"f32": 4, "f64": 8}
+"""Bytes of PTX's types of parameters."""
 
 
 def parameter_sizes(ptx: str) -> list[int] | None:
