@@ -50,7 +50,7 @@ def forking() -> Forking:
     """The session's only server.  Triton is not preloaded: each worker decides whether it interprets."""
     context = Forking()
     context.set_forkserver_preload(
-        ["torch", "scipy.special", "fusebench.runner.workers.worker", "fusebench.timing.measure", "fusebench.accuracy.gate"]
+        ["torch", "scipy.special", "fusebench.runner.workers.worker.main", "fusebench.timing.measure", "fusebench.accuracy.gate"]
     )
     return context
 

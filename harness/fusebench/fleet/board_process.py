@@ -26,7 +26,7 @@ from ..runner.session import hold
 from ..runner.workers.ahead import Checks, check_ahead
 from ..runner.workers.pool import WorkerPool
 from ..runner.workers.protocol import Measured
-from ..runner.workers.surroundings import settle_in
+from ..runner.workers.worker.surroundings import settle_in
 from ..schema import Accuracy, Case, CaseSummary, Result, SamplingPlan, Spending
 from ..store.run_folder import WARM_UP
 

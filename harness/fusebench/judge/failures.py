@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import FusebenchError
-from ..runner.workers.cause import COMPILE_ERROR_NAMES
+from ..runner.workers.worker.cause import COMPILE_ERROR_NAMES
 from ..schema.evaluation import EvaluationStatus
 from .confined_process import Cause, Outcome
 

@@ -26,7 +26,7 @@ from fusebench.runner.workers.checking import check, check_all
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, TimeTask, WorkerSetup
-from fusebench.runner.workers.surroundings import settle_in
+from fusebench.runner.workers.worker.surroundings import settle_in
 from fusebench.schema import CacheState, Case, Result, SamplingPlan, Status
 
 TOY = Path(__file__).parents[2] / "toy_project" / "kernels"

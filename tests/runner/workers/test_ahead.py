@@ -21,10 +21,10 @@ from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.case_kernels import CaseKernels, case_kernels, work_of
 from fusebench.runner.workers import ahead as checking_ahead
-from fusebench.runner.workers import worker as worker_module
 from fusebench.runner.workers.ahead import FEWEST_CASES, MEMORY_FACTOR, Checks, check_ahead
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import AheadTask, CheckedAhead, Failure, Prepared, PrepareTask, WorkerSetup
+from fusebench.runner.workers.worker import main as worker_module
 from fusebench.schema import Accuracy, Case, Status
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -248,7 +248,7 @@ def test_configurations_that_compilers_tune_beside_other_processes_do_not_reach_
     script = """
 import pickle
 from types import SimpleNamespace
-from fusebench.runner.workers.tuning import keep_tuning_in_memory
+from fusebench.runner.workers.worker.tuning import keep_tuning_in_memory
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from triton.runtime.autotuner import Autotuner
@@ -294,7 +294,7 @@ def test_preparing_the_compiler_leaves_no_compiled_code_among_the_names_of_the_w
     compiled(worker_module._successor)(torch.zeros(4))
     assert any("__compiled_fn_" in name for name in vars(worker_module)), "or this test shows nothing"
     assert (
-        worker_module._Worker._prepare(stub, PrepareTask(case=Case(suite="s", name="c", op="o", params={}), timer="host", compiler=True))
+        worker_module.Worker._prepare(stub, PrepareTask(case=Case(suite="s", name="c", op="o", params={}), timer="host", compiler=True))
         == Prepared()
     )  # type: ignore[arg-type]
     assert not any("__compiled_fn_" in name for name in vars(worker_module))

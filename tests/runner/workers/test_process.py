@@ -16,11 +16,13 @@ import torch
 from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, CACHE_VARIABLE, assembler_environment
 from fusebench.errors import NotCapturableError
 from fusebench.runner.workers import process as process_module
-from fusebench.runner.workers import worker as worker_module
-from fusebench.runner.workers.cause import status_of
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask, WorkerSetup
-from fusebench.runner.workers.worker import NAME_BYTES, READY
+from fusebench.runner.workers.worker import main as worker_module
+from fusebench.runner.workers.worker.calls import NAME_BYTES
+from fusebench.runner.workers.worker.cause import status_of
+from fusebench.runner.workers.worker.checker import Checker
+from fusebench.runner.workers.worker.main import READY
 from fusebench.schema import CacheState, Case, SamplingPlan, Status
 from fusebench.timing import cupti, select
 
@@ -319,9 +321,9 @@ def test_compiled_code_is_forgotten_between_cases_and_not_before_the_first(root:
     """A fresh process measures one case first, and forgetting would be what that costs most."""
     forgotten: list[str] = []
     monkeypatch.setattr(worker_module, "forget_compiled_code", lambda: forgotten.append(worker.case_key))
-    monkeypatch.setattr(worker_module._Worker, "_check", lambda self, task: None)
+    monkeypatch.setattr(Checker, "check", lambda self, task: None)
     calling = SimpleNamespace(value=b"")
-    worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
+    worker = worker_module.Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
     other = Case(suite="scale", name="odd", op="scale", params={"size": 4097})
     for one in (case, case, other, case):
         worker._answer(CheckTask(case=one, kernel="scale/good@1", seed=5))
@@ -361,7 +363,7 @@ class ForgetfulWorker:
         reset()  # of what other tests compiled in this process
         monkeypatch.setattr(torch.compiler, "reset", counted)
         calling = SimpleNamespace(value=b"")
-        self.worker = worker_module._Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
+        self.worker = worker_module.Worker(SimpleNamespace(), WorkerSetup(roots=(root,), device="cpu"), calling)  # type: ignore[arg-type]
 
     def next_case(self) -> None:
         worker_module.forget_compiled_code()

@@ -19,7 +19,7 @@ COUNT = """
     frame = sys._getframe()
     while frame.f_code.co_name != "_answer":
         frame = frame.f_back
-    store = frame.f_locals["self"].draws
+    store = frame.f_locals["self"].checker._draws
     kept = 0 if store is None else sum(len(draws._kept) for draws in store._draws.values())"""
 NEEDS_ROOM = f"""{COUNT}
     if kept > 1:

@@ -19,7 +19,8 @@ from typing import Any
 from ...device.triton_programs import assembler_environment
 from .channel import RunnerEnd, line
 from .protocol import WorkerSetup
-from .worker import NAME_BYTES, Streams, read_name, worker_main
+from .worker.calls import NAME_BYTES, read_name
+from .worker.main import Streams, worker_main
 
 STOP_S = 5.0
 """Time that a worker gets to leave by itself once it was asked; releasing a CUDA context takes well under a second."""

@@ -13,7 +13,8 @@ from .channel import GarbledReplyError
 from .child import Child, start_child
 from .failures import FailureLog
 from .protocol import Failure, MeasureTask, Progress, Reply, Task, WorkerSetup, kernels_of
-from .worker import FILE, READY
+from .worker.calls import FILE
+from .worker.main import READY
 
 POLL_S = 0.2
 START_S = 300.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import describe_exception
-from ...schema import Status
+from ....errors import describe_exception
+from ....schema import Status
 
 COMPILE_ERROR_NAMES = frozenset(
     {"CompilationError", "NVRTCError", "InductorError", "BackendCompilerFailed", "PTXASError", "CompileTimeAssertionFailure"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from ...registry.loading.watching import IMPORTING, Watch
+from ....registry.loading.watching import IMPORTING, Watch
 from .shared_state import SharedState, in_words
 
 

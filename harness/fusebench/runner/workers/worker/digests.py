@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .protocol import CompareTask, MeasureTask, TimeTask
+from ..protocol import CompareTask, MeasureTask, TimeTask
 
 if TYPE_CHECKING:
-    from ...timing.arm import Arm
-    from ...timing.placement import ArmSpec
+    from ....timing.arm import Arm
+    from ....timing.placement import ArmSpec
 
 
 def digested(task: MeasureTask) -> frozenset[str]:
@@ -21,7 +21,7 @@ def digested(task: MeasureTask) -> frozenset[str]:
 
 def digests(wanted: frozenset[str], specs: Sequence[ArmSpec], arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     """By name of a wanted arm, the digest of every function that it launches on the case's inputs."""
-    from ...registry.sources import call_digests
+    from ....registry.sources import call_digests
 
     kernels = {spec.name: spec.kernel for spec in specs}
     found: dict[str, dict[str, str]] = {}
@@ -35,6 +35,6 @@ def digests(wanted: frozenset[str], specs: Sequence[ArmSpec], arms: Sequence[Arm
 
 def same_codes(task: CompareTask, known: Mapping[str, Mapping[str, str]]) -> dict[str, bool | None]:
     """By pair, whether both arms launch the same machine code; None if that is not known."""
-    from ...verdict.identical_code import same_code
+    from ....verdict.identical_code import same_code
 
     return {pair.name: same_code(known.get(pair.new, {}), known.get(pair.old, {})) for pair in task.pairs}

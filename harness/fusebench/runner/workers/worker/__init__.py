@@ -1,0 +1,1 @@
+"""The worker itself: what runs in the process that kernels are imported and called in."""
