@@ -7,13 +7,18 @@ import pickle
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.device.boards import resolve_boards
 from fusebench.device.lock import device_lock
+from fusebench.fleet import board_process
+from fusebench.runner.case_kernels import work_of
+from fusebench.runner.workers.ahead import Checks
 from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import ExitCode, Run, Status
 from fusebench.store.baselines import promote
@@ -172,23 +177,74 @@ def test_a_board_process_that_dies_again_and_again_is_given_up(fusebench: Fusebe
 
 
 def test_suspects_are_remeasured_on_their_own_board(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
-    folder = folder_of(fusebench(*COMMAND))
-    promote(folder, project / "results", force=True)
-    slow = {"c1", "c4"}
+    promote(folder_of(fusebench(*COMMAND)), project / "results", force=True)
+    slow = {f"c{number}" for number in range(1, CASES)}
 
     def timed(task: TimeTask) -> Measured:
-        time.sleep(0.01)
+        time.sleep(0.05)  # neither board gets all cases
         return measured(task, 3.0 if task.case.name in slow else 2.0)
 
     workers.timed = timed
-    found = run(fusebench, "--no-evidence", code=ExitCode.REGRESSION)
-    again = {one.case.name: one for one in found.cases if one.suspicion}
-    assert set(again) == slow
-    first = {one.case.name: one.board for one in run(fusebench, "--no-evidence", "--no-confirm", code=ExitCode.REGRESSION).cases}
-    assert set(first.values()) == set(BOARDS)
+    outcome = fusebench(*COMMAND, "--no-evidence")
+    assert outcome.exit_code == ExitCode.REGRESSION, outcome.output
+    found = read_run(folder_of(outcome))
+    assert {one.case.name for one in found.cases if one.suspicion} == slow
     results = [one for one in found.results if one.case in slow and one.kernel == "scale/plain@1"]
     assert {one.measurement.processes for one in results if one.measurement} == {8}
-    assert all(one.board in BOARDS for one in again.values())
+    boards: dict[str, list[str]] = {name: [] for name in (*slow, "c0")}
+    name = ""
+    for line in outcome.stderr.splitlines():
+        name = line.partition("many:")[2].split()[0] if line.startswith("[") else name
+        if line.strip().startswith("on cpu:"):
+            boards[name].append(line.strip().partition(",")[0].removeprefix("on cpu:"))
+    assert all(len(boards[name]) == 2 and len(set(boards[name])) == 1 for name in slow), boards
+    assert {boards[name][0] for name in slow} == {"0", "1"}
+    assert all(one.board == BOARDS[int(boards[one.case.name][-1])] for one in found.cases if one.case.name in boards)
+
+
+def test_checks_ahead_are_shared_out_and_count_on_any_board(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The checks of a GPU run.  One board is killed meanwhile: its cases are checked when they are measured."""
+
+    def check(pool: Any, units: Any, *, on_step: Callable[[int, int], None]) -> Checks:
+        on_step(0, len(units))
+        board = _board_of_this_process()
+        (tmp_path / f"checks_of_{board}").write_text(" ".join(unit.case.name for unit in units))
+        if board == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not (tmp_path / "checks_of_1").exists():  # else it might check everything before the other has started
+            time.sleep(0.01)
+        passed = {str(kernel.id): accuracy for unit in units for kernel in unit.runnable}
+        return Checks(cases=len(units), passed={work_of(unit): passed for unit in units}, wrong={}, seconds={"scale/plain@1": 1.0})
+
+    accuracy = msgspec.structs.replace(run_bench.RIGHT, seed=77)
+    monkeypatch.setattr("fusebench.fleet.strategy.checks_ahead", lambda request: True)
+    monkeypatch.setattr("fusebench.fleet.board_process.check_ahead", check)
+    found = run(fusebench)
+    there, lost = (set((tmp_path / f"checks_of_{board}").read_text().split()) for board in (0, 1))
+    assert there | lost == {f"c{number}" for number in range(CASES)}
+    assert not there & lost
+    seeds = {one.case: one.accuracy.seed for one in found.results if one.kernel == "scale/plain@1" and one.accuracy is not None}
+    assert {name for name, seed in seeds.items() if seed == 77} == there | ({"c6"} if "c0" in there else set())
+    assert found.complete
+
+
+def test_threads_of_a_board_send_whole_messages() -> None:
+    class Line:
+        sending = twice = False
+
+        def send(self, message: object) -> None:
+            self.twice |= self.sending
+            self.sending = True
+            time.sleep(0.002)
+            self.sending = False
+
+    line: Any = Line()
+    sender = board_process._Sender(line)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(sender.note, ["text"] * 8))
+    assert not line.twice
 
 
 def test_a_budget_leaves_the_rest_undecided(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:

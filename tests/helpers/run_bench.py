@@ -33,6 +33,13 @@ def add_kernel(project: Path, name: str, body: str = "pass") -> None:
     (project / "kernels" / "scale" / f"{name}.py").write_text(KERNEL.replace("{name}", name).replace("{body}", body))
 
 
+RIGHT = Accuracy(
+    passed=True, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
+    split_max_error=0.0, equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=10**9, seed=1,
+)  # fmt: skip
+"""What every check finds."""
+
+
 @pytest.fixture
 def project(toy_project: Path) -> Path:
     """The toy project with `scale/plain@1`, which runs on a CPU."""
@@ -55,11 +62,7 @@ class FakeWorkers:
         self.tasks.append(task)
         if isinstance(task, TimeTask):
             return self.timed(task)
-        accuracy = Accuracy(
-            passed=True, contract="close(1.5x split)", rms_error=0.0, max_error=0.0, mean_error=0.0, split_rms_error=0.0,
-            split_max_error=0.0, equal_to_split=1.0, within_loose_tolerance=True, draws=1, elements=10**9, seed=1,
-        )  # fmt: skip
-        return Checked(accuracy=accuracy)
+        return Checked(accuracy=RIGHT)
 
     def fresh(self, count: int) -> list[FreshWorker]:
         return [FreshWorker(self) for _ in range(count)]

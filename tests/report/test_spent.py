@@ -25,3 +25,10 @@ def test_phases_and_the_rest_add_up_to_the_total(synthetic: Any) -> None:
 
 def test_a_record_of_before_says_nothing(synthetic: Any) -> None:
     assert spending_lines(msgspec.structs.replace(synthetic.make_run(), spending=None)) == []
+
+
+def test_boards_that_work_at_the_same_time_spend_more_than_the_run_took(synthetic: Any) -> None:
+    run = synthetic.make_run()
+    spending = Spending(total_s=50.0, phases_s={"timed rounds": 60.0, "accuracy checks": 30.0}, kernels_s={})
+    several = msgspec.structs.replace(run, spending=spending, environment=msgspec.structs.replace(run.environment, device_uuid="a,b"))
+    assert spending_lines(several) == ["time spent: 50.0 s (2 boards together: timed rounds 60.0 s, accuracy checks 30.0 s)"]

@@ -6,6 +6,7 @@ It runs no kernel itself: kernels run in its worker processes, as in every measu
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -151,19 +152,24 @@ def _unasked(op: str, params: Mapping[str, Any]) -> CaseFacts:
 
 
 class _Sender:
-    """The reporter of a board's process: sends progress to the driver."""
+    """The reporter of a board's process: sends progress to the driver, from several threads while cases are checked ahead."""
 
     def __init__(self, line: Connection) -> None:
-        self._line, self._last = line, 0.0
+        self._line, self._last, self._guard = line, 0.0, threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send the whole message; a connection takes one at a time."""
+        with self._guard:
+            self._line.send(message)
 
     def step(self, text: str, done: int = 0, total: int = 0) -> None:
         now = time.monotonic()
         if now - self._last >= STEP_S:
             self._last = now
-            self._line.send(Step(text=text, done=done, total=total))
+            self.send(Step(text=text, done=done, total=total))
 
     def note(self, text: str) -> None:
-        self._line.send(Note(text=text))
+        self.send(Note(text=text))
 
     def begin(self, cases: int) -> None: ...
 
@@ -217,9 +223,9 @@ def _serve(line: Connection, setup: BoardSetup) -> None:
         WorkerPool(setup.device, setup.roots, setup.silence_s, ops=setup.ops, timer=setup.timer, excluded=setup.excluded) as pool,
         MeasuringContext(setup.device, setup.project_root, sender, pool=pool, plan=setup.plan) as context,
     ):
-        line.send(Ready(warnings=tuple(warnings)))
+        sender.send(Ready(warnings=tuple(warnings)))
         while (lease := line.recv()) is not None:
-            line.send(_work_on(lease, setup, context))
+            sender.send(_work_on(lease, setup, context))
 
 
 def _work_on(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Checked | Received:

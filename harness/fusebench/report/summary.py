@@ -17,6 +17,7 @@ from ..schema import (
     Status,
     VerdictKind,
     VisibleEffect,
+    boards_of,
 )
 from ..verdict.call_classes import durations
 from .wording import absent_words, count, has_limits, short_kernel
@@ -128,13 +129,20 @@ def _by_duration(effects: Sequence[VisibleEffect]) -> str:
 
 
 def spending_lines(run: Run) -> list[str]:
-    """Phases of the run by what they took, the rest by itself, and the kernels that took most; empty for records that lack it."""
+    """Phases of the run by what they took, the rest by itself, and the kernels that took most; empty for records that lack it.
+
+    Boards of one run work at the same time: their phases add up to more than the run took, so there is no rest.
+    """
     spending = run.spending
     if spending is None:
         return []
-    rest = spending.total_s - sum(spending.phases_s.values())
-    parts = [f"{name} {seconds:.1f} s" for name, seconds in [*spending.phases_s.items(), ("the rest", rest)] if seconds >= 0.05]
-    lines = [f"time spent: {spending.total_s:.1f} s" + (f" ({', '.join(parts)})" if parts else "")]
+    boards = 1 if run.parts else len(boards_of(run.environment.device_uuid))  # of shards the total is a sum too
+    phases = dict(spending.phases_s)
+    if boards == 1:
+        phases["the rest"] = spending.total_s - sum(phases.values())
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in phases.items() if seconds >= 0.05]
+    by = f"{boards} boards together: " if boards > 1 else ""
+    lines = [f"time spent: {spending.total_s:.1f} s" + (f" ({by}{', '.join(parts)})" if parts else "")]
     kernels = sorted(spending.kernels_s.items(), key=lambda item: -item[1])[:SHOWN_KERNELS]
     slow = [f"{short_kernel(name)} of {name.split('/', maxsplit=1)[0]} {seconds:.1f} s" for name, seconds in kernels if seconds >= 1]
     if slow:
