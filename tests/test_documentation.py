@@ -47,7 +47,7 @@ def test_every_subcommand_and_option_that_a_page_names_exists(page: Path) -> Non
         shown = CliRunner().invoke(app, [command, "--help"], terminal_width=200)
         assert shown.exit_code == 0, f"{page.name} names `fusebench {command}`"
         pages = [shown.output]
-        subcommands = {"baseline": ("promote", "show"), "catalogue": ("show", "query", "publish", "rebuild", "merge")}
+        subcommands = {"baseline": ("promote", "show"), "catalogue": ("show", "query", "publish", "rebuild", "merge"), "suite": ("random",)}
         pages += [CliRunner().invoke(app, [command, sub, "--help"], terminal_width=200).output for sub in subcommands.get(command, ())]
         for option in re.findall(r"--[a-z-]+", rest):
             assert any(option in page_ for page_ in pages), f"{page.name}: `fusebench {command}` has no {option}"

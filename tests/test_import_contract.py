@@ -16,7 +16,7 @@ LINT = "from importlinter.cli import lint_imports_command; lint_imports_command(
 
 PLANTED = (
     ("schema/cases.py", "from .. import suites"),
-    ("suites.py", "def lazy(): import torch"),
+    ("suites/files.py", "def lazy(): import torch"),
     ("stats/__init__.py", "import os"),
     ("stats/fdr.py", "from ..errors import UsageError"),
     ("stats/paired.py", "def lazy(): from ..verdict.margin_rule import MarginRule"),

@@ -70,9 +70,9 @@ def test_a_clash_with_the_project_or_another_package_is_refused_by_name(site: Pa
     (site / "twin").mkdir()
     shutil.copytree(site / "acme" / "suites", site / "twin" / "suites")
     install(site, "twin", {SUITES_GROUP: "twin.suites"})
-    from fusebench import suites
+    from fusebench.suites import files
 
-    suites._installed.cache_clear()  # installed while this process runs
+    files._installed.cache_clear()  # installed while this process runs
     result = CliRunner().invoke(app, ["list", "suites"])
     assert result.exit_code == 2
     assert result.stderr.count("suite 'models/toy' is in several suites folders") == 2

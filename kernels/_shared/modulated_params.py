@@ -19,6 +19,10 @@ ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 MODULATION_SPREAD = 0.5
 """Standard deviation of drawn scales, shifts and gates: their values have no effect on cost and little on error."""
+ROW_SPACE: dict[str, tuple[int | range, ...]] = {"batch": (1, 2, 3, 4), "hidden": (range(256, 8193, 256), range(128, 8193, 8))}
+"""Random cases: half of the widths are a multiple of 256, and the others any multiple of 8.  Narrower rows than 128 that are strided, too,
+fill memory's sectors of 32 bytes badly, so that no kernel comes near the limit."""
+FRAMED_SPACE = {**ROW_SPACE, "frames": (1, 4, 16)}
 LARGEST_MODULATION = 3.0
 """Largest magnitude of an unusual scale, shift or gate: six times the usual spread, so that a float16 residual sum stays in range."""
 

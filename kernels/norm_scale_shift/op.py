@@ -19,6 +19,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
 from .._shared.modulated_params import (
+    FRAMED_SPACE,
     ITEM_SIZES,
     ModulatedParams,
     activation_bytes,
@@ -81,6 +82,7 @@ class NormScaleShift(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = FRAMED_SPACE
     parts = (".._shared.norm_parts:NORM",)
 
     def buffers(

@@ -18,7 +18,7 @@ from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
-from .._shared.modulated_params import activation_bytes
+from .._shared.modulated_params import ROW_SPACE, activation_bytes
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import (
     Select01Params,
@@ -71,6 +71,7 @@ class NormScaleShiftGateSelect01(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = ROW_SPACE
     dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
 
     def buffers(

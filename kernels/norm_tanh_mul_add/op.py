@@ -19,6 +19,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
 from .._shared.modulated_params import (
+    FRAMED_SPACE,
     activation_bytes,
     draw_modulations,
     draw_parameters,
@@ -84,6 +85,7 @@ class NormTanhMulAdd(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = FRAMED_SPACE
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

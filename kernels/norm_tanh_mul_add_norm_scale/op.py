@@ -21,6 +21,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
 from .._shared.modulated_params import (
+    FRAMED_SPACE,
     ITEM_SIZES,
     activation_bytes,
     draw_modulations,
@@ -103,6 +104,7 @@ class NormTanhMulAddNormScale(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = FRAMED_SPACE
     # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
     compiled: ClassVar = {"emulate_precision_casts": True}
 

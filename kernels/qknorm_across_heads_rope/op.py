@@ -23,7 +23,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import refuse
 from fusebench.registry.op import LARGE_ROWS, SHORT_DTYPES
 
-from ..qknorm_rope.op import HEAD_DIMS, ITEM_SIZES, check_strides, reference_rotation
+from ..qknorm_rope.op import HEAD_DIMS, HEAD_SPACE, ITEM_SIZES, check_strides, reference_rotation
 
 if TYPE_CHECKING:
     import torch
@@ -125,6 +125,7 @@ class QkNormAcrossHeadsRope(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = HEAD_SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim")
     dispatch_kinds = ("dtype", "cache_dtype", "affine", "packed")
 

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     import torch
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
+HEAD_SPACE: dict[str, tuple[int | range | None, ...]] = {
+    "batch": (1, 2, 4),
+    "heads": (range(8, 65, 8), range(1, 65)),
+    "kv_heads": (None, 1, 2, 4, 8),
+    "head_dim": HEAD_DIMS,
+}
+"""Random cases: half of the numbers of heads are a multiple of 8."""
+SPACE = {**HEAD_SPACE, "rope_dim": (None, range(16, 257, 16), range(2, 257, 2)), "position_offset": (0, 512)}
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 Layout = Literal["interleaved", "neox"]
@@ -148,6 +156,7 @@ class QkNormRope(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
     dispatch_kinds = ("dtype", "layout", "mode", "cache_dtype", "affine", "packed")
     parts = ("._parts:NORM",)

@@ -19,6 +19,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
 from .._shared.modulated_params import (
+    FRAMED_SPACE,
     ITEM_SIZES,
     ModulatedParams,
     activation_bytes,
@@ -96,6 +97,7 @@ class ResidualGateNormScaleShift(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = FRAMED_SPACE
     parts = (".._shared.norm_parts:ADD_NORM",)
     # The op takes its statistics on the rounded v, which Inductor keeps unrounded in registers unless it is told to emulate the casts:
     # without it the result leaves the contract on inputs of magnitude 1e-3 (seen on an H200, 32760 x 1536 with an affine norm).

@@ -19,7 +19,7 @@ from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import LARGE_ROWS
 
-from .._shared.modulated_params import LARGEST_MODULATION, activation_bytes, draw_rows, view_rows
+from .._shared.modulated_params import LARGEST_MODULATION, ROW_SPACE, activation_bytes, draw_rows, view_rows
 from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.select01.params import (
     Select01Params,
@@ -80,6 +80,7 @@ class ResidualNormScaleShiftGateSelect01(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
+    space = ROW_SPACE
     dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
 
     def buffers(

@@ -20,12 +20,22 @@ from fusebench import Op, define_op, option, tensor
 from fusebench.registry.argument_rules import Laid
 from fusebench.registry.op import SHORT_DTYPES
 
-from ..qknorm_rope.op import ITEM_SIZES, reference_rotation
+from ..qknorm_rope.op import HEAD_SPACE, ITEM_SIZES, reference_rotation
 from ..qknorm_rope.op import Layout as PairLayout
 from ._plan import HEAD_DIMS, Plan, plan
 
 if TYPE_CHECKING:
     import torch
+
+
+SPACE = {
+    **HEAD_SPACE,
+    "kv_heads": (None, 0, 1, 2, 4, 8),
+    "head_dim": HEAD_DIMS,
+    "rope_dim": (None, range(16, 321, 16)),
+    "position_offset": (0, 512),
+}
+"""Random cases rotate whole sectors of memory, 32 bytes: of others a kernel must move more bytes than the op counts."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,6 +141,7 @@ class RotaryEmbedding(Op):
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton",)
+    space = SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
     dispatch_kinds = ("dtype", "layout", "rank", "caches", "cache_dtype", "positions", "packed")
 

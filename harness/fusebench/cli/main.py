@@ -40,6 +40,7 @@ from . import (
     report_command,
     run_command,
     static_command,
+    suite_command,
     tune_command,
 )
 from .shared.completion import asks_in_bash, complete_in_bash
@@ -104,6 +105,7 @@ app.command("ab")(ab_command.ab)
 app.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(baseline_command.baseline, name="baseline")
 app.add_typer(catalogue_command.catalogue, name="catalogue")
+app.add_typer(suite_command.suite, name="suite")
 app.command("static")(static_command.static)
 app.command("ncu")(ncu_command.ncu)
 app.command("tune")(tune_command.tune)

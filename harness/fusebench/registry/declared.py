@@ -39,6 +39,10 @@ class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that take a sequence of values."""
     dispatch_order: tuple[str, ...]
     """Kernel names that `dispatch` tries first where no table decides."""
+    space: dict[str, tuple[tuple[Any, ...], ...]]
+    """Values of the parameters of a random case, in groups: each group is taken equally often, and each value in it."""
+    tokens: str
+    """The parameter that follows from a random case's bytes; empty for none."""
 
 
 class DeclaredKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +180,18 @@ def takes_lists(declared: Any) -> bool:
     kind = msgspec.inspect.type_info(declared)
     lists = (msgspec.inspect.ListType, msgspec.inspect.TupleType, msgspec.inspect.VarTupleType, msgspec.inspect.AnyType)
     return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
+
+
+def named_values(params: type[msgspec.Struct]) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    """The values of each field whose type names them all: words (`Literal`) and `bool`, each a group of its own."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for field in msgspec.structs.fields(params):
+        kind = msgspec.inspect.type_info(field.type)
+        if isinstance(kind, msgspec.inspect.LiteralType):
+            found[field.encode_name] = tuple(kind.values)
+        elif isinstance(kind, msgspec.inspect.BoolType):
+            found[field.encode_name] = (False, True)
+    return {name: tuple((value,) for value in values) for name, values in found.items()}
 
 
 def written_types(params: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:

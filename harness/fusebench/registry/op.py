@@ -21,7 +21,7 @@ from ..errors import FusebenchError, KernelDeclarationError
 from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
-from .declared import CaseFacts, OpDeclaration, shown_default, takes_lists, written_types
+from .declared import CaseFacts, OpDeclaration, named_values, shown_default, takes_lists, written_types
 
 if TYPE_CHECKING:
     import random
@@ -94,6 +94,11 @@ class Op(ABC):
 
     token_fields: ClassVar[tuple[str, ...]] = ("batch", "tokens")
     """Fields of `Params` whose product is the number of tokens, outermost first; `shrink` reduces them where `Params` has them."""
+
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Values of the parameters of a random case (`fusebench suite random`), which takes each equally often: `{"hidden": [3072, 4096]}`.
+    A `range` among them is one choice, and stands for each of its numbers.  None leaves a parameter out.  Words (`Literal`) and `bool`
+    need no entry; the last of `token_fields` has none, since it follows from the bytes.  Any other parameter keeps its default."""
 
     @abstractmethod
     def buffers(self, params: Any, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0) -> Buffers:
@@ -272,7 +277,16 @@ class Op(ABC):
             types=written_types(self.Params),
             lists=self.lists,
             dispatch_order=tuple(self.dispatch_order),
+            space=self._declared_space(),
+            tokens=self.token_fields[-1] if self.token_fields[-1:] and self.token_fields[-1] in self.Params.__struct_fields__ else "",
         )
+
+    def _declared_space(self) -> dict[str, tuple[tuple[Any, ...], ...]]:
+        """`space` as plain data, with the values that the types of `Params` name."""
+        if unknown := set(self.space) - {field.encode_name for field in msgspec.structs.fields(self.Params)}:
+            raise KernelDeclarationError(f"op {self.name}: `space` has values for {', '.join(sorted(unknown))}, which Params lacks")
+        given = {name: tuple(tuple(one) if isinstance(one, range) else (one,) for one in values) for name, values in self.space.items()}
+        return given | {name: values for name, values in named_values(self.Params).items() if name not in given}
 
     @property
     def lists(self) -> tuple[str, ...]:

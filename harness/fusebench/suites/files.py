@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from .config import Project
-from .errors import SuiteError, UnknownNameError, UsageError, nearest
-from .registry import DeclaredOp, Op
-from .registry.installed import SUITES_GROUP, InstalledFolder, installed_folders
-from .schema import Case, Suite
-from .toml_errors import Keys, TomlFile
+from ..config import Project
+from ..errors import SuiteError, UnknownNameError, UsageError, nearest
+from ..registry import DeclaredOp, Op
+from ..registry.installed import SUITES_GROUP, InstalledFolder, installed_folders
+from ..schema import Case, Suite
+from ..toml_errors import Keys, TomlFile
 
 Ops = Mapping[str, Op] | Mapping[str, DeclaredOp]
 """Ops by name, of this process or as another one declares them."""
