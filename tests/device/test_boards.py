@@ -63,6 +63,11 @@ def test_each_board_has_cores_of_its_own_beside_it(host: FakeMonitor, monkeypatc
     assert found == [frozenset(range(first, first + 4)) for first in (0, 4, 8, 12)]
     unknown = cores_beside(boards, lambda uuid: frozenset(range(8)) if uuid == UUIDS[0] else None)
     assert unknown == [frozenset(range(first, first + 4)) for first in (0, 4, 8, 12)], "all share all, but no core twice"
+    crowded = cores_beside(boards, lambda uuid: frozenset(range(14) if uuid != UUIDS[3] else range(14, 16)))
+    assert crowded == unknown, "the node of one has too few cores"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)), raising=False)
+    plenty = cores_beside(boards, lambda uuid: frozenset(range(96) if uuid != UUIDS[3] else range(96, 128)))
+    assert plenty == [frozenset(range(first, first + 32)) for first in (0, 32, 64, 96)], "nodes differ, and have enough"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert cores_beside(boards, lambda uuid: None) == [None] * 4, "too few to pin"
 

@@ -25,6 +25,8 @@ MOST_BOARDS = 64
 """Boards of one host that a list may name: no host has more."""
 FEWEST_CORES = 2
 """Cores of a board that are worth pinning: one launches, another one watches."""
+ENOUGH_CORES = 16
+"""Cores with which a board checks ahead as quickly as one alone does: two for each of `workers.ahead.MOST_PROCESSES`."""
 _LIST = re.compile(r"(?P<kind>cuda|cpu):(?P<items>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 
@@ -91,6 +93,7 @@ def label_of(device: Device) -> str:
 def cores_beside(devices: Sequence[Device], near: Callable[[str], frozenset[int] | None] | None = None) -> list[frozenset[int] | None]:
     """Cores for each device's processes, of the NUMA node beside it where NVML tells; no two devices share one.
 
+    All devices share all cores alike where the nodes would leave one with few: a container may have most of its cores on the other node.
     None for every device where there are fewer than `FEWEST_CORES` for each.
 
     Args:
@@ -100,15 +103,23 @@ def cores_beside(devices: Sequence[Device], near: Callable[[str], frozenset[int]
     if near is None:
         near = nvml_backend.open_monitor().near_cores if devices[0].kind == "cuda" else lambda _: None
     beside = [((near(device.uuid) or usable) & usable) or usable for device in devices]
-    if any(one != other and one & other for one in beside for other in beside):  # a node of one is unknown: all share all cores
-        beside = [usable] * len(devices)
-    found: list[frozenset[int] | None] = []
+    found = _divided(beside)
+    # Where the node of one is not known, it may be any, and all share all too.
+    unknown = any(one != other and one & other for one in beside for other in beside)
+    if unknown or min(map(len, found)) < min(ENOUGH_CORES, len(usable) // len(devices)):
+        found = _divided([usable] * len(devices))
+    return [*found] if min(map(len, found)) >= FEWEST_CORES else [None] * len(devices)
+
+
+def _divided(beside: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Cores for each of several devices, of its own set; those with equal sets share them alike."""
+    found = []
     for place, cores in enumerate(beside):
         ordered = sorted(cores, key=_physical)
         share = len(ordered) // beside.count(cores)
         begin = beside[:place].count(cores) * share
         found.append(frozenset(ordered[begin : begin + share]))
-    return found if min(len(cores or ()) for cores in found) >= FEWEST_CORES else [None] * len(devices)
+    return found
 
 
 def _physical(core: int) -> tuple[int, int]:
