@@ -15,7 +15,7 @@ from fusebench.accuracy import check_kernel
 from fusebench.accuracy.draws import Special, plant, special_draws
 from fusebench.accuracy.inputs import rotary_table, shuffled_positions, unusual_channels
 from fusebench.registry import Collection, Kernel, load_collection
-from fusebench.registry.op import argument_names
+from fusebench.registry.signature import argument_names
 from fusebench.schema import Accuracy, Close, KernelId, Language, Role
 from helpers.matrices import few
 

@@ -21,7 +21,7 @@ import fusebench
 from fusebench.evidence.recording import _Driver
 from fusebench.evidence.targets import target
 from fusebench.registry import dispatch, load_collection
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 
 COLLECTION = load_collection([Path(__file__).parents[2] / "kernels"], entry_points=False)
 

@@ -17,7 +17,7 @@ from fusebench.config import find_project
 from fusebench.errors import KernelArgumentError
 from fusebench.registry import Collection, Kernel, Op, dispatch
 from fusebench.registry.launching import interpreting
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 from fusebench.schema import Case, Language, Role
 from fusebench.suites import load_suite
 

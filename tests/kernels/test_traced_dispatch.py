@@ -14,7 +14,7 @@ import torch
 
 import fusebench
 from fusebench.registry import Collection, dispatch
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 from helpers.forked_workers import run_module
 
 ROOT = Path(__file__).parents[2]

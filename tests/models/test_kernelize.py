@@ -238,7 +238,7 @@ def test_the_kernels_library_leaves_norms_that_are_no_call_of_the_op() -> None:
 @pytest.mark.parametrize("op", hub_layers.FUNCTIONS)
 def test_a_marked_function_with_an_ops_arguments_becomes_its_call(op: str) -> None:
     library = pytest.importorskip("kernels")
-    from fusebench.registry.op import keyword_names, positional_names
+    from fusebench.registry.signature import keyword_names, positional_names
 
     schema = fusebench.dispatch(op).op.schema
     arguments = ", ".join([*positional_names(schema), "*", *(f"{name}=None" for name in keyword_names(schema))])

@@ -10,7 +10,7 @@ import pytest
 
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, kernel, load_collection
-from fusebench.registry.op import argument_names
+from fusebench.registry.signature import argument_names
 from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]

@@ -16,7 +16,7 @@ import torch
 
 from ..accuracy.poison import poisoned
 from ..accuracy.write_protection import write_protected
-from ..registry.op import positional_names
+from ..registry.signature import positional_names
 from ..schema import Language
 from .calling_cuda import DeviceCall
 from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec

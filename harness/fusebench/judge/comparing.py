@@ -21,7 +21,7 @@ from ..accuracy.memory import Placed
 from ..accuracy.metrics import ErrorMetrics, merge
 from ..accuracy.shared_draws import Draw, Draws
 from ..registry import Kernel, Op
-from ..registry.op import positional_names
+from ..registry.signature import positional_names
 from ..schema import Bitwise, Close, Contract
 from ..schema.evaluation import EvaluationStatus
 from .exchange import Returned

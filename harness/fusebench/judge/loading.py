@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import FusebenchError, describe_exception
 from ..registry import Collection, Kernel, Op, load_collection
-from ..registry.op import recording
+from ..registry.recording import recording
 from ..schema import KernelId
 from ..schema.evaluation import EvaluationStatus
 from .failures import status_of

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..registry.dispatch import Dispatcher, dispatch
-from ..registry.op import keyword_names, positional_names
+from ..registry.signature import keyword_names, positional_names
 
 if TYPE_CHECKING:
     from types import ModuleType

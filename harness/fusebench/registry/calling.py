@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .kernel import Kernel
-from .op import Op, positional_names
+from .op import Op
+from .signature import positional_names
 
 
 def call_form(op: Op, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -30,9 +30,10 @@ from .kernel import Kernel, refused_contract
 from .loading.watching import KernelFileError, Watch, watch_imports
 from .lookup import Lookup, Problem
 from .merging import Root, let_roots_meet
-from .op import Op, recording
+from .op import Op
 from .op_parts import refused_part
 from .plain import load_plain
+from .recording import recording
 
 _load_numbers = itertools.count()
 

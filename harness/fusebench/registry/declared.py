@@ -6,16 +6,20 @@ does not load them reads the same attributes from here.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import msgspec.inspect
 
-from ..errors import UsageError
+from ..errors import FusebenchError, KernelDeclarationError, UsageError
 from ..schema import KernelId, KernelInfo, Language, Role
 from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal
+
+if TYPE_CHECKING:
+    from .op import Op
 
 
 class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,27 @@ class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Values of the parameters of a random case, in groups: each group is taken equally often, and each value in it."""
     tokens: str
     """The parameter that follows from a random case's bytes; empty for none."""
+
+    @classmethod
+    def of(cls, op: Op) -> OpDeclaration:
+        """`op` as plain data."""
+        module = sys.modules[type(op).__module__]
+        return cls(
+            name=op.name,
+            file=module.__file__ or "",
+            description=(module.__doc__ or "").strip().split("\n")[0].removeprefix(f"{op.name}: "),
+            schema=op.schema,
+            outputs=tuple(op.outputs),
+            in_place=op.in_place,
+            split_reference=op.split_reference,
+            baselines=tuple(op.baselines),
+            params={field.encode_name: shown_default(field) for field in msgspec.structs.fields(op.Params)},
+            types=written_types(op.Params),
+            lists=op.lists,
+            dispatch_order=tuple(op.dispatch_order),
+            space=_declared_space(op),
+            tokens=op.token_fields[-1] if op.token_fields[-1:] and op.token_fields[-1] in op.Params.__struct_fields__ else "",
+        )
 
 
 class DeclaredKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +118,34 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The parameters that decide which kernel is fastest; None if the op's method raised."""
     broken: dict[str, str] = {}
     """By name, why a method of the op gave no value above."""
+
+    @classmethod
+    def of(cls, op: Op, raw: Mapping[str, Any]) -> CaseFacts:
+        """What `op` says of the case with the parameters `raw`; its methods run here.
+
+        Raises:
+            ValueError: a key or value that the op's Params refuses.
+        """
+        params = op.parse_params(raw)
+        broken: dict[str, str] = {}
+
+        def asked(name: str, convert: Callable[[Any], Any], otherwise: Any) -> Any:
+            try:
+                return convert(getattr(op, name)(params))
+            except Exception as error:  # noqa: BLE001 - a method that is still to be written concerns only the commands that need it
+                said = str(error) if isinstance(error, FusebenchError) else f"{type(error).__name__}: {error}"
+                broken[name] = f"op {op.name}: its method `{name}` failed on the case {dict(raw)}: {said}"
+                return otherwise
+
+        return cls(
+            params=msgspec.json.encode(params, order="deterministic"),
+            shape=asked("shape", str, ""),
+            minimum_bytes=asked("minimum_bytes", int, 0),
+            bytes_written=asked("bytes_written", int, 0),
+            flops=asked("flops", int, 0),
+            dispatch_key=asked("dispatch_key", lambda key: key, None),
+            broken=broken,
+        )
 
     def known(self, name: str) -> Any:
         """The value called `name`.
@@ -182,7 +235,15 @@ def takes_lists(declared: Any) -> bool:
     return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
 
 
-def named_values(params: type[msgspec.Struct]) -> dict[str, tuple[tuple[Any, ...], ...]]:
+def _declared_space(op: Op) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    """`Op.space` as plain data, with the values that the types of `Params` name."""
+    if unknown := set(op.space) - {field.encode_name for field in msgspec.structs.fields(op.Params)}:
+        raise KernelDeclarationError(f"op {op.name}: `space` has values for {', '.join(sorted(unknown))}, which Params lacks")
+    given = {name: tuple(tuple(one) if isinstance(one, range) else (one,) for one in values) for name, values in op.space.items()}
+    return given | {name: values for name, values in _named_values(op.Params).items() if name not in given}
+
+
+def _named_values(params: type[msgspec.Struct]) -> dict[str, tuple[tuple[Any, ...], ...]]:
     """The values of each field whose type names them all: words (`Literal`) and `bool`, each a group of its own."""
     found: dict[str, tuple[Any, ...]] = {}
     for field in msgspec.structs.fields(params):

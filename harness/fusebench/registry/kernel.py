@@ -22,8 +22,8 @@ from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, R
 from ..schema.kernels import CHOICE_MARK
 from .arguments import taken_by
 from .declared import DeclaredKernel
-from .op import record
 from .part import Part
+from .recording import record
 from .repeats import Layout
 from .replay import Call, Replay, describe_call
 

@@ -7,21 +7,20 @@ validated and cases listed without it; methods that compute import torch inside.
 from __future__ import annotations
 
 import functools
-import math
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from ..errors import FusebenchError, KernelDeclarationError
+from ..errors import KernelDeclarationError
 from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
-from .declared import CaseFacts, OpDeclaration, named_values, shown_default, takes_lists, written_types
+from .declared import CaseFacts, OpDeclaration, takes_lists
+from .dispatch_key import key_of
+from .recording import record
+from .signature import argument_names
 
 if TYPE_CHECKING:
     import random
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 Buffers = Mapping[str, "torch.Tensor"]
 """Named contiguous tensors holding an op's input values, one per allocation; the harness places and guards each."""
+Supports = Callable[[Any], "bool | str"]
+"""True when the kernel takes the Params; a string is the reason why it does not."""
 
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 LARGE_ROWS = {"bfloat16": 1e14, "float16": 1e3, "float32": 1e14}
@@ -175,26 +176,8 @@ class Op(ABC):
         return " ".join(filter(None, ("x".join(sizes), SHORT_DTYPES.get(dtype, dtype))))
 
     def dispatch_key(self, params: Any) -> DispatchKey | None:
-        """The part of `params` that decides which kernel is fastest, for dispatch tables.
-
-        Of a traced call's symbolic sizes the example's are taken, without a guard; None if one has none.
-        """
-        fields = {name: getattr(params, name) for name in self.Params.__struct_fields__}
-        tokens = [name for name in self.token_fields if name in fields]
-        found: dict[str, Any]
-        if self.dispatch_sizes is None:
-            found = {"rows": math.prod(fields[name] for name in tokens)} if tokens else {}
-            found |= {name: value for name, value in fields.items() if name not in tokens and _is_size(value)}
-        else:
-            found = {name: getattr(params, name) for name in self.dispatch_sizes}
-        sizes = {name: _known_size(value) for name, value in found.items()}
-        if self.dispatch_kinds is None:
-            kinds = {name: value for name, value in fields.items() if not _is_size(value) and not isinstance(value, float)}
-        else:
-            kinds = {name: getattr(params, name) for name in self.dispatch_kinds}
-        plain = {name: value if value is None or isinstance(value, bool | int | str) else str(value) for name, value in kinds.items()}
-        known = {name: size for name, size in sizes.items() if size is not None}
-        return DispatchKey(sizes=known, kinds=plain) if len(known) == len(sizes) else None
+        """The part of `params` that decides which kernel is fastest, for dispatch tables; None if a size of a traced call is unknown."""
+        return key_of(self, params)
 
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""
@@ -263,30 +246,7 @@ class Op(ABC):
     @property
     def declaration(self) -> OpDeclaration:
         """The op as plain data."""
-        module = sys.modules[type(self).__module__]
-        return OpDeclaration(
-            name=self.name,
-            file=module.__file__ or "",
-            description=(module.__doc__ or "").strip().split("\n")[0].removeprefix(f"{self.name}: "),
-            schema=self.schema,
-            outputs=tuple(self.outputs),
-            in_place=self.in_place,
-            split_reference=self.split_reference,
-            baselines=tuple(self.baselines),
-            params={field.encode_name: shown_default(field) for field in msgspec.structs.fields(self.Params)},
-            types=written_types(self.Params),
-            lists=self.lists,
-            dispatch_order=tuple(self.dispatch_order),
-            space=self._declared_space(),
-            tokens=self.token_fields[-1] if self.token_fields[-1:] and self.token_fields[-1] in self.Params.__struct_fields__ else "",
-        )
-
-    def _declared_space(self) -> dict[str, tuple[tuple[Any, ...], ...]]:
-        """`space` as plain data, with the values that the types of `Params` name."""
-        if unknown := set(self.space) - {field.encode_name for field in msgspec.structs.fields(self.Params)}:
-            raise KernelDeclarationError(f"op {self.name}: `space` has values for {', '.join(sorted(unknown))}, which Params lacks")
-        given = {name: tuple(tuple(one) if isinstance(one, range) else (one,) for one in values) for name, values in self.space.items()}
-        return given | {name: values for name, values in named_values(self.Params).items() if name not in given}
+        return OpDeclaration.of(self)
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -299,26 +259,7 @@ class Op(ABC):
         Raises:
             ValueError: a key or value that Params refuses.
         """
-        params = self.parse_params(raw)
-        broken: dict[str, str] = {}
-
-        def asked(name: str, convert: Callable[[Any], Any], otherwise: Any) -> Any:
-            try:
-                return convert(getattr(self, name)(params))
-            except Exception as error:  # noqa: BLE001 - a method that is still to be written concerns only the commands that need it
-                said = str(error) if isinstance(error, FusebenchError) else f"{type(error).__name__}: {error}"
-                broken[name] = f"op {self.name}: its method `{name}` failed on the case {dict(raw)}: {said}"
-                return otherwise
-
-        return CaseFacts(
-            params=msgspec.json.encode(params, order="deterministic"),
-            shape=asked("shape", str, ""),
-            minimum_bytes=asked("minimum_bytes", int, 0),
-            bytes_written=asked("bytes_written", int, 0),
-            flops=asked("flops", int, 0),
-            dispatch_key=asked("dispatch_key", lambda key: key, None),
-            broken=broken,
-        )
+        return CaseFacts.of(self, raw)
 
     def refusal(self, raw: Mapping[str, Any]) -> Refusal | None:
         """Why the op refuses the parameters `raw`; None if it takes them."""
@@ -332,18 +273,6 @@ class Op(ABC):
         if self.Arguments is None:
             raise KernelDeclarationError(f"op {self.name!r} declares no `Arguments`, so its op.py must define `{method}`")
         return self.Arguments
-
-
-def _is_size(value: Any) -> bool:
-    """Whether it is a whole number, also a symbolic one of a traced call."""
-    return (isinstance(value, int) and not isinstance(value, bool)) or type(value).__name__ == "SymInt"
-
-
-def _known_size(value: Any) -> int | None:
-    """The size itself; of a symbolic one the example's, if the trace has an example."""
-    if isinstance(value, int):
-        return value
-    return int(value.node.hint) if value.node.has_hint() else None
 
 
 OpT = TypeVar("OpT", bound=type[Op])
@@ -370,68 +299,3 @@ def define_op(cls: OpT) -> OpT:
         raise KernelDeclarationError(f"op class {cls.__name__} in {cls.__module__} lacks {', '.join(missing)}")
     record(cls())
     return cls
-
-
-@functools.cache
-def argument_names(schema: str) -> tuple[str, ...]:
-    """Names of the arguments of `schema`, in order: `(Tensor(a!) q, *, float eps) -> ()` gives `("q", "eps")`."""
-    return positional_names(schema) + keyword_names(schema)
-
-
-def positional_names(schema: str) -> tuple[str, ...]:
-    """Names of the arguments before the `*`: the tensors, by convention."""
-    names = _names(schema)
-    return names[: names.index("*")] if "*" in names else names
-
-
-def keyword_names(schema: str) -> tuple[str, ...]:
-    """Names of the keyword-only arguments."""
-    names = _names(schema)
-    return names[names.index("*") + 1 :] if "*" in names else ()
-
-
-def _names(schema: str) -> tuple[str, ...]:
-    inside = schema[schema.index("(") + 1 : schema.rindex("->")].rstrip().removesuffix(")")
-    arguments = (part.split("=", 1)[0].strip() for part in _split_top_level(inside))
-    return tuple(argument.rsplit(" ", 1)[-1] for argument in arguments if argument)
-
-
-def _split_top_level(text: str) -> Sequence[str]:
-    parts, depth, current = [], 0, ""
-    for character in text:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append(current)
-            current = ""
-        else:
-            current += character
-    return [*parts, current]
-
-
-Supports = Callable[[Any], "bool | str"]
-"""True when the kernel takes the Params; a string is the reason why it does not."""
-
-
-_recording: ContextVar[list[Any] | None] = ContextVar("fusebench_declarations", default=None)
-
-
-@contextmanager
-def recording() -> Iterator[list[Any]]:
-    """Collect, in order, every `@kernel` and `@define_op` that runs inside the block.
-
-    A decorator does not know which collection its file belongs to; the loader does. Outside a recording a declaration has no side effect,
-    so a unit test can import a kernel file.
-    """
-    declared: list[Any] = []
-    token = _recording.set(declared)
-    try:
-        yield declared
-    finally:
-        _recording.reset(token)
-
-
-def record(declaration: Any) -> None:
-    """Keep `declaration` if a recording is open."""
-    declared = _recording.get()
-    if declared is not None:
-        declared.append(declaration)

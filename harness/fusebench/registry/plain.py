@@ -20,7 +20,8 @@ import msgspec
 
 from ..errors import KernelDeclarationError
 from .kernel import Kernel, kernel
-from .op import Buffers, Op, record
+from .op import Buffers, Op
+from .recording import record
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fusebench.accuracy import check_kernel
 from fusebench.registry import Kernel
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 from fusebench.schema import Close, KernelId, Language, Role
 from helpers.matrices import few
 

@@ -11,7 +11,7 @@ import torch
 
 from fusebench.accuracy import check_kernel
 from fusebench.registry import Kernel
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 from fusebench.schema import Close, KernelId, Language, Role
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusebench.registry.op import positional_names
+from fusebench.registry.signature import positional_names
 
 FUSED_TRITON = ("fused_triton@1", "fused_triton@2")
 FUSED = [*FUSED_TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
