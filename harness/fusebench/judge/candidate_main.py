@@ -49,7 +49,7 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
             clock = CudaClock(device, timed=prepare.timed)
         timer, fallback = (clock.name, clock.fallback) if clock is not None else ("host", "")
         channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback))
-        _import_ahead(device.type)
+        _import_ahead(device, candidate=bool(prepare.scratch))
         serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock)
         while True:
             serving.answer_one()
@@ -57,18 +57,17 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         return
 
 
-def _import_ahead(kind: str) -> None:
-    """Import what every candidate needs while the process waits for one; on a GPU also Triton, whose own helpers are compiled for the fresh
-    cache."""
+def _import_ahead(device: Any, *, candidate: bool) -> None:
+    """Import what every candidate needs while the process waits for one; on a GPU, also compile a first Triton kernel."""
     from contextlib import suppress
 
     from . import calling, loading, tampering  # noqa: F401
 
-    if kind == "cuda":
+    if device.type == "cuda" and candidate:
         with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
-            from triton.runtime import driver
+            from .first_kernel import compile_first_kernel
 
-            driver.active.utils  # noqa: B018  compiled on its first use
+            compile_first_kernel(device)
 
 
 def _readable(file: Path, source: bytes, scratch: str) -> Path:
@@ -90,6 +89,7 @@ class _Serving:
         import torch
 
         from . import calling, loading
+        from .isolation import shared_caches
         from .protocol import Loaded
         from .tampering import Tampering
 
@@ -111,6 +111,8 @@ class _Serving:
         else:
             op = loading.load_op(roots, load.op)
             tampering = Tampering()
+            # Not before: what another process of this candidate left there must not run before the functions to watch are known.
+            os.environ.update(shared_caches(prepare.cache))
             loaded = self._guarded(load.token, lambda: loading.load_candidate(op, self._file, load.source))
             if loaded is None:
                 sys.exit(0)

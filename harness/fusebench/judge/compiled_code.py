@@ -47,6 +47,7 @@ class CompileTask(msgspec.Struct, frozen=True, kw_only=True, tag="compile"):
     token: str
     roots: tuple[str, ...]
     scratch: str
+    cache: str = ""
     memory_bytes: int
     target: str
     op: str

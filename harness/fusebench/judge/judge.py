@@ -7,7 +7,7 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
+from .candidate_group import CandidateGroup
+from .compiling_ahead import CompilingAhead
 from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
@@ -77,13 +79,13 @@ class Judge:
         """
         began = time.monotonic()
         source = Path(task.file).read_bytes()
-        process = self._starter.candidate(task)
+        group = self._starter.candidate(task)
         if task.keep and task.stage is Stage.CHECK:  # nothing is timed that the start of the next one's process could disturb
             self._starter.candidate_ahead(task)
         try:
-            found = _Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
+            found = _Evaluating(self, task, group, source, report=report, deadline=began + task.seconds).run()
         finally:
-            process.close()
+            group.close()
         if task.keep:
             self._starter.candidate_ahead(task)
         return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))
@@ -135,10 +137,12 @@ class _Evaluating:
     """One evaluation in progress."""
 
     def __init__(
-        self, judge: Judge, task: EvaluateTask, process: KernelProcess, source: bytes, *, report: Callable[[Step], None], deadline: float
+        self, judge: Judge, task: EvaluateTask, group: CandidateGroup, source: bytes, *, report: Callable[[Step], None], deadline: float
     ) -> None:
-        self._judge, self._task, self._process, self._report = judge, task, process, report
+        self._judge, self._task, self._process, self._report = judge, task, group.main, report
+        self._helpers = group.helpers
         self._source = source
+        self._request = Load(token="", op=task.op, file=task.file, source=source)
         self._limits = Limits(deadline)
         self._began = time.monotonic()
         self._device = torch.device(task.device)
@@ -161,19 +165,28 @@ class _Evaluating:
         weights: list[float] = []
         status, reason = EvaluationStatus.PASSED, ""
         try:
-            self._load()
+            self._process.until_ready()
             todo = self._todo()
-            for number, (case, params) in enumerate(todo, 1):
-                if cases and self._interpreted and not self._time_for_another(len(cases)):
-                    self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
-                    break
-                self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
-                cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
-                weights.append(case.weight)
-                if cases[-1].status not in _TOLD_LAST:
-                    break
-            else:
-                cases += self._others([case for case, _ in todo])
+            with self._compiling_ahead(todo) as ahead:
+                self._load()
+                if len(self._task.cases) > self._drawn:
+                    self._remarks.append(
+                        f"Judged on {self._drawn} of {len(self._task.cases)} cases, drawn anew each time; --stage final judges all, "
+                        "--case names some."
+                    )
+                for number, (case, params) in enumerate(todo, 1):
+                    if cases and self._interpreted and not self._time_for_another(len(cases)):
+                        self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
+                        break
+                    self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
+                    cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
+                    weights.append(case.weight)
+                    if cases[-1].status not in _TOLD_LAST:
+                        break
+                else:
+                    cases += self._others([case for case, _ in todo])
+                if ahead.failures and cases and cases[-1].status in _TOLD_LAST:
+                    self._remarks.append(f"A process that compiles ahead failed, which costs time alone: {ahead.failures[0]}")
         except CandidateError as error:
             status, reason = error.status, error.reason
         failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
@@ -205,16 +218,45 @@ class _Evaluating:
         now = time.monotonic()
         return now + _MARGIN * (now - self._began) / done < self._limits.deadline
 
+    def _compiling_ahead(self, todo: Sequence[tuple[Case, Any]]) -> CompilingAhead:
+        """The candidate's other processes, at work on shapes like those that will be compared."""
+        return CompilingAhead(
+            self._helpers,
+            self._request,
+            self._shapes_ahead(todo),
+            op=self._op,
+            split=self._split,
+            device=self._device,
+            deadline=self._limits.deadline,
+            confined_like=self._process,
+        )
+
+    def _shapes_ahead(self, todo: Sequence[tuple[Case, Any]]) -> Iterator[Any]:
+        """Parameters as `check` will have them, in its order, but for the first, which the judged process meets at once.
+
+        They are drawn apart from the compared ones: of the same kind, at other numbers of tokens.
+        """
+        rng = random.Random(secrets.randbits(128))
+        longer_left, seen = stages.LONGER_CASES, set()
+        for number, (_, params) in enumerate(todo):
+            small = stages.small(self._op, params, rng)
+            seen.add(stages.small(self._op, params, random.Random(0)))
+            if number:
+                yield small
+            longer = stages.longer(self._op, params, self._device.type)
+            if longer_left and self._op.minimum_bytes(longer) > self._op.minimum_bytes(small):
+                longer_left -= 1
+                yield longer
+        for case in self._task.cases:
+            params = self._op.parse_params(case.params)
+            if (kind := stages.small(self._op, params, random.Random(0))) not in seen:
+                seen.add(kind)
+                yield stages.small(self._op, params, rng)
+
     def _load(self) -> None:
         self._report(Step(text="load the candidate"))
-        load = Load(
-            token="",
-            op=self._task.op,
-            file=self._task.file,
-            source=self._source,
-        )
         try:
-            self._loaded, _ = self._process.ask(load, Loaded, doing="its import", deadline=self._until(LOAD_S))
+            self._loaded, _ = self._process.ask(self._request, Loaded, doing="its import", deadline=self._until(LOAD_S))
         except CandidateError as error:
             if error.status is EvaluationStatus.CRASHED and "exited with" in error.reason:
                 raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
@@ -240,10 +282,6 @@ class _Evaluating:
         sizes = {key: self._op.minimum_bytes(params) for key, params in known.items()}
         cases = stages.chosen(self._task.cases, self._task.stage, self._rng, lambda case: sizes[case.key], self._device.type)
         self._drawn = len(cases)
-        if len(cases) < len(known):
-            self._remarks.append(
-                f"Judged on {len(cases)} of {len(known)} cases, drawn anew each time; --stage final judges all, --case names some."
-            )
         for case in cases:
             params = known[case.key]
             todo.append((case, params))

@@ -45,10 +45,24 @@ _KEPT = ("HOME", "XDG_CACHE_HOME", "TRITON_HOME", "TRITON_CACHE_DIR", "TORCHINDU
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def default_memory() -> int:
+    """Host memory in bytes that a candidate may take unless the caller says how much."""
+    return int(MEMORY_SHARE * psutil.virtual_memory().total)
+
+
 class KernelProcess:
     """A process running `candidate_main`, in a session and a scratch folder of its own."""
 
-    def __init__(self, *, roots: Sequence[str], device: str, confined: bool, timed: bool, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        roots: Sequence[str],
+        device: str,
+        confined: bool,
+        timed: bool,
+        memory_bytes: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
         """Start the process, which confines itself and imports torch; `until_ready` waits for that.
 
         Args:
@@ -57,10 +71,11 @@ class KernelProcess:
             confined: whether the process will run code that nobody trusts.
             timed: whether calls will be timed.
             memory_bytes: most host memory of the process and what it starts.
+            cache: existing folder of compiled code that it shares with other processes of its candidate; the caller removes it.
         """
         interpret = device == "cpu" and confined
         self.settings = (tuple(roots), device, timed, memory_bytes)
-        memory_bytes = memory_bytes or int(MEMORY_SHARE * psutil.virtual_memory().total)
+        memory_bytes = memory_bytes or default_memory()
         self.isolation: tuple[IsolationMeasure, ...] = ()
         self.timer_fallback = ""
         """Why calls are not timed by the device's default timer; empty if they are."""
@@ -80,6 +95,7 @@ class KernelProcess:
         self._process = start_confined(
             [sys.executable, "-m", "fusebench.judge.candidate_main", *map(str, descriptors)],
             scratch=self._scratch,
+            cache=cache,
             pass_descriptors=descriptors,
             environment=environment,
             memory_bytes=memory_bytes if confined else None,
@@ -92,6 +108,7 @@ class KernelProcess:
             device=device,
             interpret=interpret,
             scratch=str(self._scratch) if confined else "",
+            cache=str(cache or ""),
             memory_bytes=memory_bytes,
             timed=timed,
         )
