@@ -54,7 +54,7 @@ class CompilingAhead:
         self._helpers, self._load, self._shapes = helpers, load, shapes
         self._op, self._split, self._device, self._deadline, self._like = op, split, device, deadline, confined_like
         self._next = threading.Lock()
-        self._ending = False
+        self._over = False
         self._threads = [threading.Thread(target=self._work, args=(one,), name="compiling ahead", daemon=True) for one in helpers]
         self.compiled = 0
         """Shapes that were called."""
@@ -67,7 +67,7 @@ class CompilingAhead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending = True
+        self._over = True
         kill_all(self._helpers)
         for thread in self._threads:
             thread.join(END_S)
@@ -90,7 +90,7 @@ class CompilingAhead:
     def _shape(self) -> Any:
         """The next parameters; None once there are none, or the judgement has ended."""
         with self._next:
-            return None if self._ending else next(self._shapes, None)
+            return None if self._over else next(self._shapes, None)
 
     def _call(self, helper: KernelProcess, params: Any) -> None:
         question = OpenCase(token="", params=msgspec.to_builtins(params))
@@ -104,5 +104,5 @@ class CompilingAhead:
         self.compiled += 1
 
     def _note(self, reason: str) -> None:
-        if not self._ending:
+        if not self._over:
             self.failures.append(reason)
