@@ -55,6 +55,7 @@ class Planted:
     def __init__(self, answer: Evaluation) -> None:
         self.answer, self.asked, self.closed = answer, list[Any](), 0
         self.device: Any = None
+        self.compilers = None
 
     def __call__(self, device: Any) -> Planted:
         self.device = device

@@ -77,6 +77,33 @@ def mine(x):
     assert not outside.exists() or not landlock_abi()
 
 
+def test_a_process_waits_for_the_next_candidate_and_no_two_candidates_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Process:
+        alive, closed = True, False
+
+        def __init__(self, *made_for: Any) -> None:
+            self.made_for = made_for
+            made.append(self)
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(compiled_code, "CompilerProcess", Process)
+    compilers = compiled_code.Compilers()
+    first, second = compilers.take(("a",), "sm_90"), compilers.take(("a",), "sm_90")
+    assert made.index(first) == 0
+    assert made.index(second) == 1
+    other = compilers.take(("b",), "sm_90")
+    assert other.made_for == (("b",), "sm_90")
+    assert [one.closed for one in made] == [False, False, True, False, False], "of another project: closed, not taken"
+    made[4].alive = False
+    assert made.index(compilers.take(("b",), "sm_90")) == 5, "one that died is not taken"
+    compilers.close()
+    assert [one.closed for one in made[4:]] == [True, False, True]
+
+
 def test_a_torch_kernel_starts_no_process(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("import torch\n")

@@ -41,15 +41,21 @@ _LOW_OCCUPANCY = 0.25
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
-class CompileTask(msgspec.Struct, frozen=True, kw_only=True, tag="compile"):
-    """To the confined process."""
+class CompilerStart(msgspec.Struct, frozen=True, kw_only=True, tag="compiler_start"):
+    """The first message to the confined process: confine yourself, import torch, and compile a first kernel."""
 
-    token: str
     roots: tuple[str, ...]
     scratch: str
     cache: str = ""
+    """None: a candidate has one such process."""
     memory_bytes: int
     target: str
+
+
+class CompileTask(msgspec.Struct, frozen=True, kw_only=True, tag="compile"):
+    """The second one: the candidate."""
+
+    token: str
     op: str
     file: str
     source: bytes
@@ -78,24 +84,22 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
     """Why a launch does not compile; empty if all do."""
 
 
+STARTS = msgspec.msgpack.Decoder(CompilerStart)
 TASKS = msgspec.msgpack.Decoder(CompileTask)
 _COMPILED = msgspec.msgpack.Decoder(Compiled)
 
 
-class CompiledCode:
-    """Compiles the candidate of a request while it is judged.  A context manager: leaving it kills the process."""
+class CompilerProcess:
+    """A confined process that compiles one candidate, and then has done its work."""
 
-    def __init__(self, request: EvaluationRequest, device: Device) -> None:
-        self._target = _target(device)
-        self._on_cpu = device.kind == "cpu"
-        source = request.file.read_bytes()
-        self._worth = self._target is not None and any(mark in source.lower() for mark in _MARKS)
-        self._scratch: Path | None = None
-        self._request, self._source, self._token = request, source, secrets.token_hex(16)
+    def __init__(self, roots: tuple[str, ...], target: str) -> None:
+        """Start it.
 
-    def __enter__(self) -> CompiledCode:
-        if not self._worth or self._target is None:
-            return self
+        Args:
+            roots: kernel folders of the project, absolute.
+            target: such as `sm_90`.
+        """
+        self.made_for = roots, target
         self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
         to_child, from_here = os.pipe()
         to_here, from_child = os.pipe()
@@ -110,35 +114,87 @@ class CompiledCode:
         )
         os.close(to_child)
         os.close(from_child)
-        self._channel = Channel(to_here, from_here)
+        self.channel = Channel(to_here, from_here)
+        self.send(CompilerStart(roots=roots, scratch=str(self._scratch), memory_bytes=MEMORY_BYTES, target=target))
+
+    @property
+    def alive(self) -> bool:
+        return self._process.running()
+
+    def send(self, message: CompilerStart | CompileTask) -> None:
+        """Write a message, unless the process has ended: who waits for its answer finds out."""
+        with suppress(ChannelClosedError):
+            self.channel.send(message)
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        self._process.kill()
+        self.channel.close()
+        remove_folder(self._scratch)
+
+
+class Compilers:
+    """Processes that compile one candidate each; the next one starts while this one works, since importing torch takes seconds."""
+
+    def __init__(self) -> None:
+        self._waiting: CompilerProcess | None = None
+
+    def take(self, roots: tuple[str, ...], target: str) -> CompilerProcess:
+        """A process that no candidate has used; another one starts."""
+        taken, self._waiting = self._waiting, None
+        if taken is not None and (not taken.alive or taken.made_for != (roots, target)):
+            taken.close()
+            taken = None
+        taken = taken or CompilerProcess(roots, target)
+        self._waiting = CompilerProcess(roots, target)
+        return taken
+
+    def close(self) -> None:
+        """End the process that nobody took."""
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
+
+
+class CompiledCode:
+    """Compiles the candidate of a request while it is judged.  A context manager: leaving it kills the process."""
+
+    def __init__(self, request: EvaluationRequest, device: Device, compilers: Compilers | None = None) -> None:
+        """`compilers`: where the process comes from; None to start one."""
+        self._target = _target(device)
+        self._on_cpu = device.kind == "cpu"
+        source = request.file.read_bytes()
+        self._worth = self._target is not None and any(mark in source.lower() for mark in _MARKS)
+        self._process: CompilerProcess | None = None
+        self._start = CompilerProcess if compilers is None else compilers.take
+        self._request, self._source, self._token = request, source, secrets.token_hex(16)
+
+    def __enter__(self) -> CompiledCode:
+        if not self._worth or self._target is None:
+            return self
         request = self._request
-        task = CompileTask(
-            token=self._token,
-            roots=tuple(str(root.resolve()) for root in request.roots),
-            scratch=str(self._scratch),
-            memory_bytes=MEMORY_BYTES,
-            target=self._target.name,
-            op=request.op,
-            file=str(request.file.resolve()),
-            source=self._source,
-            cases=request.cases[:COMPILED_CASES],
+        self._process = self._start(tuple(str(root.resolve()) for root in request.roots), self._target.name)
+        self._process.send(
+            CompileTask(
+                token=self._token,
+                op=request.op,
+                file=str(request.file.resolve()),
+                source=self._source,
+                cases=request.cases[:COMPILED_CASES],
+            )
         )
-        with suppress(ChannelClosedError):  # `added_to` finds the pipe closed, too
-            self._channel.send(task)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._scratch is not None:
-            self._process.kill()
-            self._channel.close()
-            remove_folder(self._scratch)
+        if self._process is not None:
+            self._process.close()
 
     def added_to(self, evaluation: Evaluation, *, wait_s: float) -> Evaluation:
         """`evaluation` with the figures and remarks about them; a remark says so if compiling takes longer than `wait_s` more."""
-        if self._scratch is None or self._target is None:
+        if self._process is None or self._target is None:
             return evaluation
         try:
-            found = self._channel.receive(_COMPILED, deadline=time.monotonic() + wait_s)
+            found = self._process.channel.receive(_COMPILED, deadline=time.monotonic() + wait_s)
         except ChannelTimeoutError:
             late = "registers and spills were not ready in time; a later stage waits longer for them"
             return msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, late))

@@ -12,35 +12,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .compiled_code import Compiled, CompiledLaunch, CompileTask
+    from .compiled_code import Compiled, CompiledLaunch, CompilerStart, CompileTask
 
 
 def main(read_fd: int, write_fd: int) -> None:
     """Answer one task."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from .compiled_code import TASKS
+    from .compiled_code import STARTS, TASKS
     from .isolation import confine_candidate
     from .protocol import Channel
 
     channel = Channel(read_fd, write_fd)
-    task = channel.receive(TASKS)
-    confine_candidate(task, seconds=None, gpu=False, descriptors=(read_fd, write_fd))
-    channel.send(_compiled(task))
+    start = channel.receive(STARTS)
+    confine_candidate(start, seconds=None, gpu=False, descriptors=(read_fd, write_fd))
+    _compile_first_kernel(start.target)
+    channel.send(_compiled(start, channel.receive(TASKS)))
 
 
-def _compiled(task: CompileTask) -> Compiled:
+def _compile_first_kernel(target: str) -> None:
+    """Import what every candidate needs, and have Triton's compiler read what it reads once, while the process waits for its candidate."""
+    from contextlib import suppress
+
+    with suppress(Exception):  # a toolchain that does not work is a remark on the first candidate that needs it
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler.compiler import compile as triton_compile
+
+        from ..evidence import compiling, disassembly, recording, static_worker  # noqa: F401
+        from ..evidence.targets import TARGETS, WARP
+        from . import loading  # noqa: F401
+        from .first_kernel import first_source
+
+        triton_compile(first_source(), target=GPUTarget("cuda", TARGETS[target].capability, WARP))
+
+
+def _compiled(start: CompilerStart, task: CompileTask) -> Compiled:
     from ..evidence.recording import record, recording
     from ..evidence.targets import TARGETS
     from ..schema import Language
     from .compiled_code import COMPILED_LAUNCHES, Compiled
     from .loading import load_candidate, load_op
 
-    target = TARGETS[task.target]
+    target = TARGETS[start.target]
     compilers = dict.fromkeys((str(Language.TRITON), str(Language.CUDA)), "")  # their versions tell apart entries of caches: there is none
     found: dict[str, Any] = {}
     failure = ""
     with recording(target, compilers) as recorder:
-        op, kernel = load_candidate(load_op(tuple(Path(root) for root in task.roots), task.op), Path(task.file), task.source)
+        op, kernel = load_candidate(load_op(tuple(Path(root) for root in start.roots), task.op), Path(task.file), task.source)
         if kernel.language is Language.TORCH:
             return Compiled(token=task.token)
         for case in task.cases:

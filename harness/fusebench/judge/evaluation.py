@@ -20,6 +20,7 @@ from ..errors import UsageError
 from ..schema import Case
 from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
 from .candidate_group import helpers_for
+from .compiled_code import Compilers
 from .confined_process import ORIGIN_VARIABLE, kill_starter, remove_folder
 from .protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 
@@ -66,6 +67,8 @@ class Evaluator:
         self.device = device
         self._keep = keep
         self._helpers = helpers
+        self.compilers = Compilers() if keep else None
+        """Where registers and spills come from; None to start a process for each candidate."""
         self._room: dict[tuple[Stage, int | None], int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -150,6 +153,8 @@ class Evaluator:
     def close(self) -> None:
         """End every process, and remove what they wrote."""
         self._end()
+        if self.compilers is not None:
+            self.compilers.close()
 
     def _end(self) -> int | None:
         """The same; returns the judge's exit status, None if it did not run."""

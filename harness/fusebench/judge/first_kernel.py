@@ -1,4 +1,4 @@
-"""A small Triton kernel that a candidate's process compiles and launches while it waits for its candidate.
+"""A small Triton kernel that a process compiles, and launches on a GPU, while it waits for its candidate.
 
 The first compilation of a process costs a second more than the next: it imports Triton's code generator and reads LLVM and the assembler.
 """
@@ -6,6 +6,8 @@ The first compilation of a process costs a second more than the next: it imports
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -17,6 +19,14 @@ def _mean_square(x, out, n, size: tl.constexpr):
     at = tl.arange(0, size)
     values = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
     tl.store(out + at, (values * tl.rsqrt(tl.sum(values * values) / n)).to(out.dtype.element_ty), mask=at < n)
+
+
+def first_source() -> Any:
+    """The kernel as input of `triton.compile`, for a process without a GPU."""
+    from triton.compiler import ASTSource
+
+    signature = {"x": "*bf16", "out": "*bf16", "n": "i32", "size": "constexpr"}
+    return ASTSource(fn=_mean_square, signature=signature, constexprs={(3,): 256})
 
 
 def compile_first_kernel(device: torch.device) -> None:

@@ -21,6 +21,7 @@ class PlantedJudge:
     """Answers with the candidate's text as its reason; waits for `go` if there is one."""
 
     def __init__(self, device: Any) -> None:
+        self.compilers = None
         self.device, self.stopped, self.closed, self.judged = device, threading.Event(), False, 0
         self.go: threading.Event | None = None
         self.fault: Exception | None = None

@@ -15,6 +15,7 @@ from ...schema.evaluation import Evaluation, EvaluationStatus, Stage
 
 if TYPE_CHECKING:
     from ...device import Device
+    from ...judge.compiled_code import Compilers
     from ...judge.evaluation import EvaluationRequest
     from ...runner.context import Reporter
 
@@ -34,6 +35,7 @@ class Judge(Protocol):
     """The part of `judge.evaluation.Evaluator` that the command and its servers need."""
 
     device: Device
+    compilers: Compilers | None
 
     def evaluate(self, request: EvaluationRequest, reporter: Reporter | None = None) -> Evaluation: ...
 
@@ -149,9 +151,9 @@ def _with_compiled_code(judge: Judge, request: EvaluationRequest, reporter: Repo
         evaluation = _locked(judge, request, reporter)
         if evaluation.status not in _COMPILED:
             return evaluation
-        with CompiledCode(request, judge.device) as compiled:
+        with CompiledCode(request, judge.device, judge.compilers) as compiled:
             return compiled.added_to(evaluation, wait_s=_left(request, began))
-    with CompiledCode(request, judge.device) as compiled:
+    with CompiledCode(request, judge.device, judge.compilers) as compiled:
         evaluation = _locked(judge, request, reporter)
         return compiled.added_to(evaluation, wait_s=_left(request, began)) if evaluation.status in _COMPILED else evaluation
 
