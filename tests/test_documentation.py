@@ -108,6 +108,23 @@ def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
     assert [name for name, content in pages.items() if (folder / name).read_bytes() != content] == []
 
 
+def test_the_pages_of_random_shapes_are_those_of_the_stored_runs() -> None:
+    """`fusebench report results/random/NAME --format limits --out docs/results/random/NAME.md` makes one anew.
+
+    A stored run is its folder without samples and views.
+    """
+    from fusebench.report.limits import limits_markdown
+    from fusebench.store.calibration_note import with_calibration
+    from fusebench.store.run_folder import read_run
+
+    results, folder = REPOSITORY / "results", REPOSITORY / "docs" / "results" / "random"
+    stored = {file.parent.name: read_run(file.parent) for file in (results / "random").glob("*/run.json")}
+    pages = {f"{name}.md": limits_markdown(with_calibration(run, results), picture=f"{name}.png") for name, run in stored.items()}
+    assert set(pages) == {file.name for file in folder.glob("*.md")}
+    assert [name for name, text in pages.items() if (folder / name).read_text() != text] == []
+    assert {f"{name}.png" for name in stored} == {file.name for file in folder.glob("*.png")}
+
+
 def test_the_pages_of_steps_are_those_of_the_stored_models() -> None:
     """`fusebench report results/models --format pages --out docs/results/steps` makes them anew."""
     folder = REPOSITORY / "docs" / "results" / "steps"

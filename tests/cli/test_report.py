@@ -57,7 +57,7 @@ def test_the_record_of_an_older_fusebench_is_converted_into_a_new_folder(
     assert (nowhere.exit_code, "--out DIR" in nowhere.stderr) == (2, True)
 
 
-FORMS = ("md", "html", "junit", "github", "pages", "plots")
+FORMS = ("md", "html", "junit", "github", "pages", "plots", "limits")
 
 
 def plant(record: Path, figure: Any, *place: str | int) -> None:

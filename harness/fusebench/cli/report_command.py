@@ -28,6 +28,7 @@ class Format(StrEnum):
     GITHUB = "github"
     PAGES = "pages"
     PLOTS = "plots"
+    LIMITS = "limits"
     RECORD = "record"
     GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
     PYTORCH_OSS = "pytorch-oss"
@@ -46,6 +47,7 @@ class Format(StrEnum):
             Format.GITHUB,
             Format.PAGES,
             Format.PLOTS,
+            Format.LIMITS,
             Format.RECORD,
             Format.CSV,
         )
@@ -60,6 +62,7 @@ def report(
             "--format",
             help="md: one page for a pull request; html: one self-contained file with everything; junit, github: for CI; pages: a folder "
             "with a page and a picture per suite; plots: a folder with speedup, roofline, version over version and sweeps as PNG and SVG; "
+            "limits: a page on how near each case comes to the limit, with a picture beside FILE; "
             "record: the record in the newest schema; csv: a row per kernel and case; the others are files for the tools of these names "
             "(docs/exports.md).",
         ),
@@ -120,6 +123,8 @@ def report(
         _write(_plots(_record(folder, project), out), out, "--out")
     elif form is Format.PAGES and out is not None:
         _write(_pages(_record(folder, project), out), out, "--out")
+    elif form is Format.LIMITS and out is not None:
+        _write(_limits(_record(folder, project), out), out, "--out")
     elif form.of_another_tool:
         _write(_exported(_record(folder, project), form, folder, project, out), out, "--out")
     else:
@@ -231,6 +236,16 @@ def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
     return {folder / name: content for name, content in suite_pages(run).items()}
 
 
+def _limits(run: Run, out: Path) -> dict[Path, bytes]:
+    from ..report.limits import limits_markdown
+    from ..report.plots.limits import limits_png
+
+    picture = out.with_suffix(".png")
+    if picture == out:
+        raise UsageError(f"--out {out}: the picture gets this name; name the page, such as {out.with_suffix('.md')}")
+    return {out: limits_markdown(run, picture=picture.name).encode(), picture: limits_png(run)}
+
+
 def _plots(run: Run, folder: Path) -> dict[Path, bytes]:
     from ..report.plots.speedup import run_pictures
     from ..report.versions import ONE_VERSION, version_steps
@@ -318,6 +333,10 @@ def _render(run: Run, form: Format, folder: Path, out: Path | None, history: His
         from ..report.frame import run_csv
 
         return run_csv(run)
+    if form is Format.LIMITS:
+        from ..report.limits import limits_markdown
+
+        return limits_markdown(run)
     from ..report.pull_request import pull_request_page
 
     return pull_request_page(run)

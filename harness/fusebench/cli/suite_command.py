@@ -50,6 +50,8 @@ def random_suite(
       fusebench suite random --seed 7 --out random.toml
 
       fusebench run --suite random.toml --kernel 'fused_*'
+
+      fusebench report latest --format limits --out random.md
     """
     from ..store.files import write_file
     from ..suites.drawing import random_cases, suite_text
@@ -63,13 +65,14 @@ def random_suite(
         raise UsageError("no op is known here; name folders of kernels as `kernels` in [tool.fusebench], or pass --kernels DIR")
     low, high = round(at_least * MEGABYTE), round(at_most * MEGABYTE)
     name = f"random_{seed}"
+    chosen = [f"--op {','.join(one.name for one in ops)}"] if op is not None else []
+    bounds = [f"--at-least {at_least:g}", f"--at-most {at_most:g}", f"--seed {seed}"]
+    source = " ".join(["fusebench suite random", *chosen, f"--count {count}", *bounds])
     try:
-        cases = random_cases(ops, suite=name, count=count, seed=seed, at_least=low, at_most=high)
+        cases = random_cases(ops, suite=name, source=source, count=count, seed=seed, at_least=low, at_most=high)
     finally:
         collection.close()  # its answers on refused draws are worth nothing to later commands
-    options = [*([f"--op {','.join(one.name for one in ops)}"] if op is not None else []), f"--count {count}"]
-    options += [f"--at-least {at_least:g}", f"--at-most {at_most:g}", f"--seed {seed}"]
-    text = suite_text(name, f"fusebench suite random {' '.join(options)}", cases)
+    text = suite_text(name, f"{count} random cases of {at_least:g} to {at_most:g} MB, seed {seed}", cases)
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -21,11 +21,16 @@ _ALIGNMENTS = (64, 1)
 """Tokens of half the cases are a multiple of 64, as those of most models are; the others are any number."""
 
 
-def random_cases(ops: Sequence[Op | DeclaredOp], *, suite: str, count: int, seed: int, at_least: int, at_most: int) -> list[Case]:
+def random_cases(
+    ops: Sequence[Op | DeclaredOp], *, suite: str, source: str = "", count: int, seed: int, at_least: int, at_most: int
+) -> list[Case]:
     """`count` cases, as many of each op as of the others, give or take one, whose minimum bytes lie between two bounds.
 
     Every case depends on `seed`, the bounds, its op and its number among the op's cases alone: more cases or other ops leave it as it is.
     Bytes are drawn on a logarithmic scale.
+
+    Args:
+        source: of every case, for the record: the command that draws them.
 
     Raises:
         UsageError: an op does not say which values a parameter takes, or has no case between the bounds.
@@ -37,7 +42,7 @@ def random_cases(ops: Sequence[Op | DeclaredOp], *, suite: str, count: int, seed
         for number in range(count // len(ops) + (place < count % len(ops))):
             rng = random.Random(f"{seed} {op.name} {number}")
             params = _drawn(op, declared, rng, at_least, at_most)
-            cases.append(Case(suite=suite, name=f"{op.name}_{number:03d}", op=op.name, params=params))
+            cases.append(Case(suite=suite, name=f"{op.name}_{number:03d}", op=op.name, params=params, source=source))
     return cases
 
 
@@ -47,6 +52,7 @@ def suite_text(suite: str, description: str, cases: Sequence[Case]) -> str:
     for case in cases:
         params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in case.params.items())
         lines += ["", "[[case]]", f"name = {json.dumps(case.name)}", f"op = {json.dumps(case.op)}", f"params = {{ {params} }}"]
+        lines += [f"source = {json.dumps(case.source)}"] if case.source else []
     return "\n".join(lines) + "\n"
 
 
