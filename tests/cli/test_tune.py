@@ -13,7 +13,7 @@ from click.testing import Result
 
 from fusebench.device import Device
 from fusebench.registry import load_collection
-from fusebench.registry.dispatch_table import read_table
+from fusebench.registry.dispatching.tables import read_table
 from fusebench.runner.dispatched import DispatchChoices
 from fusebench.runner.run.command import RunRequest
 from fusebench.runner.session import Outcome

@@ -8,7 +8,7 @@ import pytest
 
 from fusebench.evidence.compiling import CompileError, assembler_figures
 from fusebench.evidence.disassembly import code_of
-from fusebench.registry.machine_code import CubinError, sections
+from fusebench.registry.launches.machine_code import CubinError, sections
 
 
 def elf(contents: dict[str, bytes], reserved: dict[str, int] | None = None) -> bytes:

@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from fusebench.evidence.disassembly import code_of
 from fusebench.registry import Kernel, load_collection
-from fusebench.registry.driver_launch import Address, UnknownLaunchError, packed_triton
+from fusebench.registry.launches.driver_launch import Address, UnknownLaunchError, packed_triton
 from helpers.cubin_dump import resources
 
 KERNELS = Path(__file__).parents[2] / "kernels"

@@ -9,7 +9,7 @@ import torch
 
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
-from fusebench.registry.dispatch_table import find_table
+from fusebench.registry.dispatching.tables import find_table
 from fusebench.suites import list_suites, load_suite, select_cases
 
 ROOT = Path(__file__).parents[2]

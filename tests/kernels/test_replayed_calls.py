@@ -11,7 +11,7 @@ import torch
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
 from fusebench.registry.calling import call_form
-from fusebench.registry.replay import describe_call
+from fusebench.registry.launches.replay import describe_call
 from fusebench.schema import Role
 from fusebench.suites import list_suites, load_suite
 

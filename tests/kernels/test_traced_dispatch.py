@@ -87,7 +87,7 @@ def test_inductor_compiles_the_fallback(collection: Collection, cases: Any, name
 @pytest.fixture
 def runs_anywhere(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     """Dispatch chooses fused kernels in the interpreter, too."""
-    monkeypatch.setattr(sys.modules["fusebench.registry.dispatch"], "reason_not_runnable", lambda kernel, on: None)
+    monkeypatch.setattr(sys.modules["fusebench.registry.dispatching.dispatcher"], "reason_not_runnable", lambda kernel, on: None)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..registry.machine_code import sections
+from ..registry.launches.machine_code import sections
 from .amd_targets import AmdTarget
 from .compiling import CompileError, compiler_words
 from .disassembly import Instructions, widest_first

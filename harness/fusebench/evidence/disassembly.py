@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import FusebenchError
-from ..registry.machine_code import CubinError, sections
+from ..registry.launches.machine_code import CubinError, sections
 
 
 class MachineCode(msgspec.Struct, frozen=True):

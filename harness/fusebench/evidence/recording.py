@@ -17,7 +17,7 @@ from unittest import mock
 
 from ..errors import FusebenchError
 from ..registry import Kernel, nvrtc
-from ..registry.machine_code import Listener, combined, current_listener, listening
+from ..registry.launches.machine_code import Listener, combined, current_listener, listening
 from ..schema import Case
 from .amd_targets import AmdTarget
 from .records import EVIDENCE_VERSION

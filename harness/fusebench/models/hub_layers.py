@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import UsageError
-from ..registry.dispatch import Dispatcher, dispatch
+from ..registry.dispatching.dispatcher import Dispatcher, dispatch
 from ..registry.signature import keyword_names, positional_names
 
 if TYPE_CHECKING:

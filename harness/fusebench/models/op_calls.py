@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..registry.dispatch import Dispatcher, dispatch
+from ..registry.dispatching.dispatcher import Dispatcher, dispatch
 
 if TYPE_CHECKING:
     from ..registry.collection import Collection

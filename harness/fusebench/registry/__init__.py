@@ -6,9 +6,9 @@ Importing this package imports no torch: declarations are plain data until a ker
 from .argument_rules import axis, option, tensor
 from .arguments import Arguments
 from .collection import Collection, load_collection
-from .counting import Selection, count_calls, counting_backend
 from .declared import CaseFacts, DeclaredKernel, DeclaredOp
-from .dispatch import Dispatcher, dispatch
+from .dispatching.counting import Selection, count_calls, counting_backend
+from .dispatching.dispatcher import Dispatcher, dispatch
 from .kernel import Kernel, kernel
 from .launching import launchable
 from .loading.declarations import Declarations

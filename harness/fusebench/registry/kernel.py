@@ -22,10 +22,10 @@ from ..schema import Bitwise, Close, Contract, KernelId, KernelInfo, Language, R
 from ..schema.kernels import CHOICE_MARK
 from .arguments import taken_by
 from .declared import DeclaredKernel
+from .launches.repeats import Layout
+from .launches.replay import Call, Replay, describe_call
 from .part import Part
 from .recording import record
-from .repeats import Layout
-from .replay import Call, Replay, describe_call
 
 if TYPE_CHECKING:
     from .op import Op, Supports
@@ -282,8 +282,8 @@ def kernel(
         contract: numerical promise; `Close()` (1.5 x the split chain's error) unless given. The op caps the factor (`Op.largest_factor`).
         requires: importable modules the kernel needs; while one is absent the kernel is listed as not runnable.
         note: one line for `list kernels`.
-        replay: repeat the launches of an earlier call of the same layouts without running the function again; `registry.replay` lists
-            the conditions.
+        replay: repeat the launches of an earlier call of the same layouts without running the function again; `launches.replay` lists the
+            conditions.
         covers: the part of the op that a peer computes, if not all of it. The part's own reference checks it, and its time is never
             compared with a whole kernel's. It takes the op's arguments and returns (or overwrites) the part's outputs.
         install: argument of `pip install` for a missing module of `requires`.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .machine_code import current_listener
-from .replay import Watched, current_recorder
+from .launches.machine_code import current_listener
+from .launches.replay import Watched, current_recorder
 
 _tracing: ContextVar[bool] = ContextVar("fusebench_tracing", default=False)
 

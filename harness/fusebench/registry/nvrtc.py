@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
-from .driver_launch import Geometry, packed_cuda
-from .machine_code import current_listener
-from .replay import current_recorder
+from .launches.driver_launch import Geometry, packed_cuda
+from .launches.machine_code import current_listener
+from .launches.replay import current_recorder
 
 
 class KernelSource(msgspec.Struct, frozen=True):

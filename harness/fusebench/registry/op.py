@@ -18,7 +18,7 @@ from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal, refusal_of
 from .arguments import Arguments as _Arguments
 from .declared import CaseFacts, OpDeclaration, takes_lists
-from .dispatch_key import key_of
+from .dispatching.keys import key_of
 from .recording import record
 from .signature import argument_names
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from ..schema import Language, Role
 from .declared import DeclaredKernel
-from .dispatch_table import is_table
+from .dispatching.tables import is_table
 from .kernel import Kernel
-from .machine_code import listening
+from .launches.machine_code import listening
 
 CODE_SUFFIXES = frozenset({".py", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx"})
 """Files that are run or compiled: a change in them shows in the machine code and the operators of a call.  What a kernel reads from any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..device import Device
-from ..registry.dispatch_table import Found, Ranking, default_order, find_table, in_order, rank
+from ..registry.dispatching.tables import Found, Ranking, default_order, find_table, in_order, rank
 from ..registry.kernel import reason_not_runnable
 from ..schema import Case, Role
 from .case_kernels import AnyKernel, Kernels

@@ -9,7 +9,7 @@ import msgspec
 
 from ..config import Project
 from ..errors import UsageError
-from ..registry.dispatch_table import (
+from ..registry.dispatching.tables import (
     FOLDER,
     TableRefusedError,
     default_order,

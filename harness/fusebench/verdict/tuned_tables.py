@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..registry.dispatch_table import minor_version, rank
+from ..registry.dispatching.tables import minor_version, rank
 from ..schema import CacheState, Result, Run
 from ..schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
 from .dispatch_choice import fused_times

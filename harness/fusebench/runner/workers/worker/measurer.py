@@ -47,7 +47,7 @@ class Measurer:
         """
         from ....accuracy.timed_outputs import TimedOutputs
         from ....device import settle
-        from ....registry.machine_code import combined
+        from ....registry.launches.machine_code import combined
         from ....timing.measure import measure_case
         from ....timing.placement import STREAM, minimum_bytes
         from ....timing.select import select_timer

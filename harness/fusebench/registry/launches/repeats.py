@@ -2,8 +2,8 @@
 
 Such a function compares the arguments with those of the recorded call, allocates the outputs and launches. torch's own guards
 (`TensorGuards`, which compiled graphs use) compare all tensors in one call: type, dtype, device, sizes, strides, and the state of autograd
-and of dispatch modes. So a call inside `vmap`, under a dispatch mode or with fake tensors never matches. Beside the call, `registry.replay`
-knows every layout and is slower; it takes what matches none of the functions.
+and of dispatch modes. So a call inside `vmap`, under a dispatch mode or with fake tensors never matches. Beside the call, `replay` knows
+every layout and is slower; it takes what matches none of the functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`dispatch`: a callable for model code that always works and reports which kernel it chose, and why.
 
-Of the fused kernels that support a call it takes the one that was measured fastest (`registry.dispatch_table`). Without a table it takes
-the op's default order.
-`torch.compile(fullgraph=True)` traces the callable (see `registry.traced`); `registry.counting` counts its calls by kernel.
+Of the fused kernels that support a call it takes the one that was measured fastest (`tables`). Without a table it takes the op's default
+order. `torch.compile(fullgraph=True)` traces the callable (`traced`). `counting` counts its calls by kernel.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
-from ..schema import Role
-from .collection import Collection, load_collection
+from ...errors import UsageError
+from ...schema import Role
+from ..collection import Collection, load_collection
+from ..kernel import Kernel, reason_not_runnable
+from ..launches.repeats import Layout, Repeats
+from ..launches.replay import MOST_LAYOUTS, Call, aligned, describe_call, repeat
+from ..launching import trace
+from ..op import Op
 from .counting import Selection, counting
-from .dispatch_table import Found, Ranking, default_order, find_table, in_order, rank
-from .kernel import Kernel, reason_not_runnable
-from .launching import trace
-from .op import Op
-from .repeats import Layout, Repeats
-from .replay import MOST_LAYOUTS, Call, aligned, describe_call, repeat
+from .tables import Found, Ranking, default_order, find_table, in_order, rank
 from .traced import operator_of
 
 
@@ -202,6 +201,6 @@ def dispatch(op: str, *, prefer: str = "fused", collection: Collection | None = 
 
 @functools.cache
 def _project_collection() -> Collection:
-    from ..config import find_project
+    from ...config import find_project
 
     return load_collection(find_project().kernels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,8 @@ import torch
 
 import fusebench
 from fusebench.registry import Dispatcher, Selection, dispatch, load_collection
-from fusebench.registry.dispatch_table import encode_table, read_table, table_name
+from fusebench.registry.dispatching import dispatcher
+from fusebench.registry.dispatching.tables import encode_table, read_table, table_name
 from fusebench.schema.dispatch import TABLE_VERSION, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
 
 MakeRoot = Callable[..., Path]
@@ -69,9 +69,8 @@ def scale(make_root: MakeRoot, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     def make(
         content: bytes | None = None, *, name: str = FILE, gpu: str = GPU, prefer: str = "fused", kernels: str = KERNELS
     ) -> Dispatcher:
-        module = importlib.import_module("fusebench.registry.dispatch")  # the package's attribute of that name is the function
-        monkeypatch.setattr(module, "_gpu_of", lambda device, args, kwargs: gpu)
-        monkeypatch.setattr(module, "_triton_version", lambda: TRITON)
+        monkeypatch.setattr(dispatcher, "_gpu_of", lambda device, args, kwargs: gpu)
+        monkeypatch.setattr(dispatcher, "_triton_version", lambda: TRITON)
         root = make_root(files={"fused.py": kernels})
         if content is not None:
             (root / "scale" / "dispatch").mkdir(exist_ok=True)

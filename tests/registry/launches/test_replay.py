@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusebench.registry.replay import Replay, current_recorder, describe_call
+from fusebench.registry.launches.replay import Replay, current_recorder, describe_call
 
 
 class Doubling:

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusebench.registry import driver_launch, repeats, replay
-from fusebench.registry.driver_launch import Geometry, Packed, UnknownLaunchError
-from fusebench.registry.replay import Replay, current_recorder
+from fusebench.registry.launches import driver_launch, repeats, replay
+from fusebench.registry.launches.driver_launch import Geometry, Packed, UnknownLaunchError
+from fusebench.registry.launches.replay import Replay, current_recorder
 
 STREAM = 77
 

@@ -16,11 +16,11 @@ import torch
 from fusebench import launchable
 from fusebench.registry import load_collection
 from fusebench.registry.kernel import Kernel
-from fusebench.registry.machine_code import Listener, combined, current_listener, described, digest, listening
+from fusebench.registry.launches.machine_code import Listener, combined, current_listener, described, digest, listening
 from fusebench.registry.sources import call_digests
 from fusebench.schema import Close, KernelId, Language, Role
 
-TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
+TOY = Path(__file__).parents[2] / "toy_project" / "kernels"
 
 
 def elf(**sections: bytes) -> bytes:
@@ -83,7 +83,7 @@ import importlib.util, json, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from fusebench.registry.machine_code import digest
+from fusebench.registry.launches.machine_code import digest
 
 found = []
 for number, file in enumerate(sys.argv[1:]):

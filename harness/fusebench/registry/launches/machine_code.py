@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import FusebenchError
+from ...errors import FusebenchError
 
 KEPT_SECTIONS = (".text.", ".nv.info", ".nv.constant", ".nv.shared.", ".nv.global", ".rodata")
 """Name prefixes of the sections that determine execution: instructions, register counts and launch bounds (`.nv.info`), constants, sizes of

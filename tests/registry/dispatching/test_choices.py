@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,13 @@ import torch
 from fusebench import Arguments, kernel, tensor
 from fusebench.errors import KernelDeclarationError
 from fusebench.registry import Collection, dispatch, load_collection
-from fusebench.registry.dispatch_table import encode_table
+from fusebench.registry.dispatching import dispatcher
+from fusebench.registry.dispatching.tables import encode_table
 from fusebench.runner.case_kernels import case_kernels
 from fusebench.schema import Case, KernelId
 from fusebench.schema.dispatch import TABLE_VERSION, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
 
-KERNELS = Path(__file__).parents[2] / "kernels"
+KERNELS = Path(__file__).parents[3] / "kernels"
 OP = "norm_scale_shift"
 DECLARED, CHOICE = f"{OP}/fused_triton@2", f"{OP}/fused_triton__twice_the_warps@2"
 CASE = Case(suite="s", name="c", op=OP, params={"tokens": 8, "hidden": 256})
@@ -82,10 +82,9 @@ def test_dispatch_takes_a_choice_only_where_a_table_names_it(tmp_path: Path, mon
     op = load_collection([KERNELS], only={OP}, operators=False, entry_points=False).op(OP)
     key = op.dispatch_key(op.params_of(*call()))
     assert key is not None
-    module = importlib.import_module("fusebench.registry.dispatch")
-    monkeypatch.setattr(module, "_gpu_of", lambda device, args, kwargs: "Toy GPU")
-    monkeypatch.setattr(module, "_triton_version", lambda: "3.6.0")
-    monkeypatch.setattr(module, "reason_not_runnable", lambda kernel, device: None)
+    monkeypatch.setattr(dispatcher, "_gpu_of", lambda device, args, kwargs: "Toy GPU")
+    monkeypatch.setattr(dispatcher, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(dispatcher, "reason_not_runnable", lambda kernel, device: None)
     own = tmp_path / "own"
     folder = own / OP / "dispatch"
     folder.mkdir(parents=True)

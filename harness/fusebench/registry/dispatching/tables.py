@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ..naming import device_slug
-from ..schema import Role
-from ..schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry
-from .declared import DeclaredKernel
-from .kernel import Kernel
+from ...naming import device_slug
+from ...schema import Role
+from ...schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry
+from ..declared import DeclaredKernel
+from ..kernel import Kernel
 
 FOLDER = "dispatch"
 """Folder of the tables within an op's folder."""

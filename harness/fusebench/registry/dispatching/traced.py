@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..schema import Language, Role
-from .kernel import Kernel, missing_modules
-from .op import Op
-from .replay import describe_call
-from .sources import root_digest
+from ...schema import Language, Role
+from ..kernel import Kernel, missing_modules
+from ..launches.replay import describe_call
+from ..op import Op
+from ..sources import root_digest
 
 NAMESPACE = "fusebench_dispatch"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..schema.dispatch import DispatchKey
+from ...schema.dispatch import DispatchKey
 
 if TYPE_CHECKING:
-    from .op import Op
+    from ..op import Op
 
 
 def key_of(op: Op, params: Any) -> DispatchKey | None:
