@@ -41,7 +41,7 @@ def test_a_kernel_that_is_slow_on_odd_widths_is_listed_lowest(
     assert 4 <= len(odd) <= 10
 
     page = fusebench("report", "--format", "limits").stdout
-    lowest = page[page.index("## The 10 lowest") : page.index("<details>")]
+    lowest = page[page.index("## Lowest cases") : page.index("<details>")]
     listed = re.findall(r"^\| (scale_\d+) \| \d+ \| `plain@1` \|", lowest, re.MULTILINE)
     assert listed[: len(odd)] == odd
     assert len(listed) == 10

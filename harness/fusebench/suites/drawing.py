@@ -24,7 +24,7 @@ _ALIGNMENTS = (64, 1)
 def random_cases(
     ops: Sequence[Op | DeclaredOp], *, suite: str, source: str = "", count: int, seed: int, at_least: int, at_most: int
 ) -> list[Case]:
-    """`count` cases, as many of each op as of the others, give or take one, whose minimum bytes lie between two bounds.
+    """`count` cases, of each op in turn, whose minimum bytes lie between two bounds: a run that ends early has measured all ops alike.
 
     Every case depends on `seed`, the bounds, its op and its number among the op's cases alone: more cases or other ops leave it as it is.
     Bytes are drawn on a logarithmic scale.
@@ -35,14 +35,16 @@ def random_cases(
     Raises:
         UsageError: an op does not say which values a parameter takes, or has no case between the bounds.
     """
+    declared = [op.declaration for op in ops]
+    for one in declared:
+        _require_space(one)
     cases = []
-    for place, op in enumerate(ops):
-        declared = op.declaration
-        _require_space(declared)
-        for number in range(count // len(ops) + (place < count % len(ops))):
-            rng = random.Random(f"{seed} {op.name} {number}")
-            params = _drawn(op, declared, rng, at_least, at_most)
-            cases.append(Case(suite=suite, name=f"{op.name}_{number:03d}", op=op.name, params=params, source=source))
+    for index in range(count):
+        number, place = divmod(index, len(ops))
+        op = ops[place]
+        rng = random.Random(f"{seed} {op.name} {number}")
+        params = _drawn(op, declared[place], rng, at_least, at_most)
+        cases.append(Case(suite=suite, name=f"{op.name}_{number:03d}", op=op.name, params=params, source=source))
     return cases
 
 
