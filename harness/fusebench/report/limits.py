@@ -47,7 +47,8 @@ def percent(level: float) -> str:
 
 
 _LEVEL_COLUMNS = tuple(f"≥ {percent(level)}" for level in LEVELS)
-_HEADER = ("op", "cases", *_LEVEL_COLUMNS, "median", "lowest", "median speedup", f"dispatch / best ≤ {CLOSE:.2f}", "worst")
+_HEADER = ("op", "cases", *_LEVEL_COLUMNS, "median", "lowest", "median speedup")
+_DISPATCH = (f"dispatch / best ≤ {CLOSE:.2f}", "worst")
 _CASE_HEADER = ("case", "shape", "kernel", "us", "limit us", "of the limit", "speedup [95 % CI]", "dispatch / best")
 
 
@@ -81,7 +82,7 @@ def limits_markdown(run: Run, *, picture: str = "") -> str:
     cases = reached_cases(run)
     lines = [f"# Share of the limit: {escape.markdown(headline(run))}", "", *notice_lines(run), "", *environment_table(run), ""]
     if cases:
-        lines += [f"**{escape.markdown(_conclusion(cases))}.**", "", *markdown_table(_HEADER, _op_rows(cases)), ""]
+        lines += [f"**{escape.markdown(_conclusion(cases))}.**", "", *_op_table(cases), ""]
         lines += ["A case counts with its fastest fused kernel. Speedups are over the split chain.", ""]
         lines += [f"![Share of the limit by op, a mark per case]({picture})", ""] if picture else []
         lines += ["## Lowest cases", "", *_case_table(cases[:LOWEST]), ""]
@@ -116,17 +117,18 @@ def _conclusion(cases: Sequence[Reached]) -> str:
     return f"Of {count(len(cases), 'case')}, {said}; the lowest reaches {share(cases[0].share)} ({cases[0].summary.shape})"
 
 
-def _op_rows(cases: Sequence[Reached]) -> list[tuple[str, ...]]:
+def _op_table(cases: Sequence[Reached]) -> list[str]:
     groups = by_op(cases)
     groups |= {"all": list(cases)} if len(groups) > 1 else {}
     long = [one for one in cases if one.timing.time_us.value >= LONG_US]
     groups |= {f"{LONG_US:.0f} us and more": long} if 0 < len(long) < len(cases) else {}
-    return [_op_row(op, some) for op, some in groups.items()]
+    known = any(one.dispatched is not None for one in cases)  # on a GPU alone
+    rows = [(*_op_row(name, some), *(_dispatch_cells(some) if known else ())) for name, some in groups.items()]
+    return markdown_table((*_HEADER, *(_DISPATCH if known else ())), rows)
 
 
 def _op_row(name: str, cases: Sequence[Reached]) -> tuple[str, ...]:
     speedups = [one.timing.speedup.value for one in cases if one.timing.speedup is not None]
-    ratios = [one.dispatched for one in cases if one.dispatched is not None]
     return (
         name,
         str(len(cases)),
@@ -134,9 +136,12 @@ def _op_row(name: str, cases: Sequence[Reached]) -> tuple[str, ...]:
         share(median(one.share for one in cases)),
         share(min(one.share for one in cases)),
         times(median(speedups)) if speedups else DASH,
-        share(shares(ratios)[0]) if ratios else DASH,
-        times(max(ratios)) if ratios else DASH,
     )
+
+
+def _dispatch_cells(cases: Sequence[Reached]) -> tuple[str, str]:
+    ratios = [one.dispatched for one in cases if one.dispatched is not None]
+    return (share(shares(ratios)[0]), times(max(ratios))) if ratios else (DASH, DASH)
 
 
 def _case_table(cases: Sequence[Reached]) -> list[str]:
@@ -154,7 +159,8 @@ def _case_table(cases: Sequence[Reached]) -> list[str]:
         )
         for one in cases
     ]
-    return markdown_table(_CASE_HEADER, rows, right_from=3)
+    kept = len(_CASE_HEADER) - all(one.dispatched is None for one in cases)
+    return markdown_table(_CASE_HEADER[:kept], [row[:kept] for row in rows], right_from=3)
 
 
 def _untimed(run: Run, cases: Sequence[Reached]) -> list[str]:
