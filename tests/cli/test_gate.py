@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from fusebench.schema import CacheState, SamplingPlan, Status, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.run_folder import read_run, write_record, write_run
-from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import require_valid
 
 FUSED = "qknorm_rope/fused_triton@2"

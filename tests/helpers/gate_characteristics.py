@@ -25,12 +25,12 @@ from fusebench.stats.scatter import DEGREES
 from fusebench.stats.student import quantile
 from fusebench.store.history_file import read_history_file
 from fusebench.store.scatter_file import load_scatter
-from fusebench.verdict.call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
+from fusebench.verdict.baseline.joined import join_runs
+from fusebench.verdict.baseline.judgement import Judgement, judge_each
+from fusebench.verdict.baseline.run_scatter import scatter_between
 from fusebench.verdict.identical_code import equal_code
-from fusebench.verdict.joined_baseline import join_runs
-from fusebench.verdict.judgement import Judgement, judge_each
-from fusebench.verdict.margin_rule import TARGETS, MarginRule
-from fusebench.verdict.run_scatter import scatter_between
+from fusebench.verdict.margins.call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
+from fusebench.verdict.margins.rule import TARGETS, MarginRule
 
 RESULTS = Path(__file__).parents[2] / "results"
 

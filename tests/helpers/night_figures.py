@@ -24,9 +24,9 @@ import msgspec
 
 from fusebench.schema import Run, VerdictKind
 from fusebench.store.run_folder import read_run, write_record
-from fusebench.verdict.compare_to_baseline import RunJudgement, judge_run
+from fusebench.verdict.baseline.compare_to_baseline import RunJudgement, judge_run
 from fusebench.verdict.exit_status import gate_exit_code
-from fusebench.verdict.margin_rule import FRESH_PROCESSES, MarginRule
+from fusebench.verdict.margins.rule import FRESH_PROCESSES, MarginRule
 
 from . import gate_characteristics as gates
 

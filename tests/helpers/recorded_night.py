@@ -10,8 +10,8 @@ import msgspec
 from fusebench.schema import Run
 from fusebench.store.baselines import load_baseline
 from fusebench.store.history_file import read_history_file
-from fusebench.verdict.compare_to_baseline import judge_run, with_verdicts
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run, with_verdicts
+from fusebench.verdict.margins.rule import MarginRule
 
 RESULTS = Path(__file__).parents[2] / "results"
 

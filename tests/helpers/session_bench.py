@@ -18,8 +18,8 @@ from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan, Spending
 from fusebench.store.calibration_note import with_calibration
-from fusebench.verdict.compare_to_baseline import Suspect, judge_run, with_verdicts
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import Suspect, judge_run, with_verdicts
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
 
 PLAN = SamplingPlan(replicates=2, rounds=2, cache=CacheState.WARM, trim=0.0)

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from fusebench.report.comparison import comparison_document, print_comparison, print_judgements
-from fusebench.verdict.judgement import judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.judgement import judge_each
+from fusebench.verdict.margins.rule import MarginRule
 
 
 def test_both_sides_of_a_change_stand_in_one_row(synthetic: ModuleType) -> None:

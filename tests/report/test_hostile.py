@@ -45,11 +45,11 @@ from fusebench.store.calibrations import load_calibration
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from fusebench.store.run_folder import write_run
 from fusebench.store.static_baselines import read_static
+from fusebench.verdict.baseline.judgement import judge_each
 from fusebench.verdict.history.series import Figure, comparable_runs, series_of, snapshot
 from fusebench.verdict.history.shifts import find_shifts
 from fusebench.verdict.history.snapshots import Unreadable
-from fusebench.verdict.judgement import judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 RESULTS = Path(__file__).parents[2] / "results"
 HOSTILE = (

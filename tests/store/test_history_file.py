@@ -12,8 +12,8 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import OutputError, Run, Sample
 from fusebench.store.history_file import NOT_KEPT, KeptRun, keep_run, read_history_file, write_history
 from fusebench.store.run_folder import write_run
-from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import faults
 
 

@@ -10,7 +10,7 @@ from fusebench.models.catalogue import MODELS
 from fusebench.store.baselines import load_baseline, objections
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import TABLE_FILES
-from fusebench.verdict.joined_baseline import join_runs, partly_joined, support_words
+from fusebench.verdict.baseline.joined import join_runs, partly_joined, support_words
 
 RESULTS = Path(__file__).parents[2] / "results"
 BASELINE = RESULTS / "baselines" / "nvidia_h200"

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Run
-from fusebench.verdict.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
 from fusebench.verdict.dispatch_choice import dispatch_losses, dispatch_ratios, shares
 from fusebench.verdict.exit_status import gate_exit_code
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 OLD, BEST, CUDA = "qknorm_rope/fused_triton@1", "qknorm_rope/fused_triton@2", "qknorm_rope/fused_cuda@1"
 """1.25, 1.08 and 1.11 times the copy: CUDA is 1.028x the best, OLD 1.157x."""

@@ -8,9 +8,9 @@ import pytest
 
 from fusebench.schema import Role, Run, Verdict, VerdictKind
 from fusebench.stats.student import p_slower_of
+from fusebench.verdict.baseline.judgement import judge_each
 from fusebench.verdict.fdr_control import fdr_controlled
-from fusebench.verdict.judgement import judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 RULE = MarginRule()
 HALF = 0.008

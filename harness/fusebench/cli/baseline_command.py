@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..verdict.margin_rule import MarginRule
+from ..verdict.margins.rule import MarginRule
 from .shared.options import JsonOption, a_number
 from .shared.output import print_json, print_table, remark
 from .shared.results import ResultsOption, open_results
@@ -60,8 +60,8 @@ def promote(
     from ..store.baselines import VIEWS, objections, promote
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.joined_baseline import join_runs, partly_joined, support_words
-    from ..verdict.promotion import require_reason
+    from ..verdict.baseline.joined import join_runs, partly_joined, support_words
+    from ..verdict.baseline.promotion import require_reason
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
     opened = open_results(results, find_project())
@@ -134,7 +134,7 @@ def show(results: ResultsOption = None, json: JsonOption = False) -> None:
 def _row(folder: Path, run: Run) -> dict[str, Any]:
     from ..stats.weighted import BEST_FUSED
     from ..store.baselines import objections, promotions
-    from ..verdict.joined_baseline import processes_and_boards
+    from ..verdict.baseline.joined import processes_and_boards
 
     reasons = [one.reason for one in promotions(folder) if one.run == run.id]
     processes, boards = processes_and_boards(run)

@@ -73,7 +73,7 @@ def bench(
 
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
-    from ..verdict.margin_rule import MarginRule
+    from ..verdict.margins.rule import MarginRule
     from .run_command import show_run
     from .shared.output import command_line
     from .shared.progress import make_reporter

@@ -26,8 +26,8 @@ def compare(
     from ..report.comparison import comparison_document, print_comparison
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.judgement import judge_each
-    from ..verdict.margin_rule import MarginRule
+    from ..verdict.baseline.judgement import judge_each
+    from ..verdict.margins.rule import MarginRule
     from ..verdict.record_validation import require_valid
 
     found = open_results(results, find_project())

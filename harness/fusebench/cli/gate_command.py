@@ -8,7 +8,7 @@ import typer
 
 from ..errors import UsageError
 from ..schema import ExitCode, Run
-from ..verdict.margin_rule import DEFAULT_MARGIN, MarginRule
+from ..verdict.margins.rule import DEFAULT_MARGIN, MarginRule
 from .shared.options import EvidenceOption, JsonOption
 from .shared.output import console, print_json, remark
 from .shared.results import Results, ResultsOption, open_results
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..config import Project
     from ..evidence.attached import Key
     from ..schema import Attachment
-    from ..verdict.compare_to_baseline import RunJudgement
-    from ..verdict.judgement import Judgement
+    from ..verdict.baseline.compare_to_baseline import RunJudgement
+    from ..verdict.baseline.judgement import Judgement
 
 
 def gate(
@@ -71,9 +71,9 @@ def gate(
     from ..report.summary import calibration_line
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.compare_to_baseline import judge_run
+    from ..verdict.baseline.compare_to_baseline import judge_run
     from ..verdict.exit_status import gate_exit_code
-    from ..verdict.margin_words import change_coverage, fixed_margin, margin_rows
+    from ..verdict.margins.words import change_coverage, fixed_margin, margin_rows
     from ..verdict.record_validation import require_valid
 
     if margin is not None and not 0 < margin < 1:
@@ -143,8 +143,8 @@ def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, att
     from ..report.comparison import print_judgements
     from ..report.evidence.attached import evidence_parts
     from ..report.summary import calibration_line
-    from ..verdict.joined_baseline import support_words
-    from ..verdict.margin_words import margin_words
+    from ..verdict.baseline.joined import support_words
+    from ..verdict.margins.words import margin_words
     from ..verdict.noise_floor import noise_line
 
     output = console()

@@ -246,10 +246,10 @@ def _keep(folders: Sequence[Path], file: Path) -> None:
 
 def _write_scatter(folders: Sequence[Path], project: Project) -> None:
     from ..store.scatter_file import write_scatter
+    from ..verdict.baseline.run_scatter import FEWEST, scatter_between
     from ..verdict.history.snapshots import runs_in
-    from ..verdict.margin_rule import MarginRule
-    from ..verdict.margin_words import margin_words
-    from ..verdict.run_scatter import FEWEST, scatter_between
+    from ..verdict.margins.rule import MarginRule
+    from ..verdict.margins.words import margin_words
 
     runs = runs_in(folders)
     found = scatter_between(runs)

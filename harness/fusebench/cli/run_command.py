@@ -135,7 +135,7 @@ def run(
     from ..store.baselines import load_baseline
     from ..store.finding import runs_folder
     from ..store.scatter_file import load_scatter
-    from ..verdict.margin_rule import MarginRule
+    from ..verdict.margins.rule import MarginRule
     from .shared.evidence_work import evidence_tools
 
     selection = with_kernels(selection, silence_s=kernel_timeout)

@@ -148,7 +148,7 @@ def _measure(
     from ..runner.run.strategy import RunOptions, default_plan
     from ..schema import Role
     from ..store.scatter_file import load_scatter
-    from ..verdict.margin_rule import MarginRule
+    from ..verdict.margins.rule import MarginRule
     from .shared.output import remark
     from .shared.progress import make_reporter
 

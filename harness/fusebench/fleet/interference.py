@@ -26,7 +26,7 @@ from ..runner.context import Reporter
 from ..runner.run.command import RunRequest
 from ..schema import Accuracy, Estimate, Status
 from ..store.files import write_file
-from ..verdict.yardsticks import median_of_logs
+from ..verdict.baseline.yardsticks import median_of_logs
 from .board_process import CaseLease, Received
 from .boards import Board, Boards, setups_of
 

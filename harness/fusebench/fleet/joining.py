@@ -1,6 +1,6 @@
 """`fusebench join`: shards of one run joined into one record, in which every case names the board that measured it.
 
-Unlike a joined baseline (`verdict.joined_baseline`), where several runs timed each case, here each case is of one run.
+Unlike a joined baseline (`verdict.baseline.joined`), where several runs timed each case, here each case is of one run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..store.journal import write_whole
 from ..store.run_folder import WARM_UP, read_run, sample_values, seal_of
 from ..store.scatter_file import load_scatter
 from ..store.seal import altered_words
-from ..verdict.compare_to_baseline import judge_run, with_verdicts
-from ..verdict.margin_rule import MarginRule
+from ..verdict.baseline.compare_to_baseline import judge_run, with_verdicts
+from ..verdict.margins.rule import MarginRule
+from ..verdict.margins.support import board_of
 from ..verdict.record_validation import load_valid_baseline, require_valid, valid_baseline
-from ..verdict.support import board_of
 from .planning import parse_shard
 
 BOARDS = "boards"

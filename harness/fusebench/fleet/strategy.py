@@ -22,7 +22,7 @@ from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
 from ..schema import Case, CaseSummary, Result, Run, Sample
 from ..store.journal import Journal
-from ..verdict.compare_to_baseline import Suspect
+from ..verdict.baseline.compare_to_baseline import Suspect
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
 from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork

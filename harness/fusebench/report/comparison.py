@@ -10,8 +10,8 @@ import msgspec
 
 from ..schema import Result, Run, VerdictKind
 from ..stats.paired import describe_change
+from ..verdict.baseline.judgement import Judgement, Presence
 from ..verdict.comparability import fingerprint_differences, record_differences
-from ..verdict.judgement import Judgement, Presence
 from ..verdict.noise_floor import Spread
 from . import escape
 from .document import ends, finite

@@ -10,7 +10,7 @@ import msgspec
 
 from ..schema import Estimate, Result, Run, SuiteSummary
 from ..verdict.dispatch_choice import dispatch_ratios
-from ..verdict.margin_words import own_coverage
+from ..verdict.margins.words import own_coverage
 from .evidence.attached import evidence_row
 from .summary import calibration_line
 from .wording import part_label

@@ -19,7 +19,7 @@ from ..schema import (
     VisibleEffect,
     boards_of,
 )
-from ..verdict.call_classes import durations
+from ..verdict.margins.call_classes import durations
 from .wording import absent_words, count, has_limits, short_kernel
 
 UNCALIBRATED = (

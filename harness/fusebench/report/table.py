@@ -9,7 +9,7 @@ import msgspec
 
 from ..schema import FAILED_STATUSES, OUTSIDE_CONTRACT, CaseSummary, Measurement, Result, Run, Status, VerdictKind
 from ..verdict.dispatch_choice import dispatch_ratios
-from ..verdict.margin_words import own_coverage
+from ..verdict.margins.words import own_coverage
 from . import escape
 from .evidence.attached import attached_to, evidence_parts
 from .rows import bandwidth, launches, outcome

@@ -19,7 +19,7 @@ import msgspec
 from ..schema import GroundTruth, InjectedTrial, InjectionPlace, VerdictKind
 from ..stats.paired import describe_change
 from ..stats.rates import Cluster, Rate, clustered_rate, intraclass_correlation, rate, visible_effect
-from .call_classes import DURATION_CLASSES_US, call_class, class_words, makes_several
+from .margins.call_classes import DURATION_CLASSES_US, call_class, class_words, makes_several
 
 FOUND_SHARE = 0.95
 """Share of injected slowdowns that must be found for their size to count as visible."""

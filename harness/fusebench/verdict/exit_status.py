@@ -13,12 +13,12 @@ import msgspec
 
 from ..schema import ExitCode, Role, Verdict, VerdictKind, worst_exit_code
 from ..schema.evaluation import EvaluationStatus
-from .judgement import Judgement, Presence
+from .baseline.judgement import Judgement, Presence
 
 if TYPE_CHECKING:  # a gate has no time to import static evidence
     from ..evidence.records import StaticReport
     from ..evidence.static_gate import StaticJudgement
-    from .suite_changes import Shrinkage
+    from .baseline.suite_changes import Shrinkage
 
 _EXIT_CODES = {
     VerdictKind.PASS: ExitCode.PASS,

@@ -17,10 +17,10 @@ from ..stats.fdr import DEFAULT_RATE, Dependence, select
 from ..stats.scatter import DEGREES
 from ..stats.student import p_slower_of
 from .accuracy_change import less_accurate
-from .call_classes import launches_of
-from .judgement import Judgement, results_by_place
-from .margin_rule import MarginRule
-from .support import units_of
+from .baseline.judgement import Judgement, results_by_place
+from .margins.call_classes import launches_of
+from .margins.rule import MarginRule
+from .margins.support import units_of
 
 
 def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:

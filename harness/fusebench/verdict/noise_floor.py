@@ -17,8 +17,8 @@ import msgspec
 from ..schema import CHANGES, AAPair, Estimate, Run, Verdict, VerdictKind
 from ..stats.scatter import excess
 from .accuracy_change import less_accurate
-from .call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
-from .judgement import Judgement, results_by_place
+from .baseline.judgement import Judgement, results_by_place
+from .margins.call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

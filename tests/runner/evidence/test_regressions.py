@@ -13,8 +13,8 @@ from fusebench.runner.evidence.regressions import any_regressed, compiled_kernel
 from fusebench.schema import Attachment, CacheState, Case, Environment, Estimate, Role, Run, SamplingPlan, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
-from fusebench.verdict.judgement import judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.judgement import judge_each
+from fusebench.verdict.margins.rule import MarginRule
 
 SLOWER, PASSED = (Verdict(kind=kind, reason="planted") for kind in (VerdictKind.REGRESSION, VerdictKind.PASS))
 EVIDENCE = Attachment(kind="planned", title="planned", rows=(("1",),))

@@ -16,8 +16,8 @@ from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
-from fusebench.verdict.compare_to_baseline import Suspect, judge_run
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import Suspect, judge_run
+from fusebench.verdict.margins.rule import MarginRule
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, Bench, by_kernel, measured
 

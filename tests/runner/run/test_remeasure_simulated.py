@@ -14,7 +14,7 @@ import pytest
 from fusebench.runner.run.strategy import PROCESSES
 from fusebench.schema import Estimate, VerdictKind
 from fusebench.stats.paired import quotient, time_estimate
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 REPLICATES = 12
 TIME_US = 12.0

@@ -39,7 +39,7 @@ def show_interference(
     from ...runner.run.command import RunRequest
     from ...runner.run.strategy import RunOptions, default_plan
     from ...suites import suite_names
-    from ...verdict.margin_rule import MarginRule
+    from ...verdict.margins.rule import MarginRule
     from .progress import make_reporter
     from .selection import resolve_selection
 

@@ -16,7 +16,7 @@ from ...stats.fdr import first_level
 from ...stats.sequential import Plan
 from ...store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison
 from ...verdict.conclusion import PROCESSES
-from ...verdict.margin_rule import CPU_FLOOR_US, CPU_MARGIN
+from ...verdict.margins.rule import CPU_FLOOR_US, CPU_MARGIN
 from ...verdict.revisions import ab_exit_code, judge_revisions
 from ..case_kernels import CaseKernels, result_for, split_reference, work_of
 from ..context import MeasuringContext

@@ -20,8 +20,8 @@ from ...errors import DeviceUnfitError
 from ...schema import Finding, GroundTruth, InjectedTrial, VerdictKind
 from ...stats.confirmation import confirm
 from ...store.calibrations import CaseComponents
-from ...verdict.call_classes import call_class
 from ...verdict.conclusion import PairedComparison, conclude_all
+from ...verdict.margins.call_classes import call_class
 from ..context import MeasuringContext
 from ..engine import Budget, Strategy
 from ..workers.process import WorkerProcess

@@ -9,7 +9,7 @@ import msgspec
 from ...evidence.attached import EvidenceTarget, Key, Provider, attachments_of
 from ...schema import Attachment, KernelInfo, Language, Result, Role, Run, Verdict, VerdictKind
 from ...store.comparison_record import Comparison
-from ...verdict.judgement import Judgement
+from ...verdict.baseline.judgement import Judgement
 
 COMPILED = frozenset({Language.TRITON, Language.CUDA})
 """Languages whose machine code is made here; torch's kernels are another library's."""

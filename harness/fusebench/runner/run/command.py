@@ -20,8 +20,8 @@ from ...store.finding import find_run, runs_folder
 from ...store.journal import Journal, write_whole
 from ...store.run_folder import read_run, sample_values, seal_of
 from ...store.seal import altered_words
-from ...verdict.compare_to_baseline import with_verdicts
-from ...verdict.margin_rule import MarginRule
+from ...verdict.baseline.compare_to_baseline import with_verdicts
+from ...verdict.margins.rule import MarginRule
 from ...verdict.record_validation import load_valid_baseline, valid_baseline
 from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter

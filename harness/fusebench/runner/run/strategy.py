@@ -25,9 +25,9 @@ from ...schema import (
 from ...stats.weighted import suite_summaries
 from ...store.journal import Journal
 from ...store.run_folder import WARM_UP
-from ...verdict.compare_to_baseline import RunJudgement, Suspect, judge_run
-from ...verdict.margin_rule import MarginRule
-from ...verdict.support import board_of
+from ...verdict.baseline.compare_to_baseline import RunJudgement, Suspect, judge_run
+from ...verdict.margins.rule import MarginRule
+from ...verdict.margins.support import board_of
 from ..case_kernels import AnyKernel, CaseKernels, Kernels, case_kernels, result_for, split_reference, work_of
 from ..context import AHEAD, MeasuringContext
 from ..dispatched import DispatchChoices

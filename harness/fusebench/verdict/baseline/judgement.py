@@ -4,7 +4,7 @@ Strongest first: the ratio to a yardstick timed in the same rounds, in which clo
 under an equal fingerprint; else none. Every result counts: a result that only one run holds is reported as missing or new.
 
 The streaming yardstick is a single elementwise launch over the case's bytes: it scatters least and is no kernel under test.  The yardsticks
-of all cases of one class of duration count together (`verdict.yardsticks`); where they are too few, the case's own counts.
+of all cases of one class of duration count together (`verdict.baseline.yardsticks`); where they are too few, the case's own counts.
 docs/statistics.md has the measurements behind this.
 """
 
@@ -16,14 +16,14 @@ from enum import StrEnum
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, Estimate, Measurement, Reference, Result, Role, Run, Status, Verdict, VerdictKind
-from ..stats.paired import quotient
-from .accuracy_change import with_accuracy
-from .call_classes import launches_of, makes_several
-from .comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
-from .identical_code import verdict_on_unchanged
-from .margin_rule import MarginRule
-from .support import board_of, change_between
+from ...schema import FAILED_STATUSES, Estimate, Measurement, Reference, Result, Role, Run, Status, Verdict, VerdictKind
+from ...stats.paired import quotient
+from ..accuracy_change import with_accuracy
+from ..comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
+from ..identical_code import verdict_on_unchanged
+from ..margins.call_classes import launches_of, makes_several
+from ..margins.rule import MarginRule
+from ..margins.support import board_of, change_between
 from .yardsticks import (
     Basis,
     Drift,

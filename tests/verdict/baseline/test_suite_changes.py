@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from fusebench.schema import Run, Status
-from fusebench.verdict.judgement import judge_each
-from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.suite_changes import shrinkage, unexplained_improvements
+from fusebench.verdict.baseline.judgement import judge_each
+from fusebench.verdict.baseline.suite_changes import shrinkage, unexplained_improvements
+from fusebench.verdict.margins.rule import MarginRule
 
 WHERE = "qknorm_rope:flux_1024"
 

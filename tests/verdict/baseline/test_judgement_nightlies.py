@@ -21,13 +21,13 @@ import pytest
 from fusebench.schema import Estimate, Result, Role, Run, VerdictKind
 from fusebench.store.history_file import read_history_file
 from fusebench.store.scatter_file import load_scatter
-from fusebench.verdict.baseline_scope import scoped_baseline
-from fusebench.verdict.call_classes import call_class, launches_of
-from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.judgement import Judgement, judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.judgement import Judgement, judge_each
+from fusebench.verdict.baseline.scope import scoped_baseline
+from fusebench.verdict.margins.call_classes import call_class, launches_of
+from fusebench.verdict.margins.rule import MarginRule
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 RULE = MarginRule()
 """As on a device without stored runs."""
 SCATTER = MarginRule(scatter=load_scatter(RESULTS, "NVIDIA H200"))

@@ -13,12 +13,12 @@ from fusebench.schema import Role, Run, Status
 from fusebench.store.baselines import promote
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import write_run
-from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
 
 FUSED, CUDA, COMPILED, SPLIT = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1", "split_triton@1"))
-RECORDS = Path(__file__).parents[2] / "results"
+RECORDS = Path(__file__).parents[3] / "results"
 
 
 def found(synthetic: ModuleType, *, code: bool = False, **changes: Any) -> list[tuple[str, str]]:

@@ -11,9 +11,9 @@ from math import fsum
 
 import msgspec
 
-from ..schema import Case, Result, Run, Status, VerdictKind
-from ..stats.paired import describe_change
-from .comparability import toolchain_changes
+from ...schema import Case, Result, Run, Status, VerdictKind
+from ...stats.paired import describe_change
+from ..comparability import toolchain_changes
 from .judgement import Judgement
 
 YARDSTICK_LIMIT = 1.10

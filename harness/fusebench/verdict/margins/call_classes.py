@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..schema import Measurement
+from ...schema import Measurement
 
 DURATION_CLASSES_US = (3.0, 10.0, 50.0)
 """Limits between classes of kernel duration: below 3 us latency rules and a clock tick is over 1 %; to 10 us scatter is about twice that

@@ -8,7 +8,7 @@ import pytest
 from fusebench.runner.ab.strategy import default_looks
 from fusebench.schema import Estimate, VerdictKind
 from fusebench.stats.paired import describe_change, ratio_estimate
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 
 @pytest.mark.parametrize(

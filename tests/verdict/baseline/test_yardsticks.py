@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from fusebench.schema import Estimate, Run, VerdictKind
-from fusebench.verdict.judgement import Judgement, judge_each
-from fusebench.verdict.margin_rule import MarginRule
-from fusebench.verdict.yardsticks import FEWEST_CASES, drift_of, yardstick_drifts
+from fusebench.verdict.baseline.judgement import Judgement, judge_each
+from fusebench.verdict.baseline.yardsticks import FEWEST_CASES, drift_of, yardstick_drifts
+from fusebench.verdict.margins.rule import MarginRule
 
 CASES = tuple(f"case_{number}" for number in range(9))
 
@@ -52,7 +52,7 @@ def test_the_drift_is_themedian_of_logs_of_the_streams_with_the_sign_tests_inter
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    from fusebench.verdict.yardsticks import median_of_logs
+    from fusebench.verdict.baseline.yardsticks import median_of_logs
 
     generator = random.Random(5)
     for count in (8, 20, 43):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..schema import CHANGES, CaseSummary, Estimate, Measurement, Reference, Result, Run, VerdictKind
-from ..stats.paired import describe_change
-from .call_classes import DURATION_CLASSES_US, duration_class, makes_several
-from .comparability import case_differences
+from ...schema import CHANGES, CaseSummary, Estimate, Measurement, Reference, Result, Run, VerdictKind
+from ...stats.paired import describe_change
+from ..comparability import case_differences
+from ..margins.call_classes import DURATION_CLASSES_US, duration_class, makes_several
 
 FEWEST_CASES = 9
 """With fewer cases the median is known less well than one case's yardstick: of eight, the smallest and the largest are its 95 % bounds, of

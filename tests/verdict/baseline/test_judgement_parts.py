@@ -7,8 +7,8 @@ from types import ModuleType
 import msgspec
 
 from fusebench.schema import Run, Status, VerdictKind
-from fusebench.verdict.judgement import Judgement, Presence, judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.judgement import Judgement, Presence, judge_each
+from fusebench.verdict.margins.rule import MarginRule
 
 
 def as_part(run: Run, kernel: str) -> Run:

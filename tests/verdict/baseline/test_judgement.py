@@ -10,9 +10,9 @@ import pytest
 
 from fusebench.schema import CacheState, Estimate, ExitCode, OutputError, Role, Run, SamplingPlan, Status, Verdict, VerdictKind
 from fusebench.verdict.accuracy_change import accuracy_growth, accuracy_loss
+from fusebench.verdict.baseline.judgement import Basis, Judgement, Presence, judge_each
 from fusebench.verdict.exit_status import gate_exit_code
-from fusebench.verdict.judgement import Basis, Judgement, Presence, judge_each
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 RULE = MarginRule()
 

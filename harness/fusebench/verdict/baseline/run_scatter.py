@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from ..schema import ClassScatter, Reference, Result, Run, RunScatter, boards_of
-from ..stats.scatter import Difference, components
-from ..store.scatter_file import SCATTER_VERSION
-from .call_classes import DURATION_CLASSES_US, call_class, launches_of
-from .comparability import case_differences, record_differences
-from .identical_code import equal_code
-from .support import board_of, own_variance, support_of
+from ...schema import ClassScatter, Reference, Result, Run, RunScatter, boards_of
+from ...stats.scatter import Difference, components
+from ...store.scatter_file import SCATTER_VERSION
+from ..comparability import case_differences, record_differences
+from ..identical_code import equal_code
+from ..margins.call_classes import DURATION_CLASSES_US, call_class, launches_of
+from ..margins.support import board_of, own_variance, support_of
 from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST = 30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..schema import ClassScatter, Estimate, Reference, Run, RunScatter, VerdictKind
-from ..stats.paired import describe_change
-from ..stats.scatter import LEVEL, at_level, finding_margin, passing_margin
+from ...schema import ClassScatter, Estimate, Reference, Run, RunScatter, VerdictKind
+from ...stats.paired import describe_change
+from ...stats.scatter import LEVEL, at_level, finding_margin, passing_margin
 from .call_classes import call_class, duration_class
 
 DEFAULT_MARGIN = 0.02

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..errors import RegressionError
-from ..schema import Run, VerdictKind
-from ..stats.paired import describe_change
+from ...errors import RegressionError
+from ...schema import Run, VerdictKind
+from ...stats.paired import describe_change
+from ..margins.rule import MarginRule
 from .compare_to_baseline import judge_run
 from .judgement import Judgement, Presence
-from .margin_rule import MarginRule
 
 _NAMED = 8
 """Kernels that a refusal names; the others are counted."""

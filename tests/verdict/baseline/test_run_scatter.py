@@ -13,9 +13,9 @@ import pytest
 from fusebench.schema import ClassScatter, Reference, RunScatter, VerdictKind
 from fusebench.store.baselines import load_baseline
 from fusebench.store.scatter_file import load_scatter
-from fusebench.verdict.compare_to_baseline import judge_run
-from fusebench.verdict.margin_rule import TARGETS, MarginRule, evidence_margin
-from fusebench.verdict.run_scatter import scatter_between
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.run_scatter import scatter_between
+from fusebench.verdict.margins.rule import TARGETS, MarginRule, evidence_margin
 from helpers import gate_characteristics, night_figures
 from helpers.gate_characteristics import Class, Tally, nightlies, without_boards
 

@@ -14,8 +14,8 @@ from fusebench.schema import ExitCode, Role, Run, Status, VerdictKind
 from fusebench.store.baselines import promote
 from fusebench.store.calibration_note import with_calibration
 from fusebench.store.run_folder import write_run
-from fusebench.verdict.compare_to_baseline import judge_run, with_verdicts
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.baseline.compare_to_baseline import judge_run, with_verdicts
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
 
 WHERE = ("flux_1024", "qknorm_rope/fused_triton@2")

@@ -8,10 +8,10 @@ import pytest
 
 from fusebench.errors import RunRecordError
 from fusebench.schema import ClassScatter, Measurement, Reference, Run
-from fusebench.verdict.joined_baseline import join_runs, partly_joined, processes_and_boards, support_words
-from fusebench.verdict.margin_words import own_coverage
+from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, support_words
+from fusebench.verdict.margins.support import board_distance, change_between, support_of
+from fusebench.verdict.margins.words import own_coverage
 from fusebench.verdict.record_validation import require_valid
-from fusebench.verdict.support import board_distance, change_between, support_of
 
 BOARDS = ("GPU-a", "GPU-a", "GPU-b")
 MANY = tuple(f"case_{number}" for number in range(12))

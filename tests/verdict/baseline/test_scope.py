@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Role, Run
-from fusebench.verdict.baseline_scope import scoped_baseline
-from fusebench.verdict.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.judgement import Presence
+from fusebench.verdict.baseline.scope import scoped_baseline
 from fusebench.verdict.exit_status import gate_exit_code
-from fusebench.verdict.judgement import Presence
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 
 
 def both_suites(synthetic: ModuleType, selected: tuple[str, ...] | None) -> Run:

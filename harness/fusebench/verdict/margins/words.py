@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..schema import ClassScatter, Reference, Run
+from ...schema import ClassScatter, Reference, Run
 from .call_classes import class_words
-from .margin_rule import SEVERAL_LAUNCHES, MarginRule, evidence_margin
+from .rule import SEVERAL_LAUNCHES, MarginRule, evidence_margin
 
 NEXT_RUN = "intervals hold for the next run on a board of that model"
 THESE_PROCESSES = "intervals cover these processes only"

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..errors import RunRecordError
-from ..schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run, boards_of
-from ..stats.scatter import standard_error
-from ..stats.student import quantile
-from ..stats.weighted import suite_summaries
-from .comparability import case_differences, record_differences
-from .identical_code import equal_code
-from .support import own_variance, units_of
+from ...errors import RunRecordError
+from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run, boards_of
+from ...stats.scatter import standard_error
+from ...stats.student import quantile
+from ...stats.weighted import suite_summaries
+from ..comparability import case_differences, record_differences
+from ..identical_code import equal_code
+from ..margins.support import own_variance, units_of
 from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST_PROCESSES = 8

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind
-from ..stats.paired import describe_change
-from .accuracy_change import less_accurate
-from .baseline_scope import not_selected, scoped_baseline
-from .dispatch_choice import DispatchLoss, dispatch_losses
-from .exit_status import exit_code_of, explain_advisory
-from .fdr_control import fdr_controlled
+from ...schema import FAILED_STATUSES, ExitCode, Result, Run, Status, Verdict, VerdictKind
+from ...stats.paired import describe_change
+from ..accuracy_change import less_accurate
+from ..dispatch_choice import DispatchLoss, dispatch_losses
+from ..exit_status import exit_code_of, explain_advisory
+from ..fdr_control import fdr_controlled
+from ..margins.rule import MarginRule
+from ..noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spread_of, widening_by_class
 from .judgement import Judgement, judge_each, results_by_place
-from .margin_rule import MarginRule
-from .noise_floor import Spread, aa_pairs_of, above_noise_floor, noise_line, spread_of, widening_by_class
+from .scope import not_selected, scoped_baseline
 from .suite_changes import Shrinkage, Unexplained, shrinkage, unexplained_improvements
 
 _URGENCY = (VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT)

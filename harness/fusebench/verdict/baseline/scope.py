@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from ..schema import Case, KernelId, Run
+from ...schema import Case, KernelId, Run
 
 
 def scoped_baseline(run: Run, baseline: Run) -> Run:

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from fusebench.schema import ExitCode, Result, Run, VerdictKind
-from fusebench.verdict.compare_to_baseline import RunJudgement, judge_run
+from fusebench.verdict.baseline.compare_to_baseline import RunJudgement, judge_run
+from fusebench.verdict.baseline.judgement import Judgement
 from fusebench.verdict.exit_status import gate_exit_code
 from fusebench.verdict.fdr_control import fdr_controlled
-from fusebench.verdict.judgement import Judgement
-from fusebench.verdict.margin_rule import MarginRule
+from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.noise_floor import noise_line
 
 RULE = MarginRule()
@@ -175,7 +175,7 @@ def test_identical_code_is_not_counted_among_what_is_tested(synthetic: ModuleTyp
 
 
 def test_without_code_the_judgements_are_those_of_the_rate(synthetic: ModuleType) -> None:
-    from fusebench.verdict.judgement import judge_each
+    from fusebench.verdict.baseline.judgement import judge_each
 
     run: Run = synthetic.make_run(slow={(CASE, synthetic.FUSED): 1.1})
     baseline: Run = synthetic.make_run()

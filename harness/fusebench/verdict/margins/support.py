@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..schema import CaseSummary, ClassScatter, Estimate, Measurement, Run
-from ..stats.scatter import interval, standard_error
+from ...schema import CaseSummary, ClassScatter, Estimate, Measurement, Run
+from ...stats.scatter import interval, standard_error
 
 
 class Support(msgspec.Struct, frozen=True):
