@@ -21,7 +21,7 @@ PLANTED = (
     ("stats/fdr.py", "from ..errors import UsageError"),
     ("stats/paired.py", "def lazy(): from ..verdict.margins.rule import MarginRule"),
     ("store/baselines.py", "from ..verdict.margins.rule import MarginRule"),
-    ("verdict/margins/rule.py", "from .. import runner"),
+    ("verdict/margins/rule.py", "from ... import runner"),
 )
 NOT_ALLOWED = (("schema", "suites"), ("stats", "errors"), ("stats", "verdict"), ("store", "verdict"), ("verdict", "runner"))
 """What the contract must say of the planted lines: `stats` knows the schema alone, and `verdict` lies between `store` and `runner`."""
