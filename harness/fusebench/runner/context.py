@@ -27,6 +27,8 @@ CHECK = "accuracy checks"
 """The phase of the accuracy gate; the phases of timing are named in `timing.measure`."""
 AHEAD = "checks of several processes, with compilation"
 """The phase in which several processes compile and check the kernels of all cases; the next phase checks what it leaves out."""
+FIRST_START = "start of the first process"
+"""The phase in which the native worker does so before the checks of the first case, or after its loss."""
 START = "start of further processes"
 """The phase in which processes beyond the first import torch and the kernels, and start the profiler."""
 
@@ -172,6 +174,11 @@ class MeasuringContext(Context):
         """`count` fresh workers; the time of their start is noted."""
         with self.phases.timed(START):
             return self.pool.fresh(count)
+
+    def start_first(self) -> None:
+        """Have the native worker ready, and note the time of its start; a failure shows again, with its reason, when it is asked."""
+        with self.phases.timed(FIRST_START):
+            self.pool.native.until_ready()
 
     def ask(self, task: MeasureTask, worker: Worker, doing: str = "measure") -> Measured | Failure:
         """The worker's reply to `task`, with a retry on interference.

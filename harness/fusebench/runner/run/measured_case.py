@@ -113,6 +113,7 @@ class CaseMeasurement(_CaseWork):
         began, context = time.monotonic(), self._context
         self._add(self._unit.declined)
         begin_ahead(context, seconds)
+        context.start_first()
         with context.phases.timed(CHECK):
             checked = check_all(
                 context.pool,
