@@ -11,11 +11,8 @@ last D/2.  A model with three axes (frame, row and column of a video token) writ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
 
 import fusebench
 from fusebench import Op, axis, define_op, option, tensor
@@ -23,7 +20,7 @@ from fusebench.registry.argument_rules import Laid
 from fusebench.registry.layouts import refuse
 from fusebench.registry.op import LARGE_ROWS, SHORT_DTYPES
 
-from ..qknorm_rope.op import HEAD_DIMS, HEAD_SPACE, ITEM_SIZES, check_strides, reference_rotation
+from ..qknorm_rope.op import HEAD_DIMS, HEAD_SPACE, ITEM_SIZES, HeadParams, check_eps, check_strides, reference_rotation
 
 if TYPE_CHECKING:
     import torch
@@ -32,16 +29,9 @@ MOST_CHANNELS = 8192
 """Channels of a token, H * D: a program keeps them in registers."""
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One case: q is `[batch * tokens, heads, head_dim]`, k is `[batch * tokens, kv_heads, head_dim]`."""
+class Params(HeadParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case; `tokens` is T, the rows of the table."""
 
-    batch: int = 1
-    tokens: int
-    """Tokens of one sample, T: rows of the table."""
-    heads: int
-    kv_heads: int | None = None
-    """Heads of k; equal to `heads` unless given (GQA, MQA)."""
-    head_dim: int
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     eps: float = 1e-6
     packed: bool = False
@@ -50,26 +40,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     affine: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("batch", "tokens", "heads"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
-        if self.kv_heads is not None and (self.kv_heads <= 0 or self.heads % self.kv_heads):
-            raise ValueError(f"kv_heads is {self.kv_heads}; it must be positive and divide heads ({self.heads})")
-        if self.head_dim not in HEAD_DIMS:
-            raise ValueError(f"head_dim is {self.head_dim}; it must be one of {', '.join(map(str, HEAD_DIMS))}")
+        super().__post_init__()
         if self.heads * self.head_dim > MOST_CHANNELS:
             raise ValueError(f"heads is {self.heads}; it must be at most {MOST_CHANNELS // self.head_dim} with head_dim {self.head_dim}")
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise ValueError(f"eps is {self.eps}; it must be positive and finite")
-
-    @property
-    def rows(self) -> int:
-        """N: tokens that one launch sees."""
-        return self.batch * self.tokens
-
-    @property
-    def key_heads(self) -> int:
-        return self.heads if self.kv_heads is None else self.kv_heads
+        check_eps(self.eps)
 
     @property
     def channels(self) -> int:

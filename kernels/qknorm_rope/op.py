@@ -42,15 +42,45 @@ Layout = Literal["interleaved", "neox"]
 Mode = Literal["default", "round_norm"]
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One case: q is `[batch * tokens, heads, head_dim]`, k is `[batch * tokens, kv_heads, head_dim]`."""
+class HeadParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The sizes of a case: q is `[batch * tokens, heads, head_dim]`, k is `[batch * tokens, kv_heads, head_dim]`."""
 
     batch: int = 1
     tokens: int
+    """Tokens of one sample."""
     heads: int
     kv_heads: int | None = None
     """Heads of k; equal to `heads` unless given (GQA, MQA)."""
     head_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "tokens", "heads"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        if self.kv_heads is not None and (self.kv_heads <= 0 or self.heads % self.kv_heads):
+            raise ValueError(f"kv_heads is {self.kv_heads}; it must be positive and divide heads ({self.heads})")
+        if self.head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim is {self.head_dim}; it must be one of {', '.join(map(str, HEAD_DIMS))}")
+
+    @property
+    def rows(self) -> int:
+        """N: tokens that one launch sees."""
+        return self.batch * self.tokens
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+
+def check_eps(eps: float) -> None:
+    """Raise ValueError unless `eps` is positive and finite."""
+    if not (math.isfinite(eps) and eps > 0):
+        raise ValueError(f"eps is {eps}; it must be positive and finite")
+
+
+class Params(HeadParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case, with the rotation of the first dimensions of each head."""
+
     rope_dim: int | None = None
     """Rotated dimensions R; all of `head_dim` unless given."""
     layout: Layout
@@ -66,28 +96,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     affine: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("batch", "tokens", "heads"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
-        if self.kv_heads is not None and (self.kv_heads <= 0 or self.heads % self.kv_heads):
-            raise ValueError(f"kv_heads is {self.kv_heads}; it must be positive and divide heads ({self.heads})")
-        if self.head_dim not in HEAD_DIMS:
-            raise ValueError(f"head_dim is {self.head_dim}; it must be one of {', '.join(map(str, HEAD_DIMS))}")
+        super().__post_init__()
         if self.rope_dim is not None and not (2 <= self.rope_dim <= self.head_dim and self.rope_dim % 2 == 0):
             raise ValueError(f"rope_dim is {self.rope_dim}; it must be even, at least 2 and at most head_dim ({self.head_dim})")
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise ValueError(f"eps is {self.eps}; it must be positive and finite")
+        check_eps(self.eps)
         if self.position_offset < 0:
             raise ValueError(f"position_offset is {self.position_offset}; it must not be negative")
-
-    @property
-    def rows(self) -> int:
-        """N: tokens that one launch sees."""
-        return self.batch * self.tokens
-
-    @property
-    def key_heads(self) -> int:
-        return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def rotary(self) -> int:
