@@ -16,12 +16,17 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
+    return run(call, streamed=False)
+
+
+def run(call: Arguments, *, streamed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, y2) by one launch, of `norm_tanh_stream.cu` if `streamed`."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y, y2 = call.allocate()
     launch(
         plan, call.x,
         y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
-        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=streamed,
     )  # fmt: skip
     return y, y2

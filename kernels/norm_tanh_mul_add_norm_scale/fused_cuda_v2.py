@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.norm_tanh.cuda import launch
+from .fused_cuda import run
 from .op import Arguments
 
 
@@ -16,12 +16,4 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    plan = call.checked()
-    call.require_gpu(interpreted=False)
-    y, y2 = call.allocate()
-    launch(
-        plan, call.x,
-        y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
-        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=True,
-    )  # fmt: skip
-    return y, y2
+    return run(call, streamed=True)
