@@ -24,8 +24,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
     const int member = threadIdx.x % LANES;
     int turn = 0;
     const auto fetch = [&](const char* base, i64 batch_stride, i64 row_stride, i64 row, Vector(&into)[PER_LANE]) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         const char* source = base + (batch * batch_stride + token * row_stride) * ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i)
@@ -41,8 +40,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
     if constexpr (PREFETCH)
         if (row < rows) fetch_row(row, ahead, ahead_other);
     for (; row < rows; row += step, ++turn) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
 
         Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded v; the residual
         if constexpr (PREFETCH) {

@@ -21,8 +21,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
     const auto source = [&](int stream, i64 row) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM
                            : residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
     };
@@ -36,8 +35,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     biases.load(bias, member);
     int turn = 0;
     for (i64 row = rows.first; row < rows.end; row += rows.step, ++turn) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded v; the residual
         if constexpr (!BULK) {
             stream.take(0, row, own);

@@ -53,8 +53,7 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
         return modulation_row<RESIDUAL_DTYPE, RESIDUAL>(residual, at, batch, token);
     };
     const auto fetch_row = [&](i64 row, Vector(&own)[PER_LANE], Vector(&other)[PER_LANE]) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         fetch(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, own);
         if constexpr (STREAM) fetch(residual_row(batch, token), other);
     };
@@ -67,8 +66,7 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
     if constexpr (PREFETCH)
         if (row < rows) fetch_row(row, ahead, ahead_other);
     for (; row < rows; row += step) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
 
         Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded y; the residual where it is a STREAM
         if constexpr (PREFETCH) {

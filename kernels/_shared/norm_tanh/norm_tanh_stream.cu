@@ -27,8 +27,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         return modulation_row<RESIDUAL_DTYPE, RESIDUAL>(residual, at, batch, token);
     };
     const auto source = [&](int stream, i64 row) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM : residual_row(batch, token);
     };
     Stream stream(ring, source, rows, member);
@@ -48,8 +47,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     const char* held = nullptr;
     int turn = 0;
     for (i64 row = rows.first; row < rows.end; row += rows.step) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded y; the residual where it is a STREAM
         if constexpr (!BULK) {
             stream.take(0, row, own);

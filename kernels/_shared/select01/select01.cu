@@ -54,8 +54,7 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
     const int member = threadIdx.x % LANES;
     int turn = 0;
     for (i64 row = (i64)blockIdx.x * GROUPS + group; row < rows; row += (i64)gridDim.x * GROUPS, ++turn) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         // First, because the rows' addresses wait for it.
         const bool one = takes_set_one(index, batch * index_batch_stride + token * index_token_stride);
 

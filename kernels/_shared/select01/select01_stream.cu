@@ -31,15 +31,13 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
     const auto source = [&](int stream, i64 row) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         if (stream == 0) return x + (batch * x_batch_stride + token * x_row_stride) * ITEM;
         if (stream == 1) return residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM;
         return residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
     };
     const auto chosen_by = [&](i64 row) {
-        const u32 batch = (u32)row / (u32)tokens;
-        const u32 token = (u32)row - batch * (u32)tokens;
+        const auto [batch, token] = place_of(row, tokens);
         return takes_set_one(index, batch * index_batch_stride + token * index_token_stride);
     };
     // Asked for one row ahead: the addresses of the row sets wait for it.
