@@ -11,7 +11,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # The five published cases where there is an NVIDIA GPU; a suite of seconds where there is none.
 SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
-PYTEST ?= -n auto
+# Tests of a module share what it prepares: each process gets a stretch of all tests, and takes from another's when it is done early.
+PYTEST ?= -n auto --dist worksteal
 
 # Tests start hundreds of processes: without stored bytecode each would compile fusebench, and pytest rewrite its plugins, anew.
 unexport PYTHONDONTWRITEBYTECODE

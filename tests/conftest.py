@@ -224,6 +224,16 @@ def no_disk_flushes() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def one_command_tree() -> Iterator[None]:
+    """typer makes the tree of commands once and not for each of a thousand invocations, which took 40 ms of each."""
+    from typer import testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", functools.cache(testing._get_command))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def no_bytecode_of_edited_files() -> Iterator[None]:
     """Python takes a file that a test rewrites within a second and in the same length for unchanged."""
     with pytest.MonkeyPatch.context() as patch:
@@ -236,7 +246,7 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes start in a tenth of a second: see helpers/forked_workers.py."""
     from helpers.forked_workers import forking
 
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forking())
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: forking() if method == "spawn" else GET_CONTEXT(method))
 
 
 @pytest.fixture

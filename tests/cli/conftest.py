@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from fusebench.device import idle_findings
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.toolchain import TorchBuild
+from fusebench.report import pages
 
+SPEEDUP_PNG = pages.speedup_png
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
 
 
@@ -25,11 +27,34 @@ def unwatched_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def forked(forked_workers: None) -> None:
+    """Worker processes, and those that list kernels, are forked; `spawned_workers` gives a test new interpreters."""
+
+
+@pytest.fixture(autouse=True)
 def own_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Listings of kernels are kept in a folder of the test's own, and not among the user's."""
     folder = tmp_path / "listings"
     monkeypatch.setattr("fusebench.cli.shared.kernel_listing.entries_folder", lambda: folder)
     return folder
+
+
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
+)
+"""A PNG of one pixel."""
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The picture beside a run's record is one pixel: tests/report draws them, and `drawn` gives a test real ones."""
+    monkeypatch.setattr("fusebench.report.pages.speedup_png", lambda run: PICTURE)
+
+
+@pytest.fixture
+def drawn(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures as users get them."""
+    monkeypatch.setattr("fusebench.report.pages.speedup_png", SPEEDUP_PNG)
 
 
 @pytest.fixture

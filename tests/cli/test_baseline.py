@@ -16,6 +16,7 @@ def test_show_without_baselines_says_so(fusebench: Callable[..., Result]) -> Non
     assert json.loads(fusebench("baseline", "show", "--json").stdout) == []
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_promoted_run_is_kept_with_report_and_plot(
     keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path
 ) -> None:

@@ -52,7 +52,15 @@ def forking() -> Forking:
     context.set_forkserver_preload(
         ["torch", "scipy.special", "fusebench.runner.workers.worker.main", "fusebench.timing.measure", "fusebench.accuracy.gate"]
     )
+    os.register_at_fork(after_in_child=_keep_server)
     return context
+
+
+def _keep_server() -> None:
+    """A child that a test forks uses its parent's server, which it would else wait for as for a child of its own, and fail."""
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is not None:
+        server.ensure_running = lambda: None
 
 
 class Descriptor:
