@@ -47,7 +47,7 @@ def test_balanced_components_are_those_of_the_textbook() -> None:
 def test_absent_components_are_none_or_zero() -> None:
     assert components(nested(1, 20, 10, (0.0, 0.005, 0.01), 3)).processes is None
     assert components([[[1.0, 3.0], [1.0, 3.0]], [[1.0, 3.0], [1.0, 3.0]]]) == Components(
-        rounds=pytest.approx(math.sqrt(2)), placements=0.0, processes=0.0, rounds_per_placement=2.0, placements_per_process=2.0
+        rounds=pytest.approx(math.sqrt(2)), placements=0.0, processes=0.0, rounds_per_placement=2.0
     )
 
 

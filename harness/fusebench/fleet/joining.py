@@ -19,7 +19,7 @@ from ..errors import AlteredRecordError, UsageError
 from ..naming import device_slug
 from ..runner.resuming import FINGERPRINT
 from ..runner.session import Outcome
-from ..schema import ExitCode, JoinedRun, Run, Spending, boards_of, worst_exit_code
+from ..schema import ExitCode, Run, Spending, boards_of, worst_exit_code
 from ..stats.weighted import suite_summaries
 from ..store.baselines import baseline_folder
 from ..store.calibration_note import load_note, warnings_of_note
@@ -30,6 +30,7 @@ from ..store.run_folder import WARM_UP, read_run, sample_values, seal_of
 from ..store.scatter_file import load_scatter
 from ..store.seal import altered_words
 from ..verdict.baseline.compare_to_baseline import judge_run, with_verdicts
+from ..verdict.baseline.joined import joined_run
 from ..verdict.margins.rule import MarginRule
 from ..verdict.margins.support import board_of
 from ..verdict.record_validation import load_valid_baseline, require_valid, valid_baseline
@@ -77,7 +78,7 @@ def join_shards(runs: Sequence[Run], *, now: datetime | None = None, command: st
         results=results,
         spending=_spending(ordered),
         resumed_from=[one for run in ordered for one in run.resumed_from],
-        parts=tuple(_part(run) for run in ordered),
+        parts=tuple(joined_run(run) for run in ordered),
         warnings=list(dict.fromkeys(warnings)),
         complete=all(run.complete for run in ordered),
         exit_code=worst_exit_code([code for run in ordered if (code := ExitCode(run.exit_code)) not in _JUDGED]),
@@ -205,15 +206,3 @@ def _spending(runs: Sequence[Run]) -> Spending | None:
         kernels.update(one.kernels_s)
     total = sum(one.total_s for one in known)
     return Spending(total_s=total, phases_s=dict(phases.most_common()), kernels_s=dict(kernels.most_common()))
-
-
-def _part(run: Run) -> JoinedRun:
-    processes = [one.measurement.processes for one in run.results if one.measurement is not None]
-    environment = run.environment
-    return JoinedRun(
-        id=run.id,
-        created=run.created,
-        board=environment.device_uuid,
-        git_commit=environment.git_commit,
-        processes=min(processes, default=1),
-    )

@@ -23,7 +23,7 @@ from ..schema.kernels import CHOICE_MARK
 from .arguments import taken_by
 from .declared import DeclaredKernel
 from .launches.repeats import Layout
-from .launches.replay import Call, Replay, describe_call
+from .launches.replay import Call, Replay
 from .part import Part
 from .recording import record
 
@@ -130,10 +130,6 @@ class Kernel:
     def replays(self) -> bool:
         """Whether a repeated call of a layout repeats the earlier launches without running `function`."""
         return self._replay is not None
-
-    def remembers(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether a call with these arguments would repeat earlier launches."""
-        return self.recorded(describe_call(args, kwargs)) is not None
 
     def recorded(self, call: Call) -> Layout | None:
         """The launches that `call` would repeat, if there are any."""

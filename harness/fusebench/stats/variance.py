@@ -25,7 +25,6 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     """Between processes; None for one process, whose own shift cannot be told from the kernel's change."""
     rounds_per_placement: float
     """Effective numbers, the coefficients of the design."""
-    placements_per_process: float
 
     @property
     def replicate(self) -> float:
@@ -87,7 +86,6 @@ def components(nested: Nested) -> Components:
         placements=math.sqrt(placement_variance),
         processes=process_sd,
         rounds_per_placement=rounds_each,
-        placements_per_process=groups / processes,
     )
 
 

@@ -48,7 +48,7 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> Doubling:
     """Replayed on a CPU, as on a GPU."""
     calls = {"empty": torch._C._dynamo.guards._empty_strided_cpu, "raw_stream": lambda index: STREAM}
     monkeypatch.setattr(replay, "on_gpu", lambda tensor: True)
-    monkeypatch.setattr(repeats, "device_calls", lambda device: calls)
+    monkeypatch.setattr(repeats, "device_calls", lambda: calls)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
     return Doubling()
 
@@ -157,7 +157,7 @@ def test_an_address_off_the_alignment_runs_the_kernels_own_code(doubling: Doubli
 
 def test_another_current_device_takes_the_plain_path(doubling: Doubling) -> None:
     current = [None]
-    repeats.device_calls(None)["current_device"] = lambda: current[0]  # type: ignore[index]
+    repeats.device_calls()["current_device"] = lambda: current[0]  # type: ignore[index]
     kernel = warm(doubling, torch.zeros(8, 4))
     current[0] = 1  # type: ignore[call-overload]
     assert way(kernel, torch.zeros(8, 4)) == "plain"

@@ -131,7 +131,7 @@ def written_repeat(
     given |= {f"k{number}": value for number, value in enumerate(kwargs.values())}
     tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
     check = _guard(list(tensors.values()))
-    calls = device_calls(layout.device)
+    calls = device_calls()
     if check is None or calls is None:
         return None
     names.update(check=check, **calls)
@@ -230,7 +230,7 @@ def _guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
         return None
 
 
-def device_calls(device: Any) -> dict[str, Callable[..., Any]] | None:
+def device_calls() -> dict[str, Callable[..., Any]] | None:
     """`empty(size, stride, dtype)`, `raw_stream(index)` and, with several devices, `current_device()`; None where torch lacks one.
 
     `empty` is the allocation that Inductor's code makes, on the current device.

@@ -54,7 +54,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     results = [_result(result, others, len(others), limits.get(result.case_key)) for result in newest.results]
     return msgspec.structs.replace(
         newest,
-        joined=tuple(_joined_run(run) for run in ordered),
+        joined=tuple(joined_run(run) for run in ordered),
         suites=suite_summaries(cases, results),
         cases=cases,
         results=results,
@@ -73,7 +73,7 @@ def support_words(run: Run) -> str:
 
 def processes_and_boards(run: Run) -> tuple[int, int]:
     """The processes and boards that a run stands on: those of its runs together, or the fewest of its own kernels."""
-    joined = run.joined or (_joined_run(run),)
+    joined = run.joined or (joined_run(run),)
     return sum(one.processes for one in joined), len({board for one in joined for board in boards_of(one.board)})
 
 
@@ -125,7 +125,8 @@ class _Other:
         return None if drift is None else (mine, math.log(drift.factor.value))
 
 
-def _joined_run(run: Run) -> JoinedRun:
+def joined_run(run: Run) -> JoinedRun:
+    """The facts that a joined record keeps of one of its runs."""
     timed = [one.measurement.processes for one in run.results if one.measurement is not None]
     environment = run.environment
     return JoinedRun(
