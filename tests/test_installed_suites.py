@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fusebench.cli.main import app
 from fusebench.config import find_project
 from fusebench.errors import SuiteError
-from fusebench.registry.installed import KERNELS_GROUP, SUITES_GROUP
+from fusebench.registry.loading.installed import KERNELS_GROUP, SUITES_GROUP
 from fusebench.suites import list_suites, load_suite
 
 TOY = Path(__file__).parent / "toy_project"

@@ -23,7 +23,7 @@ import msgspec
 from ..config import Project
 from ..errors import SuiteError, UnknownNameError, UsageError, nearest
 from ..registry import DeclaredOp, Op
-from ..registry.installed import SUITES_GROUP, InstalledFolder, installed_folders
+from ..registry.loading.installed import SUITES_GROUP, InstalledFolder, installed_folders
 from ..schema import Case, Suite
 from ..toml_errors import Keys, TomlFile
 

@@ -1,1 +1,1 @@
-"""Kernel files loaded by a process of their own, which declares what they hold."""
+"""Kernel files loaded: from which folders, in this process, or by a process of their own that declares what they hold."""

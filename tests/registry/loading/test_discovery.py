@@ -14,7 +14,7 @@ import torch
 
 from fusebench.errors import UnknownNameError, UsageError
 from fusebench.registry import Collection, load_collection, torch_operator
-from fusebench.registry.installed import KERNELS_GROUP
+from fusebench.registry.loading.installed import KERNELS_GROUP
 from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]
@@ -266,7 +266,7 @@ def test_kernels_are_loaded_without_the_compiler_where_nothing_is_compiled() -> 
 import sys
 from pathlib import Path
 from fusebench.registry import load_collection
-collection = load_collection([Path({str(Path(__file__).parents[2] / "kernels")!r})], entry_points=False, operators=False)
+collection = load_collection([Path({str(Path(__file__).parents[3] / "kernels")!r})], entry_points=False, operators=False)
 assert len(collection.kernels) > 60, collection.problems
 assert "torch._dynamo" not in sys.modules
 """
