@@ -167,7 +167,7 @@ def main() -> None:
     if mode == "confined":
         import msgspec
 
-        from fusebench.judge.isolation import confine
+        from fusebench.judge.confinement.isolation import confine
 
         scratch = Path.cwd()
         done = confine(scratch, readable=[], writable=[], memory_bytes=2 << 30, seconds=60, gpu=False, descriptors=[])

@@ -11,12 +11,12 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fusebench.judge.calling import Caller
+from fusebench.judge.candidate.calling import Caller
+from fusebench.judge.candidate.tampering import Tampering
+from fusebench.judge.channel.protocol import Batch
+from fusebench.judge.channel.region import Region
 from fusebench.judge.failures import CandidateError, status_of
 from fusebench.judge.judging import CaseJudge, Limits
-from fusebench.judge.protocol import Batch
-from fusebench.judge.region import Region
-from fusebench.judge.tampering import Tampering
 from fusebench.registry import Collection, Kernel, load_collection
 from fusebench.schema import Close, Contract, KernelId, Language, Role
 

@@ -12,8 +12,8 @@ import pytest
 from fusebench.evidence.targets import TARGETS
 from fusebench.judge import compiled_code
 from fusebench.judge.compiled_code import Compiled, CompiledCode, CompiledLaunch
+from fusebench.judge.confinement.landlock import landlock_abi
 from fusebench.judge.evaluation import EvaluationRequest
-from fusebench.judge.landlock import landlock_abi
 from fusebench.schema import Case
 from fusebench.schema.evaluation import Evaluation, EvaluationStatus, Stage
 

@@ -16,12 +16,13 @@ import torch
 
 from fusebench.device import nvml
 from fusebench.device.select import Device
-from fusebench.judge import candidate_group, candidate_main
+from fusebench.judge import candidate_group
+from fusebench.judge.candidate import candidate_main
 from fusebench.judge.candidate_group import helpers_for
+from fusebench.judge.channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase
 from fusebench.judge.compiling_ahead import CompilingAhead
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judge import Judge, _Evaluating
-from fusebench.judge.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase
 from fusebench.registry import Kernel
 from fusebench.schema import Case, Close, KernelId, Language, Role
 from fusebench.schema.evaluation import EvaluationStatus, IsolationMeasure, Stage
@@ -208,8 +209,8 @@ def test_what_a_helper_left_in_the_cache_runs_in_no_process_that_is_not_watched_
     op, kernel = toy().op("scale"), toy().kernel("scale/split@1")
     monkeypatch.setenv("TRITON_CACHE_DIR", "own")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "own")
-    monkeypatch.setattr("fusebench.judge.tampering.Tampering", Watching)
-    monkeypatch.setattr("fusebench.judge.loading.load_candidate", load_candidate)
+    monkeypatch.setattr("fusebench.judge.candidate.tampering.Tampering", Watching)
+    monkeypatch.setattr("fusebench.judge.candidate.loading.load_candidate", load_candidate)
     prepare = SimpleNamespace(roots=(str(TOY),), device="cpu", interpret=False, scratch="", cache=str(tmp_path))
     load = SimpleNamespace(token="", op="scale", file="mine.py", source=b"", kernel="")
     candidate_main._Serving(load, prepare, SimpleNamespace(send=lambda message: None), region=None, clock=None)

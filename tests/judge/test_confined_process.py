@@ -13,23 +13,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fusebench.judge import confined_process
-from fusebench.judge.confined_process import (
-    ORIGIN_VARIABLE,
+from fusebench.judge.confinement import confined_process
+from fusebench.judge.confinement.confined_process import (
     OUTPUT_BYTES,
     Cause,
     ConfinedProcess,
     Outcome,
-    kill_starter,
-    remove_folder,
     signal_name,
     start_confined,
 )
+from fusebench.judge.confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
 
 CONFINE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from fusebench.judge.isolation import confine
+from fusebench.judge.confinement.isolation import confine
 confine(Path.cwd(), readable=[], writable=[], memory_bytes=256 << 20, seconds=60, gpu=False, descriptors=[])
 """
 DAEMON = """
@@ -189,10 +187,10 @@ def test_a_daemon_does_not_survive_the_exit_of_its_parents(tmp_path: Path) -> No
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     inner = CONFINE + "Path('inner').write_text(str(os.getpid()))\ntime.sleep(60)"
     outer = (
-        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.isolation import start_confined\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.confinement.isolation import start_confined\n"
         f"start_confined([sys.executable, '-c', {inner!r}], scratch=Path({str(tmp_path)!r}))\ntime.sleep(60)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(confined_process.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(confined_process.__file__).parents[3])}
     with subprocess.Popen([sys.executable, "-c", outer], env=environment) as parent:
         confined = read_pid(tmp_path / "inner")
         parent.send_signal(signal.SIGKILL)
@@ -202,10 +200,10 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def test_what_a_killed_judge_leaves_behind_is_found(tmp_path: Path) -> None:
     inner = CONFINE + "if os.fork() == 0:" + DAEMON.replace("\n", "\n    ") + "\ntime.sleep(60)"
     outer = (
-        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.isolation import start_confined\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.confinement.isolation import start_confined\n"
         f"start_confined([sys.executable, '-c', {inner!r}], scratch=Path({str(tmp_path)!r}))\ntime.sleep(60)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(confined_process.__file__).parents[2]), ORIGIN_VARIABLE: "this-test"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(confined_process.__file__).parents[3]), ORIGIN_VARIABLE: "this-test"}
     with subprocess.Popen([sys.executable, "-c", outer], env=environment) as parent:
         daemon = read_pid(tmp_path / "daemon")
         assert kill_starter(parent, "this-test") == -signal.SIGKILL
@@ -227,7 +225,7 @@ def test_secrets_and_descriptors_of_the_parent_stay_with_it(tmp_path: Path, monk
 def test_a_protected_process_cannot_be_read(tmp_path: Path) -> None:
     """Both processes give up root's capabilities, which would open every memory; then they are one ordinary user's."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.isolation import _drop_capabilities, protect\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.confinement.isolation import _drop_capabilities, protect\n"
         "_drop_capabilities()\n{protect}\nPath('pid{name}').write_text(str(__import__('os').getpid()))\n{rest}"
     )
     read = "pid = int(sys.argv[1])\ntry: Path(f'/proc/{pid}/mem').open('rb').close(); print('read')\nexcept OSError as error: print(error)"
@@ -253,7 +251,8 @@ def test_signals_without_a_name_are_told_by_number() -> None:
 def test_without_scoped_signals_the_filter_keeps_signals_from_others(tmp_path: Path) -> None:
     """As on kernels with a Landlock before ABI 6."""
     code = (
-        "import os, signal\nfrom fusebench.judge.isolation import _prctl\nfrom fusebench.judge.seccomp import install_filter\n"
+        "import os, signal\nfrom fusebench.judge.confinement.isolation import _prctl\n"
+        "from fusebench.judge.confinement.seccomp import install_filter\n"
         "_prctl(38, 1)\ninstall_filter(signals_scoped=False)\nos.kill(os.getpid(), 0)\nos.kill(0, 0)\n"
         "for pid in (os.getppid(), -1, 1):\n    try: os.kill(pid, 0); print('signalled', pid)\n    except PermissionError: pass\n"
     )
@@ -265,7 +264,8 @@ def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_p
     """As on kernels with Landlock's first ABI."""
     pytest.importorskip("triton")
     code = (
-        "from pathlib import Path\nimport os\nfrom fusebench.judge import landlock\nfrom fusebench.judge.isolation import confine\n"
+        "from pathlib import Path\nimport os\nfrom fusebench.judge.confinement import landlock\n"
+        "from fusebench.judge.confinement.isolation import confine\n"
         "abi = landlock.landlock_abi()\nlandlock.landlock_abi = lambda: 1\n"
         "confine(Path.cwd(), readable=[], writable=[], memory_bytes=None, seconds=None, gpu=False)\n"
         "from triton.runtime.cache import get_cache_manager\nkept = get_cache_manager('0' * 64)\n"
@@ -281,7 +281,7 @@ def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_p
 def test_threads_from_before_are_told(tmp_path: Path) -> None:
     code = (
         "import threading, time\nfrom pathlib import Path\nthreading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
-        "from fusebench.judge.isolation import confine\n"
+        "from fusebench.judge.confinement.isolation import confine\n"
         "for measure in confine(Path.cwd(), readable=[], writable=[], memory_bytes=None, seconds=None, gpu=True):\n"
         "    print(measure.name, measure.reason)"
     )

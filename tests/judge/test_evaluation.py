@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fusebench.judge.channel.protocol import CaseOpened, Load, Loaded, OpenCase
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.process import KernelProcess
-from fusebench.judge.protocol import CaseOpened, Load, Loaded, OpenCase
 from fusebench.schema.evaluation import EvaluationStatus
 from judge.bench import TOY
 
@@ -80,7 +80,7 @@ except OSError:
 if params.size != 8 or found:
     return f"reached {found}"
 if os.environ.get("ENDS"):
-    from fusebench.judge.protocol import CaseOpened, Channel
+    from fusebench.judge.channel.protocol import CaseOpened, Channel
     Channel(0, int(os.environ["ENDS"])).send(CaseOpened(token="0" * 32, declined=None))
     os._exit(0)
 os.environ["ENDS"] = sys.argv[2]

@@ -6,7 +6,7 @@ import itertools
 import subprocess
 import sys
 
-from fusebench.judge.confined_process import ConfinedProcess
+from fusebench.judge.confinement.confined_process import ConfinedProcess
 from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us
 
 PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, baseline_us=120.0, baseline_wall_us=600.0)] * 12

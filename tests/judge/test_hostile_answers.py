@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from fusebench.errors import FusebenchError
-from fusebench.judge.exchange import Exchange
-from fusebench.judge.failures import CandidateError
-from fusebench.judge.protocol import (
+from fusebench.judge.channel.protocol import (
     ANSWER_BYTES,
     ANSWERS,
     BatchDone,
@@ -36,7 +34,9 @@ from fusebench.judge.protocol import (
     YardstickDone,
     same_token,
 )
-from fusebench.judge.region import Region
+from fusebench.judge.channel.region import Region
+from fusebench.judge.exchange import Exchange
+from fusebench.judge.failures import CandidateError
 from fusebench.schema import Bitwise, Close, Language
 from fusebench.schema.evaluation import EvaluationStatus, IsolationMeasure
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from fusebench.judge import isolation
-from fusebench.judge.isolation import start_confined
-from fusebench.judge.landlock import landlock_abi
+from fusebench.judge.confinement import isolation
+from fusebench.judge.confinement.isolation import start_confined
+from fusebench.judge.confinement.landlock import landlock_abi
 
 ATTACKS = Path(__file__).with_name("attacks.py")
 HELD_BY = {
@@ -122,7 +122,7 @@ def test_with_a_gpu_threads_may_be_named_and_nothing_else_in_proc_is_written(tmp
     code = """
 import os, sys, threading
 from pathlib import Path
-from fusebench.judge.isolation import confine
+from fusebench.judge.confinement.isolation import confine
 root = Path(sys.argv[1])
 confine(Path.cwd(), readable=[root], writable=[], memory_bytes=None, seconds=None, gpu=True)
 

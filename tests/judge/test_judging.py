@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from fusebench.judge.channel.protocol import CaseOpened
 from fusebench.judge.crosscheck import late_work
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judge import _Evaluating
 from fusebench.judge.judging import Limits, capped
-from fusebench.judge.protocol import CaseOpened
 from fusebench.judge.stages import COMPARED_CALLS
 from fusebench.registry import load_collection
 from fusebench.schema import Bitwise, Case, Close

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusebench.judge.loading import RefusedError, load_candidate, load_op
+from fusebench.judge.candidate.loading import RefusedError, load_candidate, load_op
 from fusebench.schema.evaluation import EvaluationStatus
 
 ROOTS = (Path(__file__).parents[1] / "toy_project" / "kernels",)

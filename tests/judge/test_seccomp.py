@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from fusebench.judge import seccomp
-from fusebench.judge.seccomp import Instruction, program
+from fusebench.judge.confinement import seccomp
+from fusebench.judge.confinement.seccomp import Instruction, program
 
 PID = 4321
 ALLOW, ERROR = 0x7FFF0000, 0x00050000

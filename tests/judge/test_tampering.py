@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fusebench.judge import calling
-from fusebench.judge.tampering import Tampering
+from fusebench.judge.candidate import calling
+from fusebench.judge.candidate.tampering import Tampering
 
 
 def found_after(tamper: Callable[[], object]) -> str:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..device.readings import GpuUnavailableError
 from ..schema.evaluation import Stage
-from .confined_process import remove_folder
+from .channel.protocol import EvaluateTask
+from .confinement.process_tree import remove_folder
 from .process import KernelProcess, default_memory
-from .protocol import EvaluateTask
 
 if TYPE_CHECKING:
     from ..device.select import Device

@@ -22,8 +22,9 @@ from ..evidence.occupancy import Occupancy, occupancy
 from ..evidence.targets import NoTargetError, Target, target_of
 from ..schema import Case
 from ..schema.evaluation import Evaluation
-from .confined_process import remove_folder, start_confined
-from .protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError, same_token
+from .channel.protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError, same_token
+from .confinement.confined_process import start_confined
+from .confinement.process_tree import remove_folder
 
 if TYPE_CHECKING:
     from ..device.select import Device
@@ -106,7 +107,7 @@ class CompilerProcess:
         known = {name: value for name, value in assembler_environment().items() if value is not None}
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._process = start_confined(
-            [sys.executable, "-m", "fusebench.judge.compiled_code_main", str(to_child), str(from_child)],
+            [sys.executable, "-m", "fusebench.judge.candidate.compiled_code_main", str(to_child), str(from_child)],
             scratch=self._scratch,
             pass_descriptors=(to_child, from_child),
             environment=known | threads | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"},

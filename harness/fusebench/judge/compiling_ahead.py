@@ -19,10 +19,10 @@ from ..accuracy.execution import place_at_random, run_plain
 from ..registry import Kernel, Op
 from ..schema.evaluation import EvaluationStatus
 from .candidate_group import kill_all
+from .channel.protocol import CaseOpened, Load, Loaded, OpenCase
 from .exchange import Exchange
 from .failures import CandidateError
 from .process import KernelProcess
-from .protocol import CaseOpened, Load, Loaded, OpenCase
 
 END_S = 5.0
 """Longest wait for a helper's thread once its process was killed."""

@@ -20,9 +20,9 @@ from ..errors import UsageError
 from ..schema import Case
 from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
 from .candidate_group import helpers_for
+from .channel.protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 from .compiled_code import Compilers
-from .confined_process import ORIGIN_VARIABLE, kill_starter, remove_folder
-from .protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
+from .confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
 
 if TYPE_CHECKING:
     from ..device.select import Device

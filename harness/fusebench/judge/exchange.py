@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..schema.evaluation import EvaluationStatus
+from .channel.protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, ProtocolError, TensorSpec
+from .channel.region import ALIGNMENT, Region
+from .channel.views import dtype_of, spec_of, view_of
 from .failures import CandidateError
 from .process import KernelProcess
-from .protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, ProtocolError, TensorSpec
-from .region import ALIGNMENT, Region
-from .views import dtype_of, spec_of, view_of
 
 _MOST_ELEMENTS = 2**48
 """Of an output, however large it claims to be: torch refuses sizes whose bytes no 64-bit number holds."""

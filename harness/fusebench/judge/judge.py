@@ -22,15 +22,15 @@ from ..schema import Bitwise, Case, Estimate, KernelId
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
+from .candidate.loading import trusted_collection
 from .candidate_group import CandidateGroup
+from .channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step, Yardstick, YardstickDone
 from .compiling_ahead import CompilingAhead
 from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
-from .loading import trusted_collection
 from .process import KernelProcess
-from .protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step, Yardstick, YardstickDone
 from .starting import Starter
 
 _TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)

@@ -14,8 +14,8 @@ def main(read_fd: int, write_fd: int, device: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from ..errors import FusebenchError
-    from .isolation import protect
-    from .protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
+    from .channel.protocol import TASKS, Channel, ChannelClosedError, Finished, Unable
+    from .confinement.isolation import protect
     from .starting import Starter
 
     protection = protect()

@@ -15,9 +15,7 @@ import psutil
 
 from ..device.triton_programs import assembler_environment
 from ..schema.evaluation import EvaluationStatus, IsolationMeasure
-from .confined_process import remove_folder, start_confined
-from .failures import CandidateError, of_outcome
-from .protocol import (
+from .channel.protocol import (
     ANSWER_BYTES,
     ANSWERS,
     Channel,
@@ -31,7 +29,10 @@ from .protocol import (
     new_token,
     same_token,
 )
-from .region import Region
+from .channel.region import Region
+from .confinement.confined_process import start_confined
+from .confinement.process_tree import remove_folder
+from .failures import CandidateError, of_outcome
 
 STOP_S = 2.0
 HUNG_AFTER_S = 5.0
@@ -93,7 +94,7 @@ class KernelProcess:
         if not confined:
             environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._process = start_confined(
-            [sys.executable, "-m", "fusebench.judge.candidate_main", *map(str, descriptors)],
+            [sys.executable, "-m", "fusebench.judge.candidate.candidate_main", *map(str, descriptors)],
             scratch=self._scratch,
             cache=cache,
             pass_descriptors=descriptors,

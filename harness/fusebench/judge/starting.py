@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..schema.evaluation import Stage
 from .candidate_group import CandidateGroup
+from .channel.protocol import EvaluateTask
 from .process import KernelProcess
-from .protocol import EvaluateTask
 
 
 class Starter:

@@ -1,4 +1,4 @@
-"""Entry point of the process that compiles a candidate: `python -m fusebench.judge.compiled_code_main READ WRITE`.
+"""Entry point of the process that compiles a candidate: `python -m fusebench.judge.candidate.compiled_code_main READ WRITE`.
 
 It confines itself, imports the candidate, records its launches for each case on tensors without memory, and compiles them.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .compiled_code import Compiled, CompiledLaunch, CompilerStart, CompileTask
+    from ..compiled_code import Compiled, CompiledLaunch, CompilerStart, CompileTask
 
 
 def main(read_fd: int, write_fd: int) -> None:
     """Answer one task."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from .compiled_code import STARTS, TASKS
-    from .isolation import confine_candidate
-    from .protocol import Channel
+    from ..channel.protocol import Channel
+    from ..compiled_code import STARTS, TASKS
+    from ..confinement.isolation import confine_candidate
 
     channel = Channel(read_fd, write_fd)
     start = channel.receive(STARTS)
@@ -37,8 +37,8 @@ def _compile_first_kernel(target: str) -> None:
         from triton.backends.compiler import GPUTarget
         from triton.compiler.compiler import compile as triton_compile
 
-        from ..evidence import compiling, disassembly, recording, static_worker  # noqa: F401
-        from ..evidence.targets import TARGETS, WARP
+        from ...evidence import compiling, disassembly, recording, static_worker  # noqa: F401
+        from ...evidence.targets import TARGETS, WARP
         from . import loading  # noqa: F401
         from .first_kernel import first_source
 
@@ -46,10 +46,10 @@ def _compile_first_kernel(target: str) -> None:
 
 
 def _compiled(start: CompilerStart, task: CompileTask) -> Compiled:
-    from ..evidence.recording import record, recording
-    from ..evidence.targets import TARGETS
-    from ..schema import Language
-    from .compiled_code import COMPILED_LAUNCHES, Compiled
+    from ...evidence.recording import record, recording
+    from ...evidence.targets import TARGETS
+    from ...schema import Language
+    from ..compiled_code import COMPILED_LAUNCHES, Compiled
     from .loading import load_candidate, load_op
 
     target = TARGETS[start.target]
@@ -77,10 +77,10 @@ def _compiled(start: CompilerStart, task: CompileTask) -> Compiled:
 
 
 def _launch(recorded: Any, target: Any) -> CompiledLaunch:
-    from ..evidence.compiling import compile_for
-    from ..evidence.disassembly import code_of
-    from ..evidence.static_worker import RESERVED_SHARED
-    from .compiled_code import CompiledLaunch
+    from ...evidence.compiling import compile_for
+    from ...evidence.disassembly import code_of
+    from ...evidence.static_worker import RESERVED_SHARED
+    from ..compiled_code import CompiledLaunch
 
     made = compile_for(recorded.specialisation, target)
     static = code_of(made.cubin, made.entry).static_shared_bytes

@@ -21,9 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from ..schema.evaluation import IsolationMeasure
-from .confined_process import PARENT_VARIABLE, ConfinedProcess, Outcome, kill_tree, start_confined
+from ...schema.evaluation import IsolationMeasure
+from .confined_process import PARENT_VARIABLE, ConfinedProcess, Outcome, start_confined
 from .landlock import RENAME_ABI, SCOPE_ABI, TCP_ABI, TRUNCATE_ABI, restrict_files
+from .process_tree import kill_tree
 from .seccomp import install_filter
 
 __all__ = ["ConfinedProcess", "Measure", "Outcome", "confine", "kill_tree", "protect", "start_confined"]
@@ -170,7 +171,7 @@ def _restrict(threads: int, readable: Sequence[Path], writable: Sequence[Path], 
     try:
         abi = restrict_files(readable=readable, writable=writable, devices=devices)
         if abi < RENAME_ABI:
-            os.environ["TRITON_CACHE_MANAGER"] = "fusebench.judge.same_folder_cache:SameFolderCache"
+            os.environ["TRITON_CACHE_MANAGER"] = "fusebench.judge.confinement.same_folder_cache:SameFolderCache"
     except OSError as error:
         return [Measure(name=name, active=False, reason=error.strerror or str(error)) for name in names]
     measures = []

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import FusebenchError, describe_exception
-from ..registry import Collection, Kernel, Op, load_collection
-from ..registry.recording import recording
-from ..schema import KernelId
-from ..schema.evaluation import EvaluationStatus
-from .failures import status_of
+from ...errors import FusebenchError, describe_exception
+from ...registry import Collection, Kernel, Op, load_collection
+from ...registry.recording import recording
+from ...schema import KernelId
+from ...schema.evaluation import EvaluationStatus
+from ..failures import status_of
 
 CANDIDATE = "candidate_"
 """Prefix of the candidate's module name, so that a file called `op.py` or `split_torch.py` shadows nothing."""

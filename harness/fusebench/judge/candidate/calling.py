@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..accuracy.poison import poisoned
-from ..accuracy.write_protection import write_protected
-from ..registry.signature import positional_names
-from ..schema import Language
+from ...accuracy.poison import poisoned
+from ...accuracy.write_protection import write_protected
+from ...registry.signature import positional_names
+from ...schema import Language
+from ..channel.protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
+from ..channel.region import ALIGNMENT, PAGE, Region
+from ..channel.views import Arena, dtype_of, spec_of
 from .calling_cuda import DeviceCall
-from .protocol import Batch, BatchDone, CallDone, CallSpec, TensorSpec
-from .region import ALIGNMENT, PAGE, Region
 from .tampering import Tampering
-from .views import Arena, dtype_of, spec_of
 
 if TYPE_CHECKING:
-    from ..registry import Kernel, Op
+    from ...registry import Kernel, Op
     from .calling_cuda import CudaClock
 
 # What a candidate replaces in the module `time` or in `torch.Tensor` later on changes nothing here.

@@ -15,9 +15,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ..errors import FusebenchError
-from ..schema import Case, Contract, Language
-from ..schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
+from ...errors import FusebenchError
+from ...schema import Case, Contract, Language
+from ...schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
 
 MOST_BYTES = 16 * 2**20
 """Largest accepted frame: a batch of a hundred calls describes itself in some 100 kB."""

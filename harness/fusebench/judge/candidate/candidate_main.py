@@ -1,4 +1,4 @@
-"""Entry point of the process that calls kernels: `python -m fusebench.judge.candidate_main READ WRITE MEMORY`.
+"""Entry point of the process that calls kernels: `python -m fusebench.judge.candidate.candidate_main READ WRITE MEMORY`.
 
 The three numbers are file descriptors: the pipes from and to the judge, and the shared memory.  The process holds inputs and the kernel, no
 reference and no expected value.  The baseline, which times the project's own split chain, is the same program.
@@ -22,8 +22,8 @@ _THREADS = 1
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
     """Answer requests until the judge closes its pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from .isolation import confine_candidate, protect
-    from .protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
+    from ..channel.protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
+    from ..confinement.isolation import confine_candidate, protect
 
     channel = Channel(read_fd, write_fd)
     try:
@@ -39,7 +39,7 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
             torch.cuda.init()  # type: ignore[no-untyped-call]
-        from .region import PAGE, Region
+        from ..channel.region import PAGE, Region
 
         region = Region(memory_fd, PAGE)
         clock = None
@@ -88,9 +88,9 @@ class _Serving:
     def __init__(self, load: Any, prepare: Any, channel: Any, *, region: Any, clock: Any) -> None:
         import torch
 
+        from ..channel.protocol import Loaded
+        from ..confinement.isolation import shared_caches
         from . import calling, loading
-        from .isolation import shared_caches
-        from .protocol import Loaded
         from .tampering import Tampering
 
         self._channel, self._region = channel, region
@@ -100,7 +100,7 @@ class _Serving:
         if prepare.interpret:
             import numpy as np
 
-            from ..accuracy.interpreter import install_exact_casts, install_remembered_builtins
+            from ...accuracy.interpreter import install_exact_casts, install_remembered_builtins
 
             install_exact_casts()
             install_remembered_builtins()
@@ -125,13 +125,13 @@ class _Serving:
         self._channel.send(Loaded(token=load.token, kernel=str(self._kernel.id), language=self._kernel.language))
 
     def _mark(self, token: str) -> None:
-        from .protocol import Mark
+        from ..channel.protocol import Mark
 
         self._channel.send(Mark(token=token))
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""
-        from .protocol import MOST_TEXT, REQUESTS, CaseOpened, OpenCase, Yardstick, YardstickDone
+        from ..channel.protocol import MOST_TEXT, REQUESTS, CaseOpened, OpenCase, Yardstick, YardstickDone
 
         request = self._channel.receive(REQUESTS)
         if isinstance(request, OpenCase):
@@ -155,11 +155,11 @@ class _Serving:
 
     def _guarded(self, token: str, work: Any) -> Any:
         """The result of `work`, or None after the judge was told what it raised."""
-        from ..errors import describe_exception
-        from ..schema.evaluation import EvaluationStatus
-        from .failures import status_of
+        from ...errors import describe_exception
+        from ...schema.evaluation import EvaluationStatus
+        from ..channel.protocol import MOST_TEXT, Refused
+        from ..failures import status_of
         from .loading import RefusedError
-        from .protocol import MOST_TEXT, Refused
 
         try:
             return work()
