@@ -21,8 +21,9 @@ from fusebench.judge.candidate import candidate_main
 from fusebench.judge.candidate_group import helpers_for
 from fusebench.judge.channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase
 from fusebench.judge.compiling_ahead import CompilingAhead
+from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judge import Judge, _Evaluating
+from fusebench.judge.judge import Judge
 from fusebench.registry import Kernel
 from fusebench.schema import Case, Close, KernelId, Language, Role
 from fusebench.schema.evaluation import EvaluationStatus, IsolationMeasure, Stage
@@ -175,7 +176,7 @@ def test_helpers_get_shapes_of_every_kind_that_check_compares_but_the_first() ->
         device_name="CPU",
     )  # fmt: skip
     judge = Judge("cpu", IsolationMeasure(name="hidden_memory", active=True))
-    evaluating = _Evaluating(
+    evaluating = Evaluating(
         judge,
         task,
         SimpleNamespace(main=None, helpers=()),

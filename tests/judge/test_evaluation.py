@@ -67,7 +67,8 @@ REACHES = """
 import ctypes
 found = []
 for one in gc.get_objects():
-    if str(type(one).__module__).startswith(("fusebench.accuracy.comparison", "fusebench.accuracy.shared_draws", "fusebench.judge.judg")):
+    hidden = ("accuracy.comparison", "accuracy.shared_draws", "judge.judg", "judge.evaluating", "judge.loaded_candidate")
+    if str(type(one).__module__).startswith(tuple(f"fusebench.{name}" for name in hidden)):
         found.append(type(one).__name__)
 try:
     found.append(open(f"/proc/{os.getppid()}/environ").read()[:20])

@@ -16,7 +16,7 @@ from fusebench.judge.evaluation import EvaluationRequest, Evaluator
 from fusebench.schema import Case
 from fusebench.schema.evaluation import EvaluationStatus, Stage
 from judge.bench import TOY
-from judge.test_confined_process import until
+from judge.confinement.test_confined_process import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are ended by Linux's means")
 

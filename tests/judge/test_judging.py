@@ -15,9 +15,9 @@ import torch
 
 from fusebench.judge.channel.protocol import CaseOpened
 from fusebench.judge.crosscheck import late_work
+from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judge import _Evaluating
 from fusebench.judge.judging import Limits, capped
 from fusebench.judge.stages import COMPARED_CALLS
 from fusebench.registry import load_collection
@@ -200,7 +200,7 @@ def test_the_baseline_is_timed_alone_before_the_candidate() -> None:
 
 def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:
     """An evaluation without processes, and the parameters that it compares; an RMS norm is wrong."""
-    one: Any = _Evaluating.__new__(_Evaluating)
+    one: Any = Evaluating.__new__(Evaluating)
     one._device, one._op, one._rng, one._remarks, one._loaded = (
         torch.device("cpu"),
         SHIPPED.op("norm_scale_shift"),

@@ -9,7 +9,7 @@ import pytest
 from fusebench.judge.candidate.loading import RefusedError, load_candidate, load_op
 from fusebench.schema.evaluation import EvaluationStatus
 
-ROOTS = (Path(__file__).parents[1] / "toy_project" / "kernels",)
+ROOTS = (Path(__file__).parents[2] / "toy_project" / "kernels",)
 ONE = '@kernel("{op}", "{name}", version=1, role="fused", language="torch")\ndef {name}(x, *, factor=2.0): ...\n'
 IMPORT = "from fusebench import kernel\n"
 FIRST, SECOND, OTHER = ONE.format(op="scale", name="a"), ONE.format(op="scale", name="b"), ONE.format(op="other", name="a")

@@ -140,7 +140,7 @@ thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 """
-    root = Path(isolation.__file__).parents[2]
+    root = Path(isolation.__file__).parents[3]
     process = start_confined(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r}); exec({code!r})", str(root)],
         scratch=tmp_path,

@@ -15,7 +15,7 @@ from fusebench.registry import Kernel, load_collection
 from fusebench.schema import Close, KernelId, Language, Role
 from judge.bench import CPU, SameProcess
 
-KERNELS = Path(__file__).parents[2] / "kernels"
+KERNELS = Path(__file__).parents[3] / "kernels"
 OP = "norm_scale_shift"
 
 

@@ -1,0 +1,319 @@
+"""One evaluation in progress: the cases that its stage draws, one after another, to the document."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..runner.workers.checking import INTERPRETER_ROWS
+from ..schema import Case, Estimate
+from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
+from ..stats.paired import ratio_estimate, time_estimate
+from . import stages
+from .candidate_group import CandidateGroup
+from .channel.protocol import CaseOpened, EvaluateTask, OpenCase, Step, Yardstick, YardstickDone
+from .compiling_ahead import CompilingAhead
+from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
+from .exchange import Exchange
+from .failures import CandidateError
+from .judging import CaseJudge
+from .loaded_candidate import LoadedCandidate
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+_TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)
+_INTERPRETED_S, _LONGER_CALLS = 4.0, 2
+"""Time for a call of a longer shape in Triton's interpreter, roughly, and the number of calls that are compared at longer shapes."""
+_MARGIN = 1.5
+"""Multiple of the time of a case that the next one is granted: cases differ in heads and channels."""
+
+
+class Evaluating(LoadedCandidate):
+    """One evaluation in progress."""
+
+    def __init__(
+        self, judge: Judge, task: EvaluateTask, group: CandidateGroup, source: bytes, *, report: Callable[[Step], None], deadline: float
+    ) -> None:
+        super().__init__(judge, task, group.main, source, report=report, deadline=deadline)
+        self._helpers = group.helpers
+        self._source = source
+        self._began = time.monotonic()
+        self._small_left, self._longer_left = stages.CHECK_CASES, stages.LONGER_CASES
+        self._drawn = 0
+        """Cases that the stage judges."""
+
+    def run(self) -> Evaluation:
+        """The document, without the time that it took."""
+        cases: list[CaseEvaluation] = []
+        weights: list[float] = []
+        status, reason = EvaluationStatus.PASSED, ""
+        try:
+            self._process.until_ready()
+            todo = self._todo()
+            with self._compiling_ahead(todo) as ahead:
+                self._load()
+                if len(self._task.cases) > self._drawn:
+                    self._remarks.append(
+                        f"Judged on {self._drawn} of {len(self._task.cases)} cases, drawn anew each time; --stage final judges all, "
+                        "--case names some."
+                    )
+                for number, (case, params) in enumerate(todo, 1):
+                    if cases and self._interpreted and not self._time_for_another(len(cases)):
+                        self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
+                        break
+                    self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
+                    cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
+                    weights.append(case.weight)
+                    if cases[-1].status not in _TOLD_LAST:
+                        break
+                else:
+                    cases += self._others([case for case, _ in todo])
+                if ahead.failures and cases and cases[-1].status in _TOLD_LAST:
+                    self._remarks.append(f"A process that compiles ahead failed, which costs time alone: {ahead.failures[0]}")
+        except CandidateError as error:
+            status, reason = error.status, error.reason
+        failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
+        if failed is not None:
+            status, reason = failed.status, failed.reason
+        elif status is EvaluationStatus.PASSED and all(case.status is EvaluationStatus.UNSUPPORTED for case in cases):
+            status = EvaluationStatus.UNSUPPORTED
+            reason = cases[0].reason if cases else "no case was selected"
+        weights += [0.0] * (len(cases) - len(weights))
+        return Evaluation(
+            status=status,
+            reason=reason,
+            op=self._task.op,
+            kernel=self._loaded.kernel if self._loaded is not None else "",
+            stage=self._task.stage,
+            device=self._task.device_name,
+            file=self._task.shown,
+            file_sha256=hashlib.sha256(self._source).hexdigest(),
+            cases=tuple(cases),
+            first_failure=failed.key if failed is not None else None,
+            speedup=_weighted(cases, weights) if status is EvaluationStatus.PASSED else None,
+            remarks=tuple(dict.fromkeys(self._remarks)),
+            isolation=(*self._process.isolation, self._judge.protection),
+            output_tail=self._process.output_tail(),
+        )
+
+    def _time_for_another(self, done: int) -> bool:
+        """Whether a case will end within the budget, if it takes as long as the `done` cases before it did."""
+        now = time.monotonic()
+        return now + _MARGIN * (now - self._began) / done < self._limits.deadline
+
+    def _compiling_ahead(self, todo: Sequence[tuple[Case, Any]]) -> CompilingAhead:
+        """The candidate's other processes, at work on shapes like those that will be compared."""
+        return CompilingAhead(
+            self._helpers,
+            self._request,
+            self._shapes_ahead(todo),
+            op=self._op,
+            split=self._split,
+            device=self._device,
+            deadline=self._limits.deadline,
+            confined_like=self._process,
+        )
+
+    def _shapes_ahead(self, todo: Sequence[tuple[Case, Any]]) -> Iterator[Any]:
+        """Parameters as `check` will have them, in its order, but for the first, which the judged process meets at once.
+
+        They are drawn apart from the compared ones: of the same kind, at other numbers of tokens.
+        """
+        rng = random.Random(secrets.randbits(128))
+        longer_left, seen = stages.LONGER_CASES, set()
+        for number, (_, params) in enumerate(todo):
+            small = stages.small(self._op, params, rng)
+            seen.add(stages.small(self._op, params, random.Random(0)))
+            if number:
+                yield small
+            longer = stages.longer(self._op, params, self._device.type)
+            if longer_left and self._op.minimum_bytes(longer) > self._op.minimum_bytes(small):
+                longer_left -= 1
+                yield longer
+        for case in self._task.cases:
+            params = self._op.parse_params(case.params)
+            if (kind := stages.small(self._op, params, random.Random(0))) not in seen:
+                seen.add(kind)
+                yield stages.small(self._op, params, rng)
+
+    def _todo(self) -> list[tuple[Case, Any]]:
+        """The cases of the stage with their parameters."""
+        todo: list[tuple[Case, Any]] = []
+        known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
+        sizes = {key: self._op.minimum_bytes(params) for key, params in known.items()}
+        cases = stages.chosen(self._task.cases, self._task.stage, self._rng, lambda case: sizes[case.key], self._device.type)
+        self._drawn = len(cases)
+        for case in cases:
+            params = known[case.key]
+            todo.append((case, params))
+            if self._task.stage is Stage.FINAL:
+                unseen = stages.unseen(self._op, params, self._rng)
+                if unseen != params:
+                    todo.append((msgspec.structs.replace(case, name=f"{case.name} (unseen shape)", weight=0.0), unseen))
+        return todo
+
+    def _case(self, case: Case, params: Any, *, share: float) -> CaseEvaluation:
+        """Judge one case; what the candidate does wrong is the result."""
+        began = time.monotonic()
+        until = began + share * max(0.0, self._limits.deadline - began)
+        shape = self._op.shape(params)
+        judge: CaseJudge | None = None
+        try:
+            self._limits.require_time()
+            opened, compared = self._open(params)
+            if opened.declined is not None:
+                return CaseEvaluation(
+                    case=case.name, suite=case.suite, shape=shape, status=EvaluationStatus.UNSUPPORTED, reason=opened.declined
+                )
+            self._report(Step(text="compare"))
+            if compared == params and not self._interpreted:
+                self._compare_small(params)
+            judge = self._judge_of(opened, compared)
+            judge.check()
+            judge.compare(self._calls_due())
+            if self._interpreted or self._task.stage is Stage.CHECK:
+                self._compare_longer(params, compared)
+            if reason := late_work(judge.found.late_shares):
+                raise CandidateError(EvaluationStatus.HACKED, reason)
+            timing = self._timing(judge, params, until) if not self._interpreted and self._task.stage is not Stage.CHECK else {}
+            status, reason = timing.pop("status", EvaluationStatus.PASSED), timing.pop("reason", "")
+        except CandidateError as error:
+            status, reason, timing = error.status, error.reason, {}
+        found = judge.found if judge is not None else None
+        return CaseEvaluation(
+            case=case.name,
+            suite=case.suite,
+            shape=shape,
+            status=status,
+            reason=reason,
+            accuracy=found.accuracy if found is not None else None,
+            calls_compared=found.compared if found is not None else 0,
+            calls=found.calls if found is not None else 0,
+            **timing,
+        )
+
+    def _compare_small(self, params: Any) -> None:
+        """Compare a few calls of the case at a small shape with an odd number of tokens, then open the case again.
+
+        Raises:
+            CandidateError: the candidate is wrong there, or failed.
+        """
+        small = stages.small(self._op, params, self._rng)
+        if small == params or self._small_left == 0:
+            return
+        self._small_left -= 1
+        opened = self._asked(small)
+        if opened.declined is None:
+            try:
+                self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+            except CandidateError as error:
+                raise CandidateError(error.status, f"at {self._op.shape(small)}: {error.reason}") from error
+        self._asked(params)
+
+    def _others(self, judged: Sequence[Case]) -> list[CaseEvaluation]:
+        """Compare a few calls of the cases that were not drawn at a small shape, as many as the stage has time for: a kernel may be wrong
+        for one dtype or layout alone.  Returns the case that failed, if any."""
+        allowed = stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0)
+        ends = time.monotonic() + min(allowed, stages.OTHERS_SHARE * (self._limits.deadline - time.monotonic()))
+        known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
+        kinds = {key: stages.small(self._op, params, random.Random(0)) for key, params in known.items()}
+        seen = {kinds[case.key] for case in judged if case.key in kinds}
+        others = self._rng.sample(self._task.cases, len(self._task.cases))
+        compared = 0
+        for case in others:
+            # A batch that compiled tells how long the next one may take.
+            if self._interpreted or time.monotonic() + self._limits.longest_s > ends:
+                break
+            if kinds[case.key] in seen:
+                continue
+            seen.add(kinds[case.key])
+            small = stages.small(self._op, known[case.key], self._rng)
+            try:
+                opened = self._asked(small)
+                if opened.declined is None:
+                    self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+                    compared += 1
+            except CandidateError as error:
+                if error.status is EvaluationStatus.UNDECIDED:
+                    break
+                reason = f"at {self._op.shape(small)}: {error.reason}"
+                shape = self._op.shape(known[case.key])
+                return [CaseEvaluation(case=case.name, suite=case.suite, shape=shape, status=error.status, reason=reason)]
+        if compared:
+            self._remarks.append(f"Compared at small sizes on {compared} of the other cases, too.")
+        return []
+
+    def _compare_longer(self, params: Any, compared: Any) -> None:
+        """Compare a few calls on more tokens than the others had, up to the case's own: a kernel may be wrong beyond its first block.
+
+        Raises:
+            CandidateError: the candidate is wrong there, or failed.
+        """
+        if self._interpreted:
+            longer = self._op.shrink(params, int(INTERPRETER_ROWS * _INTERPRETED_S / max(1e-3, self._limits.longest_s)))
+        else:
+            longer = stages.longer(self._op, params, self._device.type)
+        if self._longer_left == 0 or self._op.minimum_bytes(longer) <= self._op.minimum_bytes(compared):
+            return
+        self._longer_left -= 1
+        opened = self._asked(longer)
+        if opened.declined is None:
+            try:
+                self._judge_of(opened, longer).compare(_LONGER_CALLS)
+            except CandidateError as error:
+                raise CandidateError(error.status, f"at {self._op.shape(longer)}: {error.reason}") from error
+        self._asked(compared)
+
+    def _calls_due(self) -> int:
+        """Compared calls of a case, so that those of the stage find one wrong call in fifty."""
+        return -(-stages.COMPARED_CALLS // max(1, min(self._drawn, stages.CHECK_CASES)))
+
+    def _timing(self, judge: CaseJudge, params: Any, until: float) -> dict[str, Any]:
+        """Time the case beside the baseline; fields of the case's evaluation."""
+        self._report(Step(text="time"))
+        baseline, _ = self._judge.baseline_process(self._task)
+        baseline.ask(OpenCase(token="", params=msgspec.to_builtins(params)), CaseOpened, doing="supports()", deadline=self._limits.until())
+        limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
+        judge.time(Exchange(baseline, judge.expected), stages.PAIRS[self._task.stage], until)
+        found = judge.found
+        if len(found.pairs) < 2:
+            reason = next((text for text in found.untimed if text), "its calls could not be timed")
+            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        if reason := late_work(found.late_shares):
+            return {"status": EvaluationStatus.HACKED, "reason": reason}
+        kind = self._device.type
+        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.outside, found.pairs) or slowed_baseline(found.alone_us, found.pairs)
+        if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
+            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        added = unclaimed_us(found.outside)
+        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[time] for time in credited_us(found.alone_us, found.pairs)]
+        time_us = time_estimate(own, 0.0)
+        if added > 0.1 * time_us.value:
+            self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
+        known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
+        return known | {
+            "time_us": time_us,
+            "baseline_us": time_estimate(other, 0.0),
+            "speedup": ratio_estimate(other, own, 0.0),
+        }
+
+
+def _weighted(cases: Sequence[CaseEvaluation], weights: Sequence[float]) -> Estimate | None:
+    """Sum of weight x baseline over sum of weight x candidate, its ends those of the cases' speedups at the candidate's times."""
+    timed = [(case, weight) for case, weight in zip(cases, weights, strict=True) if case.speedup is not None and weight > 0]
+    if not timed:
+        return None
+
+    def ratio(end: Callable[[Estimate], float]) -> float:
+        times = [(case.time_us.value if case.time_us else 0.0, end(case.speedup), weight) for case, weight in timed if case.speedup]
+        return sum(weight * own * speedup for own, speedup, weight in times) / sum(weight * own for own, _, weight in times)
+
+    return Estimate(ratio(lambda one: one.value), ratio(lambda one: one.low), ratio(lambda one: one.high))
