@@ -9,7 +9,8 @@ from .collection import Collection, load_collection
 from .declared import CaseFacts, DeclaredKernel, DeclaredOp
 from .dispatching.counting import Selection, count_calls, counting_backend
 from .dispatching.dispatcher import Dispatcher, dispatch
-from .kernel import Kernel, kernel
+from .kernel import Kernel
+from .kernel_declaration import kernel
 from .launching import launchable
 from .loading.declarations import Declarations
 from .lookup import Problem

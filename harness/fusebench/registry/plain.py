@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 import msgspec
 
 from ..errors import KernelDeclarationError
-from .kernel import Kernel, kernel
+from .kernel import Kernel
+from .kernel_declaration import kernel
 from .op import Buffers, Op
 from .recording import record
 
