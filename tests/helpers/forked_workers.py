@@ -47,10 +47,16 @@ class Forking(ForkServerContext):
 
 @functools.cache
 def forking() -> Forking:
-    """The session's only server.  Triton is not preloaded: each worker decides whether it interprets."""
+    """The session's only server.  Triton is not preloaded: each worker decides whether it interprets.
+
+    Nor is torch's compiler, which imports Triton; but what else it imports is: that took half of a measuring worker's start.
+    """
     context = Forking()
     context.set_forkserver_preload(
-        ["torch", "scipy.special", "fusebench.runner.workers.worker.main", "fusebench.timing.measure", "fusebench.accuracy.gate"]
+        [
+            *("torch", "scipy.special", "sympy", "networkx", "jinja2", "torch.distributed.tensor", "torch.onnx"),
+            *("fusebench.runner.workers.worker.main", "fusebench.timing.measure", "fusebench.accuracy.gate"),
+        ]
     )
     os.register_at_fork(after_in_child=_keep_server)
     return context

@@ -134,7 +134,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
 @given(shape=shapes(), seed=st.integers(0, 2**16))
 def test_any_shape_is_rotated_alike_by_every_kernel(bench: Any, parse: Any, one_rounding: Any, shape: dict[str, Any], seed: int) -> None:
     params = parse(**shape)
