@@ -151,7 +151,6 @@ def place(
     buffers: Mapping[str, torch.Tensor],
     *,
     device: torch.device,
-    guard_bytes: int = GUARD_BYTES,
     lead_bytes: Callable[[], int] | None = None,
 ) -> Placed:
     """Copy every buffer to `device`, each into an arena of its own with guards around it.
@@ -159,7 +158,6 @@ def place(
     Args:
         buffers: tensors by name; the copy of a non-contiguous view is contiguous.
         device: where the copies live.
-        guard_bytes: least number of guard bytes on each side.
         lead_bytes: called once per buffer; returns the number of bytes before it, rounded up to `ALIGNMENT`.  Timing and the determinism
             check return random numbers, so that no two placements agree.
     """
@@ -167,7 +165,7 @@ def place(
     for name, source in buffers.items():
         nbytes = source.numel() * source.element_size()
         lead = lead_bytes() if lead_bytes is not None else 0
-        memory, start = guarded_memory(nbytes, device=device, guard_bytes=guard_bytes, lead_bytes=lead)
+        memory, start = guarded_memory(nbytes, device=device, lead_bytes=lead)
         buffer = tensor_at(memory, start, source.shape, source.dtype)
         buffer.copy_(source.detach())
         arenas.append(_Arena(name, memory, start, nbytes, buffer))

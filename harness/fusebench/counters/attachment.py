@@ -197,12 +197,12 @@ class CountersEvidence:
         return Attachment(kind=self.kind, title=self.title, notes=(text,))
 
 
-def first_of_each(works: Sequence[Sequence[EvidenceTarget]], most: int = MOST) -> list[Sequence[EvidenceTarget]]:
-    """Up to `most` of them: each kernel's first before any kernel's second, in their order."""
+def first_of_each(works: Sequence[Sequence[EvidenceTarget]]) -> list[Sequence[EvidenceTarget]]:
+    """Up to `MOST` of them: each kernel's first before any kernel's second, in their order."""
     turns: dict[str, int] = {}
     ranked = []
     for place, work in enumerate(works):
         turn = turns.setdefault(work[0].kernel, 0)
         turns[work[0].kernel] += 1
         ranked.append((turn, place))
-    return [works[place] for _, place in sorted(ranked)[:most]]
+    return [works[place] for _, place in sorted(ranked)[:MOST]]

@@ -6,9 +6,6 @@ project.  `no` means that the chosen device cannot be measured on; `warn` marks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from ..errors import DeviceUnfitError
 from . import nvml as nvml_backend
 from .cpu_load import load_warnings
@@ -19,19 +16,17 @@ from .readings import GpuMonitor, GpuReading, GpuUnavailableError
 from .select import Device, resolve_device
 
 
-def examine(
-    spec: str = "auto", *, monitor: GpuMonitor | None = None, start: Path | None = None
-) -> tuple[Device | None, list[DoctorFinding]]:
+def examine(spec: str) -> tuple[Device | None, list[DoctorFinding]]:
     """The device that `spec` resolves to (None without one) and all findings, in reading order.
 
     Raises:
         UsageError: `spec` is no device.
     """
     try:
-        device = resolve_device(spec, monitor)
+        device = resolve_device(spec)
     except GpuUnavailableError as error:
         remedy = f"{error.remedy}, or use --device cpu"
-        return None, [no("device", error.cause, remedy), *toolchain_findings("cuda"), *project_findings(start)]
+        return None, [no("device", error.cause, remedy), *toolchain_findings("cuda"), *project_findings()]
     if spec == "auto" and device.kind == "cpu":
         findings = [
             warn("device", f"{device}; {'; '.join(device.warnings)}", "nothing for CPU runs; `fusebench doctor --device cuda` for a GPU")
@@ -40,10 +35,10 @@ def examine(
         findings = [ok("device", str(device))]
     if device.kind == "cuda":
         findings += [warn("device order", text, "") for text in device.warnings]
-        findings += gpu_findings(device, monitor if monitor is not None else nvml_backend.open_monitor())
+        findings += gpu_findings(device, nvml_backend.open_monitor())
     else:
         findings += [_cpu_idle(), _lock(device)]
-    return device, [*findings, *toolchain_findings(device.kind), *project_findings(start)]
+    return device, [*findings, *toolchain_findings(device.kind), *project_findings()]
 
 
 def is_fit(findings: list[DoctorFinding]) -> bool:
@@ -51,10 +46,10 @@ def is_fit(findings: list[DoctorFinding]) -> bool:
     return all(finding.status != "no" for finding in findings)
 
 
-def gpu_findings(device: Device, monitor: GpuMonitor, *, sleep: Callable[[float], None] | None = None) -> list[DoctorFinding]:
+def gpu_findings(device: Device, monitor: GpuMonitor) -> list[DoctorFinding]:
     """Driver, readability, idleness, lock, clocks, persistence and counters of one GPU."""
     reading = monitor.read(device.uuid)
-    found = idle_findings(device, (), monitor) if sleep is None else idle_findings(device, (), monitor, sleep=sleep)
+    found = idle_findings(device, (), monitor)
     slowdown = [finding for finding in found if finding.kind == "slowdown"]
     company = [finding for finding in found if finding.kind not in {"slowdown", "unreadable"}]
     unreadable = [finding for finding in found if finding.kind == "unreadable"]

@@ -147,13 +147,13 @@ def _cuda_cpp(kind: str) -> DoctorFinding:
     return warn("CUDA C++", f"{missing} not installed", f"pip install 'fusebench[gpu]'; without it CUDA C++ kernels {where}")
 
 
-def project_findings(start: Path | None) -> list[DoctorFinding]:
-    """The project around `start` (the current folder by default), its folders, and whether results can be written.
+def project_findings() -> list[DoctorFinding]:
+    """The project around the current folder, its folders, and whether results can be written.
 
     Raises:
         UsageError: the project's [tool.fusebench] table is refused.
     """
-    project = find_project(start)
+    project = find_project()
     if not project.configured and project.shipped is not None:
         return [ok("project", f"none around {project.root}: the ops and suites that come with fusebench are used"), _results(project)]
     if not (project.root / "pyproject.toml").is_file() or not (project.kernels or project.suites):

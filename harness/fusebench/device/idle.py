@@ -71,20 +71,18 @@ def idle_findings(
     own_pids: Collection[int],
     monitor: GpuMonitor,
     *,
-    samples: int = SAMPLES,
-    interval_s: float = INTERVAL_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[IdleFinding]:
-    """The findings against measuring on `device` (a GPU) now, from `samples` readings; empty when it is idle.
+    """The findings against measuring on `device` (a GPU) now, from `SAMPLES` readings; empty when it is idle.
 
     `own_pids` are this run's processes; their memory is not foreign.  A CPU device has no findings.
     """
     if device.kind == "cpu":
         return []
     readings = []
-    for number in range(samples):
+    for number in range(SAMPLES):
         if number:
-            sleep(interval_s)
+            sleep(INTERVAL_S)
         readings.append(monitor.read(device.uuid))
     return [
         *_unreadable(readings),

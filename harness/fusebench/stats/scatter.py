@@ -85,15 +85,15 @@ def at_level(change: Estimate, level: float) -> Estimate:
     return Estimate(change.value, change.value * math.exp(-half), change.value * math.exp(half), level)
 
 
-def excess(pairs: Sequence[Estimate], level: float = LEVEL) -> float:
-    """The factor, at least 1, by which intervals must widen so that a share `level` of them holds no change.
+def excess(pairs: Sequence[Estimate]) -> float:
+    """The factor, at least 1, by which intervals must widen so that a share `LEVEL` of them holds no change.
 
     1 for fewer than 20 pairs, whose largest is beyond a 95 % interval by chance.
     """
     if len(pairs) < 1 / (1 - LEVEL):
         return 1.0
     ratios = sorted(abs(math.log(one.value)) / math.log(one.value / one.low) if 0 < one.low < one.value else 0.0 for one in pairs)
-    return max(1.0, ratios[math.ceil(level * len(ratios)) - 1])
+    return max(1.0, ratios[math.ceil(LEVEL * len(ratios)) - 1])
 
 
 def passing_margin(scale: float, power: float, level: float) -> float:

@@ -202,9 +202,7 @@ def _tells(found: Rate) -> bool:
     return bool(worth > 0 and ((1 - CLAIM_LEVEL) / 2) ** (1 / worth) >= FOUND_SHARE)
 
 
-def as_trials(
-    trials: Iterable[InjectedTrial], ground_truths: Iterable[GroundTruth], limits_us: Sequence[float] = DURATION_CLASSES_US
-) -> list[Trial]:
+def as_trials(trials: Iterable[InjectedTrial], ground_truths: Iterable[GroundTruth]) -> list[Trial]:
     """The trials, each under the slowdown that was truly injected.
 
     Injections of one class of calls whose ground truths lie nearest to the same nominal size form a group, and their trials count under the
@@ -220,7 +218,7 @@ def as_trials(
         if trial.place.nominal > 0 and truth > 0:
             nearest = min(nominals, key=lambda nominal: abs(math.log(truth / nominal)))
             # By the injection's first trial: one on the limit between two classes stays one injection.
-            groups.setdefault(trial.place, (*call_class(trial.time_us, trial.launches, limits_us), nearest))
+            groups.setdefault(trial.place, (*call_class(trial.time_us, trial.launches), nearest))
             sizes[groups[trial.place]][trial.place] = truth
     mean = {group: math.fsum(found.values()) / len(found) for group, found in sizes.items()}
     return [

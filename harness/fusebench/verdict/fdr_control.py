@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..schema import Measurement, Run, Verdict, VerdictKind
-from ..stats.fdr import DEFAULT_RATE, Dependence, select
+from ..stats.fdr import DEFAULT_RATE, select
 from ..stats.scatter import DEGREES
 from ..stats.student import p_slower_of
 from .accuracy_change import less_accurate
@@ -23,13 +23,13 @@ from .margins.rule import MarginRule
 from .margins.support import units_of
 
 
-def adjusted_p_values(p_values: Sequence[float], rate: float, dependence: Dependence = Dependence.POSITIVE) -> tuple[float, ...]:
+def adjusted_p_values(p_values: Sequence[float], rate: float) -> tuple[float, ...]:
     """The adjusted p-values of one family of tests, in their order: the smallest rate at which each would be significant.
 
     Raises:
         ValueError: a p-value outside [0, 1], or a rate outside (0, 1).
     """
-    return select(p_values, rate, dependence).adjusted
+    return select(p_values, rate).adjusted
 
 
 def unless_significant(verdict: Verdict, adjusted_p: float, *, comparisons: int, rate: float, remedy: str = "") -> Verdict:
@@ -53,7 +53,6 @@ def fdr_controlled(
     rule: MarginRule,
     *,
     rate: float = DEFAULT_RATE,
-    dependence: Dependence = Dependence.POSITIVE,
 ) -> list[Judgement]:
     """The judgements of `run` against `baseline`, in their order, with regressions of speed that are not significant turned undecided.
 
@@ -78,7 +77,7 @@ def fdr_controlled(
         if judgement.verdict.gating:
             tested.append(place)
             p_values.append(p_value)
-    for place, adjusted_p in zip(tested, adjusted_p_values(p_values, rate, dependence), strict=True):
+    for place, adjusted_p in zip(tested, adjusted_p_values(p_values, rate), strict=True):
         judgement = held[place]
         key = (judgement.suite, judgement.case, judgement.kernel)
         verdict = msgspec.structs.replace(judgement.verdict, adjusted_p=adjusted_p)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from ..schema import FAILED_STATUSES, AAPair, ExitCode, Role, Verdict, VerdictKind
-from ..stats.fdr import DEFAULT_RATE
 from ..store.comparison_record import ComparedKernel, RevisionPresence
 from .accuracy_change import with_accuracy
 from .conclusion import Conclusion, PairedComparison, conclude_all
@@ -18,13 +17,12 @@ from .noise_floor import noise_by_class, noise_near
 PENDING = Verdict(kind=VerdictKind.UNDECIDED, reason="the comparison has not ended")
 
 
-def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair], rate: float = DEFAULT_RATE) -> list[ComparedKernel]:
+def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair]) -> list[ComparedKernel]:
     """`kernels` with their final verdicts, in their order.
 
     Args:
         kernels: every kernel on every case, as measured.
         aa_pairs: the run's noise floor.
-        rate: false-discovery rate of each direction.
     """
     noise = noise_by_class(aa_pairs)
     compared = {
@@ -36,7 +34,7 @@ def judge_revisions(kernels: Sequence[ComparedKernel], aa_pairs: Sequence[AAPair
         for place, one in enumerate(kernels)
         if one.finding is not None and judged_by_times(one)
     }
-    conclusions = dict(zip(compared, conclude_all(list(compared.values()), rate), strict=True))
+    conclusions = dict(zip(compared, conclude_all(list(compared.values())), strict=True))
     return [_with_verdict(one, conclusions.get(place)) for place, one in enumerate(kernels)]
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ...store.seal import SealState
 
 
-def say_altered(folder: Path, run: Run, what: str = "run") -> bool:
+def say_altered(folder: Path, run: Run) -> bool:
     """Say on stderr if the record in `folder` does not fit its seal; returns whether it has one."""
     from ...store.run_folder import seal_of
 
-    return say_of(seal_of(folder), f"{what} {run.id}", folder)
+    return say_of(seal_of(folder), f"run {run.id}", folder)
 
 
 def say_of(state: SealState, what: str, where: Path) -> bool:
