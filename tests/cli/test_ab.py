@@ -143,6 +143,7 @@ def test_a_kernel_that_a_data_file_slows_down_does_not_pass(fusebench: Fusebench
     commit(project, "a kernel that reads a file")
     (data / "repetitions").write_text("20000")
     outcome = fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain", "--no-evidence", "--json")
+    assert outcome.stdout, (outcome.exit_code, outcome.stderr)
     (row,) = json.loads(outcome.stdout)["results"]
     assert (row["verdict"], row["same_code"], outcome.exit_code) == ("undecided", True, ExitCode.UNDECIDED), row["reason"]
     assert row["changed_files"] == ["tables/repetitions"]
