@@ -23,6 +23,7 @@ WAN_CALLS = {
     "block: cross-attention residual, norm3": 6,
     "block: feed-forward residual, norm1 of the next": 4,
     "self-attention: q and k": 6,
+    "block: feed-forward, GELU": 6,
 }
 """Two forwards of three blocks."""
 QWEN_BLOCK = (
@@ -32,6 +33,8 @@ QWEN_BLOCK = (
     "block: norm1 of the text",
     "block: image residual, norm2",
     "block: text residual, norm2",
+    "block: image feed-forward, GELU",
+    "block: text feed-forward, GELU",
 )
 DOUBLE_AND_SINGLE = {
     "double block: image q and k": 2,
@@ -46,7 +49,9 @@ DOUBLE_AND_SINGLE = {
 }
 """Two blocks of each kind."""
 CALLS = {
-    **dict.fromkeys(("flux1_dev", "flux2_dev"), DOUBLE_AND_SINGLE),
+    "flux1_dev": DOUBLE_AND_SINGLE
+    | {"double block: image feed-forward, GELU": 2, "double block: text feed-forward, GELU": 2, "single block: feed-forward, GELU": 2},
+    "flux2_dev": DOUBLE_AND_SINGLE,
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
     "hunyuan_video": {
         "double block: video q and k": 2,
@@ -58,6 +63,9 @@ CALLS = {
         "output norm": 1,
         "double block: video residual, norm2": 2,
         "double block: text residual, norm2": 2,
+        "double block: video feed-forward, GELU": 2,
+        "double block: text feed-forward, GELU": 2,
+        "single block: feed-forward, GELU": 2,
     },
     "qwen_image": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
     "qwen_image_edit_2511": dict.fromkeys(QWEN_BLOCK, 2 * 2) | {"output norm": 2},
@@ -77,7 +85,16 @@ CALLS = {
 """Calls per denoise step of each tiny model, counted by hand from its blocks."""
 EXACT = ("flux1_dev", "flux2_dev", "wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b")
 """Models whose own operations round as the split chains do: on a CPU, where dispatch runs these chains, their outputs are equal."""
-TRACED = ("flux2_dev", "hunyuan_video", "wan2_1_t2v_1_3b", "wan2_2_ti2v_5b", "qwen_image", "qwen_image_edit_2511", "z_image_turbo")
+TRACED = (
+    "flux1_dev",
+    "flux2_dev",
+    "hunyuan_video",
+    "wan2_1_t2v_1_3b",
+    "wan2_2_ti2v_5b",
+    "qwen_image",
+    "qwen_image_edit_2511",
+    "z_image_turbo",
+)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..registry.dispatching.dispatcher import Dispatcher, dispatch
+from .linear_gelu import LINEAR_GELU, LinearGelu
 
 if TYPE_CHECKING:
     from ..registry.collection import Collection
@@ -35,7 +36,7 @@ class OpCall(msgspec.Struct, frozen=True, kw_only=True):
 class SiteOp:
     """The callable of one op at one place of a model: `dispatch`, and a note of each call while calls are recorded."""
 
-    def __init__(self, calls: OpCalls, dispatcher: Dispatcher, site: str, place: str) -> None:
+    def __init__(self, calls: OpCalls, dispatcher: Dispatcher | LinearGelu, site: str, place: str) -> None:
         self._calls, self._dispatcher, self._site, self._place = calls, dispatcher, site, place
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,23 +56,30 @@ class OpCalls:
 
     def __init__(self, *, prefer: str = "fused", collection: Collection | None = None, peer: str = "") -> None:
         self._prefer, self._collection, self._peer = "peer" if peer else prefer, collection, peer
-        self._dispatchers: dict[str, Dispatcher] = {}
+        self._dispatchers: dict[str, Dispatcher | LinearGelu] = {}
         self._noted: list[OpCall] = []
         self.recording = False
         self.places: dict[str, list[str]] = {}
         """Paths of the modules that were given an op, by site."""
 
     def at(self, op: str, site: str, place: str) -> SiteOp:
-        """The callable of `op` for one site and place of a model."""
+        """The callable of `op`, or of `LINEAR_GELU`, for one site and place of a model."""
         if op not in self._dispatchers:
-            dispatcher = self._dispatchers[op] = dispatch(op, prefer=self._prefer, collection=self._collection)
-            if self._peer:
-                dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self._peer}"]
+            self._dispatchers[op] = self._gelu() if op == LINEAR_GELU else self._dispatcher(op)
         self.places.setdefault(site, []).append(place)
         return SiteOp(self, self._dispatchers[op], site, place)
 
+    def _gelu(self) -> LinearGelu:
+        return LinearGelu(f"not of {self._peer}: a peer's variant has its kernels alone" if self._peer else "")
+
+    def _dispatcher(self, op: str) -> Dispatcher:
+        dispatcher = dispatch(op, prefer=self._prefer, collection=self._collection)
+        if self._peer:
+            dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self._peer}"]
+        return dispatcher
+
     @property
-    def dispatchers(self) -> Mapping[str, Dispatcher]:
+    def dispatchers(self) -> Mapping[str, Dispatcher | LinearGelu]:
         """The dispatcher of each op that the model was given, by the op's name."""
         return self._dispatchers
 
@@ -84,7 +92,7 @@ class OpCalls:
         finally:
             self.recording = False
 
-    def note(self, dispatcher: Dispatcher, site: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, dispatcher: Dispatcher | LinearGelu, site: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record one call."""
         chosen = dispatcher.explain(*args, **kwargs)
         params = dispatcher.op.params_of(*args, **kwargs)

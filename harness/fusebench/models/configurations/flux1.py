@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
+from diffusers.models.activations import GELU
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero, AdaLayerNormZeroSingle
 from diffusers.models.transformers.transformer_flux import (
@@ -19,8 +20,10 @@ from diffusers.models.transformers.transformer_flux import (
 )
 
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .feed_forward import FusedGelu, product_of_both
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
 from .streams import project, side_by_side
@@ -39,6 +42,9 @@ JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stack="num_s
 OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
 IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+IMAGE_GELU = Site(name="double block: image feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
+TEXT_GELU = Site(name="double block: text feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
+JOINT_GELU = Site(name="single block: feed-forward, GELU", op=LINEAR_GELU, stack="num_single_layers")
 
 
 class FusedPosEmbed(FluxPosEmbed):
@@ -115,26 +121,34 @@ class FusedDoubleBlock(FluxTransformerBlock):
 
 
 class FusedSingleBlock(FluxSingleTransformerBlock):
-    """A single-stream block that finds text and image in one tensor where the block before left them."""
+    """A single-stream block without concatenations: it finds text and image in one tensor where the block before left them.
+
+    A compiled `forward` could not tell that, so `__call__`, which `Module.compile` leaves alone, joins and divides the tokens.
+    """
+
+    linear_gelu: SiteOp
+
+    def __call__(
+        self, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        text = encoder_hidden_states.shape[1]
+        joint = super().__call__(side_by_side(encoder_hidden_states, hidden_states), None, *args, **kwargs)
+        return joint[:, :text], joint[:, text:]
 
     def forward(
         self,
         hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
+        encoder_hidden_states: None,
         temb: torch.Tensor,
         image_rotary_emb: RotaryTable,
         joint_attention_kwargs: dict[str, Any] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        text = encoder_hidden_states.shape[1]
-        residual = side_by_side(encoder_hidden_states, hidden_states)
+    ) -> torch.Tensor:
+        residual = hidden_states  # text and image
         normed, gate = self.norm(residual, emb=temb)
-        fed = self.proj_mlp(normed)
+        fed = self.linear_gelu(self.proj_mlp, normed)
         attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
-        joint = torch.cat([attended, self.act_mlp(fed)], dim=-1)
-        joint = residual + gate.unsqueeze(1) * self.proj_out(joint)
-        if joint.dtype == torch.float16:
-            joint = joint.clip(-65504, 65504)
-        return joint[:, :text], joint[:, text:]
+        joint = residual + gate.unsqueeze(1) * product_of_both(self.proj_out, attended, fed)
+        return joint.clip(-65504, 65504) if joint.dtype == torch.float16 else joint
 
 
 def feed_forward(
@@ -175,9 +189,13 @@ class Flux1Dev(DiffusionModel):
     shapes = Shapes(height=1024, width=1024, text_tokens=512)
     tiny_shapes = Shapes(height=128, width=96, text_tokens=6)
     steps = 50
-    sites = (IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL)
+    sites = (
+        *(IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL),
+        *(IMAGE_GELU, TEXT_GELU, JOINT_GELU),
+    )
     forward_arguments = {
         FluxPosEmbed: ("ids",),
+        GELU: ("hidden_states",),
         FluxAttnProcessor: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "image_rotary_emb"),
         AdaLayerNormZero: ("x", "timestep", "class_labels", "hidden_dtype", "emb"),
         AdaLayerNormZeroSingle: ("x", "emb"),
@@ -230,11 +248,13 @@ class Flux1Dev(DiffusionModel):
             into.swap(block.norm1, FusedNormZero, fused=at(IMAGE_NORM, block.norm1))
             into.swap(block.norm1_context, FusedNormZero, fused=at(TEXT_NORM, block.norm1_context))
             into.swap(block, FusedDoubleBlock, image_residual=at(IMAGE_RESIDUAL, block), text_residual=at(TEXT_RESIDUAL, block))
+            into.swap(block.ff.net[0], FusedGelu, fused=at(IMAGE_GELU, block.ff))
+            into.swap(block.ff_context.net[0], FusedGelu, fused=at(TEXT_GELU, block.ff_context))
         for block in transformer.single_transformer_blocks:
             joint = at(JOINT_QK, block.attn)
             into.set_processor(block.attn, FusedAttnProcessor(joint, joint))
             into.swap(block.norm, FusedNormZeroSingle, fused=at(JOINT_NORM, block.norm))
-            into.swap(block, FusedSingleBlock)
+            into.swap(block, FusedSingleBlock, linear_gelu=at(JOINT_GELU, block))
         into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
 
 

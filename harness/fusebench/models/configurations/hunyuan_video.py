@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoTransformer3DModel
+from diffusers.models.activations import GELU
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.attention_processor import Attention
 from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero, AdaLayerNormZeroSingle
@@ -19,17 +20,20 @@ from diffusers.models.transformers.transformer_hunyuan_video import (
     HunyuanVideoAttnProcessor2_0,
     HunyuanVideoPatchEmbed,
     HunyuanVideoRotaryPosEmbed,
+    HunyuanVideoSingleTransformerBlock,
     HunyuanVideoTransformerBlock,
 )
 
 from ...errors import UsageError
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .feed_forward import FusedGelu, product_of_both
 from .flux1 import feed_forward
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project
+from .streams import project, side_by_side
 
 LATENT_FRAMES = 4
 """Frames per latent frame after the first, by the autoencoder."""
@@ -51,6 +55,9 @@ JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stack="num_s
 OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
 IMAGE_RESIDUAL = Site(name="double block: video residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+IMAGE_GELU = Site(name="double block: video feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
+TEXT_GELU = Site(name="double block: text feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
+JOINT_GELU = Site(name="single block: feed-forward, GELU", op=LINEAR_GELU, stack="num_single_layers")
 
 
 class FusedPatchEmbed(HunyuanVideoPatchEmbed):
@@ -88,32 +95,28 @@ class FusedAttnProcessor(HunyuanVideoAttnProcessor2_0):
         self,
         attn: Attention,
         hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
         image_rotary_emb: RotaryTable,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, text = hidden_states.shape[1], encoder_hidden_states.shape[1]
-        if text > TEXT_ROWS:
-            raise UsageError(f"hunyuan_video: {text} text tokens; expected {TEXT_ROWS} at most, as its pipeline gives")
-        if attn.add_q_proj is None:  # a single-stream block: one projection of all tokens
-            hidden_states = torch.cat([hidden_states, encoder_hidden_states], dim=1)
+    ) -> Any:
+        tokens = hidden_states.shape[1]
         streams = [(hidden_states, (attn.to_q, attn.to_k, attn.to_v))]
-        if attn.add_q_proj is not None:
+        if encoder_hidden_states is not None:
+            if encoder_hidden_states.shape[1] > TEXT_ROWS:
+                found = encoder_hidden_states.shape[1]
+                raise UsageError(f"hunyuan_video: {found} text tokens; expected {TEXT_ROWS} at most, as its pipeline gives")
             streams.append((encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)))
         projected = project(streams, attn.to_q.out_features // attn.heads)
         query, key, _ = projected.streams[0]
         rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb)
-        if attn.add_q_proj is not None:
+        if encoder_hidden_states is not None:
             query, key, _ = projected.streams[1]
             rotate(self._text, query, key, attn.norm_added_q, attn.norm_added_k, image_rotary_emb, offset=tokens)
         query, key, value = projected.joined()
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
-        hidden_states, encoder_hidden_states = joined[:, :tokens], joined[:, tokens:]
-        if attn.to_out is not None:
-            hidden_states = attn.to_out[1](attn.to_out[0](hidden_states))
-        if attn.to_add_out is not None:
-            encoder_hidden_states = attn.to_add_out(encoder_hidden_states)
-        return hidden_states, encoder_hidden_states
+        if encoder_hidden_states is None:
+            return joined
+        return attn.to_out[1](attn.to_out[0](joined[:, :tokens])), attn.to_add_out(joined[:, tokens:])
 
 
 class FusedDoubleBlock(HunyuanVideoTransformerBlock):
@@ -139,6 +142,34 @@ class FusedDoubleBlock(HunyuanVideoTransformerBlock):
             feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image),
             feed_forward(self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text),
         )
+
+
+class FusedSingleBlock(HunyuanVideoSingleTransformerBlock):
+    """A single-stream block without concatenations; see FLUX.1's."""
+
+    linear_gelu: SiteOp
+
+    def __call__(
+        self, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        video = hidden_states.shape[1]
+        joint = super().__call__(side_by_side(hidden_states, encoder_hidden_states), None, *args, **kwargs)
+        return joint[:, :video], joint[:, video:]
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: None,
+        temb: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: RotaryTable | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        normed, gate = self.norm(hidden_states, emb=temb)
+        fed = self.linear_gelu(self.proj_mlp, normed)
+        attended = self.attn(hidden_states=normed, attention_mask=attention_mask, image_rotary_emb=image_rotary_emb)
+        return gate.unsqueeze(1) * product_of_both(self.proj_out, attended, fed) + hidden_states
 
 
 class HunyuanVideo(DiffusionModel):
@@ -174,8 +205,12 @@ class HunyuanVideo(DiffusionModel):
     shapes = Shapes(height=720, width=1280, frames=125, text_tokens=256)
     tiny_shapes = Shapes(height=64, width=96, frames=9, text_tokens=12)
     steps = 50
-    sites = (IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL)
+    sites = (
+        *(IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL),
+        *(IMAGE_GELU, TEXT_GELU, JOINT_GELU),
+    )
     forward_arguments = {
+        GELU: ("hidden_states",),
         HunyuanVideoPatchEmbed: ("hidden_states",),
         HunyuanVideoRotaryPosEmbed: ("hidden_states",),
         HunyuanVideoAttnProcessor2_0: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "image_rotary_emb"),
@@ -183,6 +218,7 @@ class HunyuanVideo(DiffusionModel):
         AdaLayerNormZeroSingle: ("x", "emb"),
         AdaLayerNormContinuous: ("x", "conditioning_embedding"),
         HunyuanVideoTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "attention_mask", "freqs_cis"),
+        HunyuanVideoSingleTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "attention_mask", "image_rotary_emb"),
     }
 
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:
@@ -227,8 +263,11 @@ class HunyuanVideo(DiffusionModel):
             into.swap(block.norm1, FusedNormZero, fused=at(IMAGE_NORM, block.norm1))
             into.swap(block.norm1_context, FusedNormZero, fused=at(TEXT_NORM, block.norm1_context))
             into.swap(block, FusedDoubleBlock, image_residual=at(IMAGE_RESIDUAL, block), text_residual=at(TEXT_RESIDUAL, block))
+            into.swap(block.ff.net[0], FusedGelu, fused=at(IMAGE_GELU, block.ff))
+            into.swap(block.ff_context.net[0], FusedGelu, fused=at(TEXT_GELU, block.ff_context))
         for block in transformer.single_transformer_blocks:
             joint = at(JOINT_QK, block.attn)
             into.set_processor(block.attn, FusedAttnProcessor(joint, joint))
             into.swap(block.norm, FusedNormZeroSingle, fused=at(JOINT_NORM, block.norm))
+            into.swap(block, FusedSingleBlock, linear_gelu=at(JOINT_GELU, block))
         into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+from diffusers.models.activations import GELU
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.attention_processor import Attention
 from diffusers.models.normalization import AdaLayerNormContinuous
@@ -18,8 +19,10 @@ from diffusers.models.transformers.transformer_qwenimage import (
 )
 
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .feed_forward import FusedGelu
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_complex, rotate
 from .streams import project
@@ -38,6 +41,9 @@ IMAGE_RESIDUAL = Site(name="block: image residual, norm2", op="residual_gate_nor
 TEXT_RESIDUAL = Site(name="block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 TWO_WAY_NORM = Site(name="block: norm1 of the image", op="norm_scale_shift_gate_select01", stack="num_layers")
 TWO_WAY_RESIDUAL = Site(name="block: image residual, norm2", op="residual_norm_scale_shift_gate_select01", stack="num_layers")
+
+IMAGE_GELU = Site(name="block: image feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
+TEXT_GELU = Site(name="block: text feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
 
 
 class FusedEmbedRope(QwenEmbedRope):
@@ -200,8 +206,9 @@ class QwenImage(DiffusionModel):
     steps = 50
     forwards = 2
     image_norm, image_residual = IMAGE_NORM, IMAGE_RESIDUAL
-    sites = (IMAGE_QK, TEXT_QK, IMAGE_NORM, TEXT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL)
+    sites = (IMAGE_QK, TEXT_QK, IMAGE_NORM, TEXT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL, IMAGE_GELU, TEXT_GELU)
     forward_arguments = {
+        GELU: ("hidden_states",),
         QwenEmbedRope: ("video_fhw", "device", "max_txt_seq_len"),
         QwenDoubleStreamAttnProcessor2_0: (
             "attn",
@@ -290,6 +297,8 @@ class QwenImage(DiffusionModel):
                 text_norm=at(TEXT_NORM, block),
                 text_residual=at(TEXT_RESIDUAL, block),
             )
+            into.swap(block.img_mlp.net[0], FusedGelu, fused=at(IMAGE_GELU, block.img_mlp))
+            into.swap(block.txt_mlp.net[0], FusedGelu, fused=at(TEXT_GELU, block.txt_mlp))
         into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
 
 
@@ -307,7 +316,7 @@ class QwenImageEdit(QwenImage):
     tiny_shapes = Shapes(height=128, width=96, text_tokens=7, negative_text_tokens=7, reference=(96, 160))
     steps = 40
     image_norm, image_residual = TWO_WAY_NORM, TWO_WAY_RESIDUAL
-    sites = (IMAGE_QK, TEXT_QK, TWO_WAY_NORM, TEXT_NORM, OUTPUT_NORM, TWO_WAY_RESIDUAL, TEXT_RESIDUAL)
+    sites = (IMAGE_QK, TEXT_QK, TWO_WAY_NORM, TEXT_NORM, OUTPUT_NORM, TWO_WAY_RESIDUAL, TEXT_RESIDUAL, IMAGE_GELU, TEXT_GELU)
 
 
 def _tokens(height: int, width: int) -> tuple[int, int]:

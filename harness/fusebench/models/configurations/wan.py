@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from diffusers import UniPCMultistepScheduler, WanTransformer3DModel
+from diffusers.models.activations import GELU
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.models.transformers.transformer_wan import (
@@ -21,8 +22,10 @@ from diffusers.models.transformers.transformer_wan import (
 )
 
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
+from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .feed_forward import FusedGelu
 
 LATENT_FRAMES = 4
 """Frames per latent frame after the first, by the autoencoder."""
@@ -39,6 +42,7 @@ NEXT_RESIDUAL = Site(
     name="block: feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stack="num_layers", beyond=-1
 )
 SELF_QK = Site(name="self-attention: q and k", op="qknorm_across_heads_rope", stack="num_layers")
+FEED_FORWARD_GELU = Site(name="block: feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
 
 
 class FusedRotaryPosEmbed(WanRotaryPosEmbed):
@@ -180,8 +184,9 @@ class Wan(DiffusionModel):
     tiny_shapes = Shapes(height=64, width=96, frames=9, text_tokens=12, negative_text_tokens=12)
     steps = 50
     forwards = 2
-    sites = (FIRST_NORM, OUTPUT_NORM, SELF_RESIDUAL, CROSS_RESIDUAL, NEXT_RESIDUAL, SELF_QK)
+    sites = (FIRST_NORM, OUTPUT_NORM, SELF_RESIDUAL, CROSS_RESIDUAL, NEXT_RESIDUAL, SELF_QK, FEED_FORWARD_GELU)
     forward_arguments = {
+        GELU: ("hidden_states",),
         WanRotaryPosEmbed: ("hidden_states",),
         WanAttnProcessor: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "rotary_emb"),
         WanTransformerBlock: ("hidden_states", "encoder_hidden_states", "temb", "rotary_emb"),
@@ -243,6 +248,7 @@ class Wan(DiffusionModel):
         blocks = list(transformer.blocks)
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             into.set_processor(block.attn1, FusedAttnProcessor(at(SELF_QK, block.attn1)))
+            into.swap(block.ffn.net[0], FusedGelu, fused=at(FEED_FORWARD_GELU, block.ffn))
             into.swap(
                 block,
                 FusedBlock,
