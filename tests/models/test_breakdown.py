@@ -38,6 +38,7 @@ IN_ATTENTION, IN_NORM = "fusebench stage attention", "fusebench stage norm"
         (ELEMENTWISE, ("aten::mul",), "elementwise"),
         (COPY, ("aten::copy_", "aten::to"), "copies"),
         (COPY, ("aten::copy_", IN_ATTENTION), "rope"),
+        ("some_gemm_with_gelu", ("aten::_addmm_activation",), "matmul"),
         ("unheard_of", (), "other"),
     ],
 )

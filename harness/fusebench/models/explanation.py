@@ -15,7 +15,7 @@ from ..schema.models import Breakdown, Cause, Explanation, OpSaving, SiteCalls, 
 from .variants import GRAPH, SPLIT
 
 LIBRARY_STAGES = ("matmul", "attention")
-"""Stages that no op touches: they do the same work in both steps, and differ by clocks alone."""
+"""Stages that no op touches: they do the same work in both steps but for GELUs in products, and differ by clocks."""
 TORCH = "split_torch@1"
 """The op's chain of torch operations."""
 HOST_BOUND = 0.1
@@ -47,7 +47,10 @@ def explain(
             cause="the model's own operations take longer (or less long, below zero) than the ops' torch chains do alone",
             time_us=own - (predicted or 0.0),
         ),
-        Cause(cause="matrix products and attention: the same work in both profiled steps, at other clocks", time_us=library),
+        Cause(
+            cause="matrix products and attention: the same work in both profiled steps but for GELUs in products, at other clocks",
+            time_us=library,
+        ),
         Cause(cause="activities that overlap", time_us=overlap),
     ]
     beyond = measured - (before.busy_us - after.busy_us)

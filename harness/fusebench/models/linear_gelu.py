@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..registry.counting import Selection, counting
+from ..registry.dispatching.counting import Selection, counting
 
 LINEAR_GELU = "linear_gelu"
 """Name of the call among those of ops.  It is no op of a project: no kernel of one runs, and no suite has a case of it."""

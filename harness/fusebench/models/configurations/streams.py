@@ -25,6 +25,8 @@ class Projected(NamedTuple):
 
     def joined(self) -> list[torch.Tensor]:
         """Queries, keys and values of all streams, one after another: `[B, all S, heads, head_dim]`."""
+        if self.joint is None and len(self.streams) == 1:
+            return self.streams[0]
         return self.joint or [torch.cat(parts, dim=1) for parts in zip(*self.streams, strict=True)]
 
 
