@@ -63,7 +63,7 @@ def test_a_bias_by_busy_boards_is_found_stored_and_acted_on(
     (size,) = json.loads(outcome.stdout)["sizes"]
     assert size["busy"] == 2
     assert size["time"]["value"] == pytest.approx(1.2, abs=0.03)
-    (file,) = (project / "results" / "company").iterdir()
+    (file,) = (project / "results" / "interference").iterdir()
     found = msgspec.json.decode(file.read_bytes(), type=Interference)
     assert found.most_at_once(2) == 1
     assert found.between_boards == pytest.approx({"cpu:0": 1.0, "cpu:1": 1.0}, abs=0.03)

@@ -87,7 +87,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
 
 def interference_file(results: Path, device_name: str) -> Path:
     """Where the measurement of this host lies."""
-    return results / "company" / f"{device_slug(device_name)}_{device_slug(platform.node() or 'host')}.json"
+    return results / "interference" / f"{device_slug(device_name)}_{device_slug(platform.node() or 'host')}.json"
 
 
 def load_interference(results: Path, device_name: str) -> Interference | None:
