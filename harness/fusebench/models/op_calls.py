@@ -12,7 +12,7 @@ from ..registry.dispatching.dispatcher import Dispatcher, dispatch
 from .linear_gelu import LINEAR_GELU, LinearGelu
 
 if TYPE_CHECKING:
-    from ..registry.collection import Collection
+    from ..registry.lookup import Collection
 
 
 class OpCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from .substitution import Substitution, require_known_classes
 if TYPE_CHECKING:
     import torch
 
-    from ..registry.collection import Collection
     from ..registry.kernel import Kernel
+    from ..registry.lookup import Collection
 
 SPLIT, FUSED, COMPILED, FUSED_COMPILED = "split", "fused", "compiled", "fused_compiled"
 GRAPH = "_graph"

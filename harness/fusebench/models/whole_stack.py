@@ -20,7 +20,7 @@ from .timed_variants import step_of
 from .variants import FUSED, SPLIT, WARM_UPS, Variant, make_variant, share_weights
 
 if TYPE_CHECKING:
-    from ..registry.collection import Collection
+    from ..registry.lookup import Collection
 
 FEWEST = 3
 """Rounds of the sizes."""

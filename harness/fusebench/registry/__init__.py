@@ -5,7 +5,7 @@ Importing this package imports no torch: declarations are plain data until a ker
 
 from .argument_rules import axis, option, tensor
 from .arguments import Arguments
-from .collection import Collection, load_collection
+from .collection import load_collection
 from .declared import CaseFacts, DeclaredKernel, DeclaredOp
 from .dispatching.counting import Selection, count_calls, counting_backend
 from .dispatching.dispatcher import Dispatcher, dispatch
@@ -13,7 +13,7 @@ from .kernel import Kernel
 from .kernel_declaration import kernel
 from .launching import launchable
 from .loading.declarations import Declarations
-from .lookup import Problem
+from .lookup import Collection, Problem
 from .op import Buffers, Op, define_op
 from .part import Part
 from .plain import benchmark

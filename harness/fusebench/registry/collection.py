@@ -10,76 +10,16 @@ finds nothing in the file's own root finds the file of another one (see `loading
 from __future__ import annotations
 
 import importlib
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..schema import Case, KernelId, Role
-from .declared import CaseSupport
-from .kernel import Kernel
+from ..schema import KernelId
 from .loading.installed import KERNELS_GROUP, SUITES_GROUP, installed_folders
-from .loading.roots import Wanted, load_roots, op_folders, operator_refused
+from .loading.roots import Wanted, load_roots, op_folders
 from .loading.watching import Watch
-from .lookup import Lookup, Problem
-from .op import Op
+from .lookup import Collection, Problem
 from .recording import recording
-
-
-@dataclass
-class Collection(Lookup[Op, Kernel]):
-    """The ops and kernels of one or more roots, loaded into this process."""
-
-    roots: tuple[Path, ...]
-    ops: dict[str, Op] = field(default_factory=dict)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    watch: Watch = field(default_factory=Watch)
-    """Told which file's code is about to run."""
-    without_operators: list[tuple[Kernel, str]] = field(default_factory=list)
-    """Kernels that were loaded without their torch operators, each with the namespace for it."""
-
-    @property
-    def excluded(self) -> Mapping[str, str]:
-        """Files that no process may import, each with the reason."""
-        return self.watch.excluded
-
-    def prepared(self, kernel_id: str) -> Kernel:
-        """The kernel `op/name@version`, ready to be called.
-
-        A torch.compile kernel must see calls of other kernels as operators, so this first makes the torch operators that loading left out.
-        A kernel whose operator torch refuses becomes a problem on record and works without one.
-
-        Raises:
-            UnknownNameError: no such kernel; the message offers the nearest.
-        """
-        kernel = self.kernel(kernel_id)
-        while kernel.role is Role.COMPILED and self.without_operators:
-            other, namespace = self.without_operators.pop()
-            if reason := operator_refused(other, namespace):
-                self.problems.append(Problem(Path(other.file), reason, op=other.id.op))
-        return kernel
-
-    def support(self, case: Case) -> CaseSupport:
-        """What the kernels of the case's op say of the case.
-
-        Raises:
-            ValueError: the op refuses the case's parameters.
-        """
-        params = self.op(case.op).parse_params(case.params)
-        declined: dict[str, str] = {}
-        part_bytes: dict[str, int] = {}
-        for kernel in self.kernels_of(case.op, choices=True):
-            try:
-                with self.watch.on(kernel.file):
-                    reason = kernel.reason_unsupported(params)
-                    if reason is None and kernel.part is not None:
-                        part_bytes[str(kernel.id)] = int(kernel.part.minimum_bytes(params))
-            except Exception as error:  # noqa: BLE001 - whatever a kernel's declaration raises concerns that kernel alone
-                reason = f"the declaration of {kernel.id} failed on this case: {type(error).__name__}: {error}"
-            if reason is not None:
-                declined[str(kernel.id)] = reason
-        return CaseSupport(declined=declined, part_bytes=part_bytes)
 
 
 def load_collection(

@@ -7,8 +7,8 @@ does not load them reads the same attributes from here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import msgspec.inspect
@@ -18,8 +18,25 @@ from ..schema import KernelId, KernelInfo, Language, Role
 from ..schema.dispatch import DispatchKey
 from ..toml_errors import Refusal
 
-if TYPE_CHECKING:
-    from .op import Op
+
+class OpMembers(Protocol):
+    """The members of an `Op` that its plain data are made of.  op.py imports this file, so this file imports no `Op`."""
+
+    name: ClassVar[str]
+    Params: ClassVar[type[msgspec.Struct]]
+    schema: ClassVar[str]
+    outputs: ClassVar[tuple[str, ...]]
+    in_place: ClassVar[bool]
+    split_reference: ClassVar[str]
+    baselines: ClassVar[tuple[str, ...]]
+    dispatch_order: ClassVar[tuple[str, ...]]
+    token_fields: ClassVar[tuple[str, ...]]
+    space: ClassVar[Mapping[str, Sequence[Any]]]
+
+    @property
+    def lists(self) -> tuple[str, ...]: ...
+
+    def parse_params(self, raw: Mapping[str, Any]) -> Any: ...
 
 
 class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +66,7 @@ class OpDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """The parameter that follows from a random case's bytes; empty for none."""
 
     @classmethod
-    def of(cls, op: Op) -> OpDeclaration:
+    def of(cls, op: OpMembers) -> OpDeclaration:
         """`op` as plain data."""
         module = sys.modules[type(op).__module__]
         return cls(
@@ -120,7 +137,7 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """By name, why a method of the op gave no value above."""
 
     @classmethod
-    def of(cls, op: Op, raw: Mapping[str, Any]) -> CaseFacts:
+    def of(cls, op: OpMembers, raw: Mapping[str, Any]) -> CaseFacts:
         """What `op` says of the case with the parameters `raw`; its methods run here.
 
         Raises:
@@ -235,7 +252,7 @@ def takes_lists(declared: Any) -> bool:
     return any(isinstance(one, lists) for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)))
 
 
-def _declared_space(op: Op) -> dict[str, tuple[tuple[Any, ...], ...]]:
+def _declared_space(op: OpMembers) -> dict[str, tuple[tuple[Any, ...], ...]]:
     """`Op.space` as plain data, with the values that the types of `Params` name."""
     if unknown := set(op.space) - {field.encode_name for field in msgspec.structs.fields(op.Params)}:
         raise KernelDeclarationError(f"op {op.name}: `space` has values for {', '.join(sorted(unknown))}, which Params lacks")

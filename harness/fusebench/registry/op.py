@@ -177,7 +177,7 @@ class Op(ABC):
 
     def dispatch_key(self, params: Any) -> DispatchKey | None:
         """The part of `params` that decides which kernel is fastest, for dispatch tables; None if a size of a traced call is unknown."""
-        return key_of(self, params)
+        return key_of(params, self.token_fields, self.dispatch_sizes, self.dispatch_kinds)
 
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""

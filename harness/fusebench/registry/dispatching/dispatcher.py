@@ -13,11 +13,12 @@ from typing import Any
 
 from ...errors import UsageError
 from ...schema import Role
-from ..collection import Collection, load_collection
+from ..collection import load_collection
 from ..kernel import Kernel, reason_not_runnable
 from ..launches.repeats import Layout, Repeats
 from ..launches.replay import MOST_LAYOUTS, Call, aligned, describe_call, repeat
 from ..launching import trace
+from ..lookup import Collection
 from ..op import Op
 from .counting import Selection, counting
 from .tables import Found, Ranking, default_order, find_table, in_order, rank

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from ...schema.dispatch import DispatchKey
 
-if TYPE_CHECKING:
-    from ..op import Op
 
-
-def key_of(op: Op, params: Any) -> DispatchKey | None:
+def key_of(
+    params: msgspec.Struct, token_fields: Sequence[str], sized: Sequence[str] | None, alike: Sequence[str] | None
+) -> DispatchKey | None:
     """The part of `params` that decides which kernel is fastest, for dispatch tables.
 
     Of a traced call's symbolic sizes the example's are taken, without a guard; None if one has none.
+
+    Args:
+        token_fields, sized, alike: the op's `token_fields`, `dispatch_sizes` and `dispatch_kinds`.
     """
-    fields = {name: getattr(params, name) for name in op.Params.__struct_fields__}
-    tokens = [name for name in op.token_fields if name in fields]
+    fields = {name: getattr(params, name) for name in params.__struct_fields__}
+    tokens = [name for name in token_fields if name in fields]
     found: dict[str, Any]
-    if op.dispatch_sizes is None:
+    if sized is None:
         found = {"rows": math.prod(fields[name] for name in tokens)} if tokens else {}
         found |= {name: value for name, value in fields.items() if name not in tokens and _is_size(value)}
     else:
-        found = {name: getattr(params, name) for name in op.dispatch_sizes}
+        found = {name: getattr(params, name) for name in sized}
     sizes = {name: _known_size(value) for name, value in found.items()}
-    if op.dispatch_kinds is None:
+    if alike is None:
         kinds = {name: value for name, value in fields.items() if not _is_size(value) and not isinstance(value, float)}
     else:
-        kinds = {name: getattr(params, name) for name in op.dispatch_kinds}
+        kinds = {name: getattr(params, name) for name in alike}
     plain = {name: value if value is None or isinstance(value, bool | int | str) else str(value) for name, value in kinds.items()}
     known = {name: size for name, size in sizes.items() if size is not None}
     return DispatchKey(sizes=known, kinds=plain) if len(known) == len(sizes) else None

@@ -19,8 +19,9 @@ import msgspec
 
 from ...schema import Case
 from ...toml_errors import Refusal
-from ..collection import Collection, load_collection
+from ..collection import load_collection
 from ..declared import CaseFacts, OpDeclaration
+from ..lookup import Collection
 from .messages import Answer, AskFacts, AskKernels, AskOps, Failed, FoundKernels, FoundOps, FoundProblem, LoaderSetup, Question, Reply
 from .watching import Watch
 

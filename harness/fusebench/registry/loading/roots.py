@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import describe_unknown, nearest
 from ...schema import KernelId
 from ..compiled import declared_as, default_compiled
 from ..kernel import Kernel, refused_contract
-from ..lookup import Problem
+from ..lookup import Collection, Problem, operator_refused
 from ..op import Op
 from ..op_parts import refused_part
 from ..plain import load_plain
 from .merging import Root, let_roots_meet
 from .watching import KernelFileError, watch_imports
-
-if TYPE_CHECKING:
-    from ..collection import Collection
 
 _load_numbers = itertools.count()
 
@@ -235,15 +232,4 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, ope
     elif reason := operator_refused(kernel, namespace):
         return reason
     collection.kernels[key] = kernel
-    return ""
-
-
-def operator_refused(kernel: Kernel, namespace: str) -> str:
-    """Make the kernel's torch operator, if it has one. Return why torch refused it, or empty text."""
-    from ..torch_operator import register
-
-    try:
-        register(kernel, namespace)
-    except Exception as error:  # noqa: BLE001 - torch refuses a schema in several ways; all of them concern this kernel alone
-        return f"kernel {kernel.id} cannot become a torch operator: {type(error).__name__}: {error}"
     return ""
