@@ -40,7 +40,7 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert {one["variant"]: len(one["rounds_ms"]) for one in document["times"]}.keys() == {"split", "fused"}
     assert all(len(one["rounds_ms"]) >= 4 for one in document["times"])
     assert (document["tiny"], document["layers"]) == (True, {"num_layers": 2, "num_single_layers": 2})
-    assert sum(one["calls"] for one in document["calls"]) == 17
+    assert sum(one["calls"] for one in document["calls"]) == 23
     assert all(one["fallbacks"] == one["calls"] for one in document["calls"]), "a CPU runs split chains"
     assert [one["variant"] for one in document["breakdowns"]] == ["split", "fused"]
     assert len(document["drift"]["steps"]) == 2

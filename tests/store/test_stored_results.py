@@ -29,8 +29,9 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     models = {name for name in found if name.startswith("models/")}
+    random = {f"random/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | static | counters | models | {
+    assert found == record | static | counters | models | random | {
         trials,
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
