@@ -40,6 +40,9 @@ MOST_PLAIN_SCATTER = 0.5
 """The most that this scatter adds: the growth of 55 % is the largest, and at 2e5 and 4e5 elements none exceeded 23 %."""
 
 
+_NEXT_STEP = "repeat `fusebench check` on it; if the kernel is right, promote a new baseline, with this as --reason"
+
+
 def accuracy_growth(new: Accuracy, old: Accuracy) -> float:
     """Ratio of the RMS errors of `new` and `old`, for the output with the largest growth.
 
@@ -133,7 +136,7 @@ def accuracy_loss(new: Accuracy, old: Accuracy, *, paired: bool = False) -> str:
 
 
 def less_accurate(new: Result, old: Result) -> bool:
-    """Whether the loss of accuracy alone is a regression, independent of the times."""
+    """Whether the error has grown beyond its margin, independent of the times and of the code."""
     return new.accuracy is not None and old.accuracy is not None and accuracy_loss(new.accuracy, old.accuracy) != ""
 
 
@@ -143,11 +146,15 @@ def _draw_scatter(elements: int, plain: bool) -> float:
     return max(usual, min(PLAIN_SCATTER / math.sqrt(elements), MOST_PLAIN_SCATTER)) if plain else usual
 
 
-def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *, paired: bool = False) -> Verdict:
-    """The verdict on speed and accuracy together: a loss of accuracy is a regression at any speed.
+def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *, paired: bool = False, same_code: bool = False) -> Verdict:
+    """The verdict on speed and accuracy together: a loss of accuracy is a regression at any speed, but undecided for the same code.
 
-    `paired` is as in `accuracy_loss`. An improvement without an accuracy check stays undecided if the baseline was checked: the speed may
-    have cost accuracy.
+    An improvement without an accuracy check stays undecided if the baseline was checked: the speed may have cost accuracy.
+
+    Args:
+        paired: as in `accuracy_loss`.
+        same_code: whether the digests say that both records ran the same machine code, on inputs of their own.  Then its draws differ, or
+            the values of tensors that its Python code passes.  The second can be a fault, so the loss does not pass either.
     """
     if new is None or old is None:
         if old is not None and speed.kind is VerdictKind.IMPROVEMENT:
@@ -157,6 +164,9 @@ def with_accuracy(speed: Verdict, new: Accuracy | None, old: Accuracy | None, *,
     loss = accuracy_loss(new, old, paired=paired)
     if not loss:
         return speed
+    if same_code:
+        reason = f"identical machine code, so the drawn inputs differ, or the values that its Python code passes ({loss}); {_NEXT_STEP}"
+        return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=f"{reason}; speed: {speed.reason}")
     bought = "; faster by being less accurate" if speed.kind is VerdictKind.IMPROVEMENT else ""
     return msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION, reason=f"{loss}{bought}; speed: {speed.reason}")
 

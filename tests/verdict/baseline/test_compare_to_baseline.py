@@ -12,6 +12,7 @@ import pytest
 from fusebench.schema import ExitCode, Result, Run, VerdictKind
 from fusebench.verdict.baseline.compare_to_baseline import RunJudgement, judge_run
 from fusebench.verdict.baseline.judgement import Judgement
+from fusebench.verdict.baseline.promotion import absorbed_changes
 from fusebench.verdict.exit_status import gate_exit_code
 from fusebench.verdict.fdr_control import fdr_controlled
 from fusebench.verdict.margins.rule import MarginRule
@@ -126,13 +127,31 @@ def test_what_slows_all_unchanged_kernels_down_alike_neither_passes_nor_hides_wh
     assert noise == pytest.approx(0.1, abs=0.01), "a changed kernel must be slower than the unchanged ones became"
 
 
-def test_a_loss_of_accuracy_is_no_matter_of_noise_nor_of_code(synthetic: ModuleType) -> None:
-    """Code of equal instructions is handed tensors that Python made: their values are not in the digest."""
-    noisy = {("zimage_1024", f"{synthetic.OP}/fused_triton@1"): 1.3}
-    for changed in ([synthetic.FUSED], []):
-        judged = gate(synthetic, changed, slow=noisy, errors={(CASE, synthetic.FUSED): 1.4})
+@pytest.mark.parametrize("slow", [1.0, 1.1, 1 / 1.1])
+def test_a_loss_of_accuracy_is_undecided_for_identical_code_and_a_regression_of_any_other(synthetic: ModuleType, slow: float) -> None:
+    """The draws of two runs differ, and code of equal instructions is handed tensors that Python made: neither is in the digest."""
+    planted: dict[str, Any] = {
+        "slow": {(CASE, synthetic.FUSED): slow, ("zimage_1024", f"{synthetic.OP}/fused_triton@1"): 1.3},
+        "errors": {(CASE, synthetic.FUSED): 1.4},
+    }
+    same = gate(synthetic, [], **planted)
+    found = at(same, synthetic.FUSED).verdict
+    assert (found.kind, found.gating) == (VerdictKind.UNDECIDED, True)
+    assert found.reason.startswith(
+        "identical machine code, so the drawn inputs differ, or the values that its Python code passes (accuracy: rms"
+    )
+    assert "is 1.40 x the baseline's; 1." in found.reason
+    assert "repeat `fusebench check`" in found.reason
+    assert gate_exit_code(same.judgements) is same.exit_code is ExitCode.UNDECIDED
+    accepted = absorbed_changes(
+        synthetic.with_code(synthetic.make_run(run_id="new", **planted)), synthetic.with_code(synthetic.make_run()), RULE
+    )
+    assert any(synthetic.FUSED in one and "1.40 x the baseline's" in one for one in accepted), "no baseline absorbs it without a reason"
+    unknown = judge_run(synthetic.make_run(run_id="new", **planted), synthetic.make_run(), RULE)
+    for judged in (gate(synthetic, [synthetic.FUSED], **planted), unknown):
         found = at(judged, synthetic.FUSED).verdict
         assert (found.kind, found.reason.startswith("accuracy: rms error")) == (VerdictKind.REGRESSION, True)
+        assert gate_exit_code(judged.judgements) is ExitCode.REGRESSION
 
 
 @pytest.mark.parametrize("side", ["run", "baseline", "both"])

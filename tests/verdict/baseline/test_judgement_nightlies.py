@@ -298,14 +298,15 @@ def test_a_loss_of_accuracy_planted_in_a_real_nightly_is_found() -> None:
 
 
 def less_accurate(result: Result, shared: bool = False) -> Result:
-    """`shared`: the split chain, beside which the result was checked, lost as much."""
+    """The result with errors 15 % larger, by other code if known.  `shared`: the split chain, beside which it was checked, lost as much."""
     if result.accuracy is None or result.role is not Role.FUSED:
         return result
     split = 1.15 if shared else 1.0
     outputs = tuple(
         msgspec.structs.replace(one, rms=1.15 * max(one.rms, one.floor), split_rms=split * one.split_rms) for one in result.accuracy.outputs
     )
-    return msgspec.structs.replace(result, accuracy=msgspec.structs.replace(result.accuracy, outputs=outputs))
+    code = None if result.code is None else f"less accurate {result.code}"
+    return msgspec.structs.replace(result, accuracy=msgspec.structs.replace(result.accuracy, outputs=outputs), code=code)
 
 
 def slowed(run: Run, share: float, places: Collection[Place] | None = None) -> Run:

@@ -167,7 +167,7 @@ class _Judge:
         if change is not None and self.new_cases[new.case_key].suspicion and new.measurement is not None:
             again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
-        verdict = with_accuracy(speed, new.accuracy, old.accuracy)
+        verdict = with_accuracy(speed, new.accuracy, old.accuracy, same_code=same_code is True)
         judgement = _judgement(new, verdict.kind, verdict.reason, change=change, basis=basis)
         if change is not None and verdict == speed:  # the verdict rests on the times alone
             verdict = msgspec.structs.replace(judgement.verdict, gating=new.speed_gates)
