@@ -78,7 +78,7 @@ def _record() -> ModelRecord:
 def test_each_part_is_written_before_the_next_one_begins(answers: list[bytes]) -> None:
     works = [_work(one) for one in answers]
     assert [list(one.missing) for one in works] == [PARTS[done:] for done in range(5)]
-    assert [sum(site.calls for site in one.calls) for one in works] == [17] * 5
+    assert [sum(site.calls for site in one.calls) for one in works] == [23] * 5
     assert [len(one.times) for one in works] == [0, 2, 2, 2, 2]
     assert [one.drift is not None for one in works] == [False, False, True, True, True]
     assert [len(one.breakdowns) for one in works] == [0, 0, 0, 1, 2]

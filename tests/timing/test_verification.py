@@ -21,7 +21,7 @@ from fusebench.schema import SamplingPlan
 from fusebench.timing import placement, verification, watch
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.case_timings import CaseTimings
-from fusebench.timing.host import HostTimer
+from fusebench.timing.host import HostTimer, without_waiting
 from fusebench.timing.measure import measure_case
 from fusebench.timing.pairs import Pair
 from fusebench.timing.placement import CONTROL, ArmSpec, arm_specs
@@ -295,3 +295,10 @@ def test_the_control_is_judged_like_any_arm(
         timer=HostTimer(), seed=5, outputs=TimedOutputs(op, split=split, others=lambda kernel: toy.kernels),
     )  # fmt: skip
     assert set(timings.wrong) == {KERNEL, CONTROL}
+
+
+def test_a_wait_longer_than_the_call_is_not_of_the_call() -> None:
+    """One of a CPU calibration's samples was -3357 ns."""
+    assert without_waiting(4_000_000, 3_000_000) == 1_000_000
+    assert without_waiting(5_000, 8_357) == 5_000
+    assert without_waiting(5_000, -20) == 5_000
