@@ -19,11 +19,11 @@ from fusebench.verdict.record_validation import faults
 
 @pytest.fixture
 def runs(synthetic: ModuleType) -> list[Run]:
-    """Four nights; in the last one a kernel is slower and less accurate."""
+    """Four nights; in the last one a kernel has other code, is slower and less accurate."""
     slow = {("flux_1024", synthetic.FUSED): 1.2}
     history = synthetic.make_history(3)
     worse = synthetic.make_run(run_id="worse", created="2026-08-01T00:00:00Z", slow=slow, errors={("zimage_1024", synthetic.FUSED): 2.0})
-    return [synthetic.with_code(run) for run in (*history, worse)]
+    return [*map(synthetic.with_code, history), synthetic.with_code(worse, changed=(synthetic.FUSED,))]
 
 
 def test_times_accuracy_code_and_yardsticks_are_kept(tmp_path: Path, runs: list[Run], synthetic: ModuleType) -> None:
