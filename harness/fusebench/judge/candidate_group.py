@@ -5,7 +5,6 @@ All are confined alike, start fresh for each candidate, and share one folder of 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Iterable
@@ -41,8 +40,11 @@ def helpers_for(device: Device, stage: Stage, memory_bytes: int | None) -> int:
     """
     if stage is not Stage.CHECK or device.kind == "cpu" or device.memory_bytes is None:
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = min(MOST_HELPERS, cores // CORES_PER_PROCESS - 1, int(HELPERS_SHARE * (memory_bytes or default_memory())) // LEAST_HELPER_BYTES)
+    from ..runner.workers.checking import usable_cores
+
+    most = min(
+        MOST_HELPERS, usable_cores() // CORES_PER_PROCESS - 1, int(HELPERS_SHARE * (memory_bytes or default_memory())) // LEAST_HELPER_BYTES
+    )
     if most <= 0:
         return 0
     from ..device.nvml import open_monitor

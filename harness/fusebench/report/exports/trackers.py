@@ -106,10 +106,6 @@ def _records(run: Run, one: Exported) -> list[dict[str, Any]]:
     ]
 
 
-def _input(dtype: str, value: Any) -> dict[str, Any]:
-    return {"dtype": one_line(dtype), "extra_info": {"value": one_line(str(value))}}
-
-
 def _texts(run: Run, one: Exported) -> dict[str, str]:
     facts = {"run": run.id, "created": run.created, "case": one.summary.case.key, "op": one.result.op, "kernel": one.result.kernel}
     return {name: one_line(value) for name, value in (facts | dict(device_facts(run))).items() if value}

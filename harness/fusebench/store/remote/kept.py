@@ -61,11 +61,6 @@ def fetch_calibrations(store: Store, results: Path) -> None:
             write_file(results / CALIBRATION / name, content)
 
 
-def publish_file(store: Store, results: Path, file: Path) -> None:
-    """Upload a file of the folder `results` to the same place of the store, replacing it."""
-    store.write(file.relative_to(results).as_posix(), file.read_bytes())
-
-
 def _numbered(store: Store, slug: str) -> list[tuple[int, str]]:
     """Number and name of every promotion that is whole or was begun."""
     names = store.names(f"{BASELINES}/{slug}")
