@@ -133,10 +133,14 @@ __device__ __forceinline__ const char* modulation_row(const char* base, const Br
     return base;
 }
 
+template <int KIND> __device__ __forceinline__ float load_scalar(const char* p) {
+    return KIND == FLOAT32 ? __ldg((const float*)p) : widen<KIND>(__ldg((const u16*)p));
+}
+
 template <int KIND, int ADDRESSING, bool WHOLE>
 __device__ __forceinline__ void load_modulation(const char* row, int index, float (&out)[VEC]) {
     if constexpr (ADDRESSING == SCALAR) {
-        const float value = KIND == FLOAT32 ? __ldg((const float*)row) : widen<KIND>(__ldg((const u16*)row));
+        const float value = load_scalar<KIND>(row);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) out[i] = value;
     } else {

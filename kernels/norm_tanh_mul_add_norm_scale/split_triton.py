@@ -8,6 +8,7 @@ from fusebench import kernel
 
 from .._shared.modulated_norm_triton import intermediate_dtype
 from .._shared.norm_tanh.launch import launch
+from .._shared.norm_tanh.plan import is_shifted
 from .._shared.norm_tanh.tiles import tuned as tuned_gate
 from .._shared.row_tiles import tuned
 from .op import Arguments
@@ -28,5 +29,6 @@ def split_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     launch(
         plan, tuned(plan.hidden), y,
         y2=y2, norm=call.norm, weight2=call.weight2, bias2=call.bias2, eps=call.eps, scale2=call.scale2,
+        residual=call.residual if is_shifted(plan, layer=call.norm == "layer") else None,
     )  # fmt: skip
     return y, y2

@@ -14,7 +14,7 @@ from fusebench.registry import nvrtc
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
 from ..cuda_stream import StreamSplit, split_stream, words_of
 from ..modulation import ROW, Broadcast
-from .plan import TanhPlan
+from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
@@ -146,6 +146,7 @@ def specialise(
         "SCALE2": (plan.scale2 or plan.gate).addressing, "SCALE2_DTYPE": max(0, dtypes.scale2),
         "RESIDUAL_DTYPE": dtypes.residual, "GATE_DTYPE": dtypes.gate, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
         "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
+        "SHIFTED": is_shifted(plan, layer=layer),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
         return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", {**macros, **split.macros(plan.hidden)})

@@ -18,7 +18,7 @@ from ..modulated_norm_triton import load_activation
 from ..modulation import ROW, address, addressing, rows_differ
 from ..row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
 from ..row_tiles import RowTile
-from .plan import TanhPlan
+from .plan import TanhPlan, is_shifted
 from .tiles import most_registers
 
 
@@ -89,9 +89,11 @@ def _norm_tanh(
     BIAS2: tl.constexpr,
     RESIDUAL_PER_ROW: tl.constexpr,
     PER_ROW: tl.constexpr,
+    SHIFTED: tl.constexpr,
 ):
     """One program: ROWS rows.  RESIDUAL, GATE and SCALE2 are addressings, or negative where there is none; STREAM: the residual has
-    a row for every token; RESIDUAL_PER_ROW: rows of a program may take different residuals; PER_ROW: different gates or scales."""
+    a row for every token; RESIDUAL_PER_ROW: rows of a program may take different residuals; PER_ROW: different gates or scales;
+    SHIFTED: the second norm takes y less the residual's one value (see `is_shifted`)."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)[:, None]
     batch = rows // tokens
@@ -169,6 +171,11 @@ def _norm_tanh(
         tail_scale = head_scale
         if TAIL:
             tail_scale = load_modulation(scale2_row, tail_columns, tail_mask, SCALE2, PER_ROW, D)
+        if SHIFTED:
+            shift = tl.load(residual_ptr).to(y2_ptr.dtype.element_ty).to(tl.float32)  # rounded as y is: equal values leave zeros
+            head = tl.where(head_columns < D, head - shift, 0.0)
+            if TAIL:
+                tail = tl.where(tail_columns < D, tail - shift, 0.0)
         mean, inverse = row_statistics(head, tail, head_columns, tail_columns, eps, D, TAIL, LAYER)
         weight = load_parameter(weight2_ptr, head_columns, WEIGHT2, D)
         bias = load_parameter(bias2_ptr, head_columns, BIAS2, D)
@@ -209,7 +216,8 @@ def launch(
     Args:
         y: contiguous output `[B, S, D]` of the norm, or of the gate stage where there is one.
         norm: `layer` or `rms`, of both norms; None, or no y, leaves the first norm out.
-        residual, gate: the gate stage, `y = residual + tanh(gate) * x`, rounded to y's dtype; both or neither.
+        residual, gate: the gate stage, `y = residual + tanh(gate) * x`, rounded to y's dtype; both or neither. The second norm alone takes
+            the residual where its plan `is_shifted`.
         y2, scale2: contiguous output of the second norm and its scale, which take the rounded y; both or neither.
         any_rows: use one specialisation for every count of rows and tokens. Otherwise Triton compiles a further one for multiples of 16,
             and one for 1. Under torch.compile Inductor always compiles a further one for multiples of 16 (up to torch 2.13 at least).
@@ -254,6 +262,7 @@ def launch(
         BIAS2=bias2 is not None,
         RESIDUAL_PER_ROW=residual is not None and rows_differ([plan.residual], tile.rows),
         PER_ROW=rows_differ(gates, tile.rows),
+        SHIFTED=residual is not None and scale2 is not None and is_shifted(plan, layer=norm == "layer"),
         num_warps=tile.num_warps,
         # Contracted, unlike where v must be torch's to the bit: no step here is the split chain's, whose roundings come in between,
         # and tanh would be longer.  Under torch.compile options cannot be passed, and Triton's defaults decide.

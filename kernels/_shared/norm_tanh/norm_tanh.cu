@@ -4,6 +4,7 @@
 //
 //   SECOND                            1: y2 = norm(y) * (1 + scale2) too
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 a row per sample or token); SCALE2 is not read without SECOND
+//   SHIFTED                           1: the second norm takes y less the residual's one value
 //   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
@@ -113,14 +114,23 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
         if constexpr (SECOND) {
             const char* scales =
                 modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token);
-            const Statistics second = row_statistics(value, member, group, turn++, eps, exchange);
+            // Rounded as y is: equal values leave zeros (plan.py, is_shifted).
+            const float shift = SHIFTED ? widen<DTYPE>(narrow<DTYPE>(load_scalar<RESIDUAL_DTYPE>(residual))) : 0.0f;
+            const auto shifted = [&](int i, float (&values)[VEC]) {
+                unpack(own[i], values);
+                if constexpr (SHIFTED) {
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) values[e] -= shift;
+                }
+            };
+            const Statistics second = row_statistics(shifted, member, group, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
                 if (!holds(i, member)) continue;
                 const int vector = member + i * LANES;
                 float values[VEC], scale[VEC];
                 load_modulation<SCALE2_DTYPE, SCALE2, SHARED_ALIGNED>(scales, vector * VEC, scale);
-                unpack(own[i], values);
+                shifted(i, values);
                 normalise<WEIGHT2_DTYPE, BIAS2_DTYPE>(values, second, weight2, bias2, vector * VEC);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) values[e] *= 1.0f + scale[e];

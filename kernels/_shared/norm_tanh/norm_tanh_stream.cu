@@ -4,6 +4,7 @@
 //
 //   SECOND                            1: y2 = norm(y) * (1 + scale2) too
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 a row per sample or token); SCALE2 is not read without SECOND
+//   SHIFTED                           1: the second norm takes y less the residual's one value
 //   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
@@ -96,12 +97,21 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         }
 
         if constexpr (SECOND) {
-            const Statistics second = row_statistics(value, member, 0, turn++, eps, exchange);
+            // Rounded as y is: equal values leave zeros (plan.py, is_shifted).
+            const float shift = SHIFTED ? widen<DTYPE>(narrow<DTYPE>(load_scalar<RESIDUAL_DTYPE>(residual))) : 0.0f;
+            const auto shifted = [&](int i, float (&values)[VEC]) {
+                unpack(own[i], values);
+                if constexpr (SHIFTED) {
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) values[e] -= shift;
+                }
+            };
+            const Statistics second = row_statistics(shifted, member, 0, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
                 if (!holds(i, member)) continue;
                 float values[VEC];
-                unpack(own[i], values);
+                shifted(i, values);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) {
                     values[e] = (values[e] - second.mean) * second.inverse;

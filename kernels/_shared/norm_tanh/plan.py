@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fusebench.registry.argument_rules import Laid
 
-from ..modulation import Broadcast, broadcast
+from ..modulation import SCALAR, Broadcast, broadcast
 from ..norm_arguments import check_bias
 
 
@@ -42,3 +42,13 @@ def tanh_plan(laid: Laid) -> TanhPlan:
         gate=broadcast(laid.op, "gate", laid.gate, laid.x),
         scale2=broadcast(laid.op, "scale2", laid.scale2, laid.x) if second else None,
     )
+
+
+def is_shifted(plan: TanhPlan, *, layer: bool) -> bool:
+    """Whether the second norm takes y less the residual, rounded as y is.
+
+    A layer norm does not change with a shift. Where one residual value serves all elements and is far larger than the gated norm, y has few
+    distinct values, or one. The float32 mean of such a row is off by some 1e-7 of the residual, which may be more than the row's deviation:
+    a row of equal values would give -1 or 1 instead of 0. The difference is exact there (Sterbenz), and its mean is small.
+    """
+    return layer and plan.scale2 is not None and plan.residual.addressing == SCALAR

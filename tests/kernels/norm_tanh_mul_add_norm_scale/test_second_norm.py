@@ -88,3 +88,18 @@ def test_a_first_and_a_second_fusion_agree_on_y(bench: Any, parse: Any) -> None:
     for kernel in FUSED:
         y, _ = bench.kernel(kernel)(**arguments)
         assert torch.equal(bench.collection.kernel(f"norm_tanh_mul_add/{kernel}")(**first), y)
+
+
+@pytest.mark.parametrize("kernel", [*FUSED, "split_triton@1"])
+@pytest.mark.parametrize(("dtype", "residual_dtype"), [("bfloat16", "float32"), ("float32", "activation")])
+def test_one_residual_value_far_above_the_gated_norm_leaves_the_second_norm_exact(
+    bench: Any, parse: Any, kernel: str, dtype: str, residual_dtype: str
+) -> None:
+    """Rows of y are of one value: a layer norm makes zeros of them, and the bias alone is left."""
+    settings = {"norm": "layer", "affine2": True, "dtype": dtype, "residual": "scalar", "residual_dtype": residual_dtype}
+    params = parse(hidden=104, batch=2, **settings)
+    arguments = dict(bench.op.arguments(params, bench.buffers(params)))
+    arguments["residual"] = torch.full_like(arguments["residual"], -1.2345678e14)
+    _, y2 = bench.kernel(kernel)(**arguments)
+    due = arguments["bias2"].double() * (1 + arguments["scale2"].double())
+    torch.testing.assert_close(y2.double(), due.expand_as(y2), rtol=2**-7 if dtype == "bfloat16" else 2**-22, atol=1e-30)
