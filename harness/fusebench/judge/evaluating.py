@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,14 +16,13 @@ from ..schema import Case, Estimate
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .candidate_group import CandidateGroup
 from .channel.protocol import CaseOpened, EvaluateTask, OpenCase, Step, Yardstick, YardstickDone
-from .compiling_ahead import CompilingAhead
 from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge
 from .loaded_candidate import LoadedCandidate
+from .process import KernelProcess
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -40,10 +38,9 @@ class Evaluating(LoadedCandidate):
     """One evaluation in progress."""
 
     def __init__(
-        self, judge: Judge, task: EvaluateTask, group: CandidateGroup, source: bytes, *, report: Callable[[Step], None], deadline: float
+        self, judge: Judge, task: EvaluateTask, process: KernelProcess, source: bytes, *, report: Callable[[Step], None], deadline: float
     ) -> None:
-        super().__init__(judge, task, group.main, source, report=report, deadline=deadline)
-        self._helpers = group.helpers
+        super().__init__(judge, task, process, source, report=report, deadline=deadline)
         self._source = source
         self._began = time.monotonic()
         self._small_left, self._longer_left = stages.CHECK_CASES, stages.LONGER_CASES
@@ -58,26 +55,23 @@ class Evaluating(LoadedCandidate):
         try:
             self._process.until_ready()
             todo = self._todo()
-            with self._compiling_ahead(todo) as ahead:
-                self._load()
-                if len(self._task.cases) > self._drawn:
-                    self._remarks.append(
-                        f"Judged on {self._drawn} of {len(self._task.cases)} cases, drawn anew each time; --stage final judges all, "
-                        "--case names some."
-                    )
-                for number, (case, params) in enumerate(todo, 1):
-                    if cases and self._interpreted and not self._time_for_another(len(cases)):
-                        self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
-                        break
-                    self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
-                    cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
-                    weights.append(case.weight)
-                    if cases[-1].status not in _TOLD_LAST:
-                        break
-                else:
-                    cases += self._others([case for case, _ in todo])
-                if ahead.failures and cases and cases[-1].status in _TOLD_LAST:
-                    self._remarks.append(f"A process that compiles ahead failed, which costs time alone: {ahead.failures[0]}")
+            self._load()
+            if len(self._task.cases) > self._drawn:
+                self._remarks.append(
+                    f"Judged on {self._drawn} of {len(self._task.cases)} cases, drawn anew each time; --stage final judges all, "
+                    "--case names some."
+                )
+            for number, (case, params) in enumerate(todo, 1):
+                if cases and self._interpreted and not self._time_for_another(len(cases)):
+                    self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
+                    break
+                self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
+                cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
+                weights.append(case.weight)
+                if cases[-1].status not in _TOLD_LAST:
+                    break
+            else:
+                cases += self._others([case for case, _ in todo])
         except CandidateError as error:
             status, reason = error.status, error.reason
         failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
@@ -108,41 +102,6 @@ class Evaluating(LoadedCandidate):
         """Whether a case will end within the budget, if it takes as long as the `done` cases before it did."""
         now = time.monotonic()
         return now + _MARGIN * (now - self._began) / done < self._limits.deadline
-
-    def _compiling_ahead(self, todo: Sequence[tuple[Case, Any]]) -> CompilingAhead:
-        """The candidate's other processes, at work on shapes like those that will be compared."""
-        return CompilingAhead(
-            self._helpers,
-            self._request,
-            self._shapes_ahead(todo),
-            op=self._op,
-            split=self._split,
-            device=self._device,
-            deadline=self._limits.deadline,
-            confined_like=self._process,
-        )
-
-    def _shapes_ahead(self, todo: Sequence[tuple[Case, Any]]) -> Iterator[Any]:
-        """Parameters as `check` will have them, in its order, but for the first, which the judged process meets at once.
-
-        They are drawn apart from the compared ones: of the same kind, at other numbers of tokens.
-        """
-        rng = random.Random(secrets.randbits(128))
-        longer_left, seen = stages.LONGER_CASES, set()
-        for number, (_, params) in enumerate(todo):
-            small = stages.small(self._op, params, rng)
-            seen.add(stages.small(self._op, params, random.Random(0)))
-            if number:
-                yield small
-            longer = stages.longer(self._op, params, self._device.type)
-            if longer_left and self._op.minimum_bytes(longer) > self._op.minimum_bytes(small):
-                longer_left -= 1
-                yield longer
-        for case in self._task.cases:
-            params = self._op.parse_params(case.params)
-            if (kind := stages.small(self._op, params, random.Random(0))) not in seen:
-                seen.add(kind)
-                yield stages.small(self._op, params, rng)
 
     def _todo(self) -> list[tuple[Case, Any]]:
         """The cases of the stage with their parameters."""

@@ -19,7 +19,6 @@ import msgspec
 from ..errors import UsageError
 from ..schema import Case
 from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
-from .candidate_group import helpers_for
 from .channel.protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 from .compiled_code import Compilers
 from .confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
@@ -58,18 +57,15 @@ class Evaluator:
     thread or a signal handler, ends the candidate of the evaluation in progress, which then ends as `undecided`.
     """
 
-    def __init__(self, device: Device, *, keep: bool = False, helpers: int | None = None) -> None:
+    def __init__(self, device: Device, *, keep: bool = False) -> None:
         """
         Args:
             keep: whether several evaluations will follow one another; a candidate's processes are then started ahead of each.
-            helpers: further processes of a candidate, which compile ahead; None for as many as the machine has room for.
         """
         self.device = device
         self._keep = keep
-        self._helpers = helpers
         self.compilers = Compilers() if keep else None
         """Where registers and spills come from; None to start a process for each candidate."""
-        self._room: dict[tuple[Stage, int | None], int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._stopped = False
@@ -102,7 +98,6 @@ class Evaluator:
             device=self.device.torch_name,
             device_name=self.device.name,
             keep=self._keep,
-            helpers=self._helpers_for(request),
         )
         channel = self._started()
         try:
@@ -134,15 +129,6 @@ class Evaluator:
             file_sha256=digest,
             spent_s=time.monotonic() - began,
         )
-
-    def _helpers_for(self, request: EvaluationRequest) -> int:
-        """Helpers of this request's candidate: counted once, since the next candidate's processes take memory of the device, too."""
-        if self._helpers is not None:
-            return self._helpers
-        key = request.stage, request.memory_bytes
-        if key not in self._room:
-            self._room[key] = helpers_for(self.device, *key)
-        return self._room[key]
 
     def stop(self) -> None:
         """End the evaluation in progress."""

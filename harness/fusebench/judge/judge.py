@@ -61,13 +61,13 @@ class Judge:
         """
         began = time.monotonic()
         source = Path(task.file).read_bytes()
-        group = self._starter.candidate(task)
+        process = self._starter.candidate(task)
         if task.keep and task.stage is Stage.CHECK:  # nothing is timed that the start of the next one's process could disturb
             self._starter.candidate_ahead(task)
         try:
-            found = Evaluating(self, task, group, source, report=report, deadline=began + task.seconds).run()
+            found = Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
         finally:
-            group.close()
+            process.close()
         if task.keep:
             self._starter.candidate_ahead(task)
         return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))

@@ -62,7 +62,6 @@ class KernelProcess:
         confined: bool,
         timed: bool,
         memory_bytes: int | None = None,
-        cache: Path | None = None,
     ) -> None:
         """Start the process, which confines itself and imports torch; `until_ready` waits for that.
 
@@ -72,7 +71,6 @@ class KernelProcess:
             confined: whether the process will run code that nobody trusts.
             timed: whether calls will be timed.
             memory_bytes: most host memory of the process and what it starts.
-            cache: existing folder of compiled code that it shares with other processes of its candidate; the caller removes it.
         """
         interpret = device == "cpu" and confined
         self.settings = (tuple(roots), device, timed, memory_bytes)
@@ -96,7 +94,6 @@ class KernelProcess:
         self._process = start_confined(
             [sys.executable, "-m", "fusebench.judge.candidate.candidate_main", *map(str, descriptors)],
             scratch=self._scratch,
-            cache=cache,
             pass_descriptors=descriptors,
             environment=environment,
             memory_bytes=memory_bytes if confined else None,
@@ -109,7 +106,6 @@ class KernelProcess:
             device=device,
             interpret=interpret,
             scratch=str(self._scratch) if confined else "",
-            cache=str(cache or ""),
             memory_bytes=memory_bytes,
             timed=timed,
         )

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from ..schema.evaluation import Stage
-from .candidate_group import CandidateGroup
 from .channel.protocol import EvaluateTask
 from .process import KernelProcess
 
 
 class Starter:
-    """The processes of the next candidate and of the baseline, until somebody takes them."""
+    """The process of the next candidate and that of the baseline, until somebody takes them."""
 
     def __init__(self) -> None:
-        self._candidate: CandidateGroup | None = None
+        self._candidate: KernelProcess | None = None
         self._baseline: KernelProcess | None = None
 
     def candidate_ahead(self, task: EvaluateTask) -> None:
-        """Start the processes for a candidate of this kind of task, unless some wait."""
+        """Start the process for a candidate of this kind of task, unless one waits."""
         if self._candidate is None:
-            self._candidate = CandidateGroup(task)
+            self._candidate = _candidate(task)
 
     def baseline_ahead(self, task: EvaluateTask) -> None:
         """Start the baseline's process, if the stage times anything."""
         if self._baseline is None and _timed(task):
             self._baseline = _baseline(task)
 
-    def candidate(self, task: EvaluateTask) -> CandidateGroup:
-        """Processes that no candidate has used."""
-        group, self._candidate = self._candidate, None
-        if group is not None and group.main.alive and group.fits(task):
-            return group
-        if group is not None:
-            group.close()
-        return CandidateGroup(task)
+    def candidate(self, task: EvaluateTask) -> KernelProcess:
+        """A process that no candidate has used."""
+        process, self._candidate = self._candidate, None
+        if process is not None and process.alive and process.settings == (task.roots, task.device, _timed(task), task.memory_bytes):
+            return process
+        if process is not None:
+            process.close()
+        return _candidate(task)
 
     def baseline(self, task: EvaluateTask) -> KernelProcess:
         """A process for the project's own kernels."""
@@ -53,6 +52,10 @@ class Starter:
 
 def _timed(task: EvaluateTask) -> bool:
     return task.stage is not Stage.CHECK
+
+
+def _candidate(task: EvaluateTask) -> KernelProcess:
+    return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=_timed(task), memory_bytes=task.memory_bytes)
 
 
 def _baseline(task: EvaluateTask) -> KernelProcess:

@@ -156,17 +156,6 @@ def test_the_tree_ends_when_it_outgrows_a_limit(
     assert outcome.cause is cause
 
 
-def test_the_tree_ends_when_it_outgrows_the_folder_that_it_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confined_process, "SCRATCH_BYTES", 1000)
-    scratch, cache = tmp_path / "scratch", tmp_path / "cache"
-    scratch.mkdir()
-    cache.mkdir()
-    assert (
-        end(f"import time\nopen({str(cache / 'big')!r}, 'wb').write(bytes(1 << 20))\ntime.sleep(60)", scratch, cache=cache).cause
-        is Cause.DISK_FULL
-    )
-
-
 @pytest.mark.parametrize("prologue", [CONFINE, "import os, signal, time\nfrom pathlib import Path\n"], ids=["confined", "free"])
 def test_no_daemon_survives(tmp_path: Path, prologue: str) -> None:
     process = start(prologue + "if os.fork() == 0:" + DAEMON.replace("\n", "\n    ") + "\ntime.sleep(60)", tmp_path)

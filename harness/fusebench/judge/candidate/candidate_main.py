@@ -89,7 +89,6 @@ class _Serving:
         import torch
 
         from ..channel.protocol import Loaded
-        from ..confinement.isolation import shared_caches
         from . import calling, loading
         from .tampering import Tampering
 
@@ -111,8 +110,6 @@ class _Serving:
         else:
             op = loading.load_op(roots, load.op)
             tampering = Tampering()
-            # Not before: what another process of this candidate left there must not run before the functions to watch are known.
-            os.environ.update(shared_caches(prepare.cache))
             loaded = self._guarded(load.token, lambda: loading.load_candidate(op, self._file, load.source))
             if loaded is None:
                 sys.exit(0)

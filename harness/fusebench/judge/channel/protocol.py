@@ -42,8 +42,6 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Whether Triton kernels run in the interpreter."""
     scratch: str
     """The only folder that it may write to; empty for a trusted process, which is not confined."""
-    cache: str = ""
-    """A folder beside it, where the processes of one candidate share compiled code; empty for none."""
     memory_bytes: int | None
     timed: bool
     """Whether times will be asked for; a GPU's profiler need not start otherwise."""
@@ -192,8 +190,6 @@ class EvaluateTask(msgspec.Struct, frozen=True, kw_only=True, tag="evaluate"):
     device_name: str
     keep: bool = False
     """Whether another evaluation may follow, for which a process is started ahead."""
-    helpers: int = 0
-    """Further processes of the candidate, which compile ahead."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):

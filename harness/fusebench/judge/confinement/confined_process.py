@@ -139,12 +139,12 @@ class ConfinedProcess:
         process: subprocess.Popen[bytes],
         mark: str,
         *,
-        folders: Sequence[Path],
+        folder: Path,
         memory_bytes: int | None,
         deadline: float | None,
         output_bytes: int,
     ) -> None:
-        self._process, self._mark, self._folders, self._memory_bytes, self._deadline = process, mark, folders, memory_bytes, deadline
+        self._process, self._mark, self._folder, self._memory_bytes, self._deadline = process, mark, folder, memory_bytes, deadline
         self._output = _Output(output_bytes)
         self._cause: Cause | None = None
         self._peak = 0
@@ -276,7 +276,7 @@ class ConfinedProcess:
                     self._seen[member.pid] = member.create_time()
             if len(members) > MOST_PROCESSES:
                 return Cause.TOO_MANY_PROCESSES
-            if any(map(_outgrown, self._folders)):
+            if _outgrown(self._folder):
                 return Cause.DISK_FULL
             memory = psutil.virtual_memory()
             if memory.available < SPARE_SHARE * memory.total:
@@ -289,7 +289,6 @@ def start_confined(
     command: Sequence[str],
     *,
     scratch: Path,
-    cache: Path | None = None,
     pass_descriptors: Collection[int] = (),
     environment: Mapping[str, str] | None = None,
     memory_bytes: int | None = None,
@@ -304,7 +303,6 @@ def start_confined(
     Args:
         command: program and arguments. No secrets: everyone can read them.
         scratch: existing folder.
-        cache: another one that it may fill, whose size is watched too.
         pass_descriptors: open files that it inherits under the same numbers.
         environment: variables beside those that pass anyway; no secrets.
         memory_bytes: most memory resident in the whole tree; None for no limit.
@@ -323,8 +321,7 @@ def start_confined(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
         cwd=scratch, env=variables, pass_fds=tuple(pass_descriptors), start_new_session=True,
     )  # fmt: skip
-    folders = [scratch] if cache is None else [scratch, cache]
-    return ConfinedProcess(process, mark, folders=folders, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
+    return ConfinedProcess(process, mark, folder=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
 
 
 def signal_name(number: int) -> str:

@@ -64,9 +64,6 @@ class Confined(Protocol):
     def scratch(self) -> str: ...
 
     @property
-    def cache(self) -> str: ...
-
-    @property
     def roots(self) -> Sequence[str]: ...
 
     @property
@@ -74,11 +71,11 @@ class Confined(Protocol):
 
 
 def confine_candidate(asked: Confined, *, seconds: int | None, gpu: bool, descriptors: Collection[int]) -> list[Measure]:
-    """`confine`, for a process that may read the project's folders and change its scratch folder and its candidate's cache alone."""
+    """`confine`, for a process that may read the project's folders and change its scratch folder alone."""
     return confine(
         Path(asked.scratch),
         readable=[Path(root) for root in asked.roots],
-        writable=[Path(asked.cache)] if asked.cache else [],
+        writable=[],
         memory_bytes=asked.memory_bytes,
         seconds=seconds,
         gpu=gpu,
@@ -256,11 +253,6 @@ def scratch_environment(scratch: Path) -> dict[str, str]:
         "CUDA_CACHE_PATH": scratch / "cuda", "CUDA_MPS_PIPE_DIRECTORY": scratch / "mps",
     }  # fmt: skip
     return {name: str(path) for name, path in folders.items()}
-
-
-def shared_caches(cache: str) -> dict[str, str]:
-    """The variables that lead the caches of compiled code to the folder `cache`; none if it is empty."""
-    return {"TRITON_CACHE_DIR": f"{cache}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"} if cache else {}
 
 
 def _limit(kind: int, value: int, hard: int | None = None) -> None:
