@@ -97,7 +97,7 @@ def test_the_page_of_evidence_shows_stored_counters() -> None:
 
 def test_the_pages_of_results_are_those_of_the_stored_baseline() -> None:
     """`fusebench report results/baselines/nvidia_h200 --format pages --out docs/results` makes them anew."""
-    from fusebench.report.pages import suite_pages
+    from fusebench.report.run.pages import suite_pages
     from fusebench.store.calibration_note import with_calibration
     from fusebench.store.run_folder import read_run
 
@@ -113,7 +113,7 @@ def test_the_pages_of_random_shapes_are_those_of_the_stored_runs() -> None:
 
     A stored run is its folder without samples and views.
     """
-    from fusebench.report.limits import limits_markdown
+    from fusebench.report.run.limits import limits_markdown
     from fusebench.store.calibration_note import with_calibration
     from fusebench.store.run_folder import read_run
 
@@ -195,7 +195,7 @@ def test_nothing_moved_in_the_repeated_runs() -> None:
 @functools.cache
 def _report(folder: str) -> list[str]:
     """The lines of the Markdown report of the stored run in `folder`."""
-    from fusebench.report.markdown import markdown_report
+    from fusebench.report.run.markdown import markdown_report
     from fusebench.store.calibration_note import with_calibration
     from fusebench.store.run_folder import read_run
 

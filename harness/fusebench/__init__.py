@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def load_run(folder: str | Path) -> pd.DataFrame:
-    """The run in `folder` as a pandas table, a row per kernel and case; see `report.frame.load_run`."""
+    """The run in `folder` as a pandas table, a row per kernel and case; see `report.run.frame.load_run`."""
     # By name: an import statement here would make every module that imports the package depend on the reports.
-    frame: pd.DataFrame = importlib.import_module(".report.frame", __name__).load_run(folder)
+    frame: pd.DataFrame = importlib.import_module(".report.run.frame", __name__).load_run(folder)
     return frame
 
 

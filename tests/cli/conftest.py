@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fusebench.device import idle_findings
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.toolchain import TorchBuild
-from fusebench.report import pages
+from fusebench.report.run import pages
 
 SPEEDUP_PNG = pages.speedup_png
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
@@ -48,13 +48,13 @@ PICTURE = bytes.fromhex(
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture beside a run's record is one pixel: tests/report draws them, and `drawn` gives a test real ones."""
-    monkeypatch.setattr("fusebench.report.pages.speedup_png", lambda run: PICTURE)
+    monkeypatch.setattr("fusebench.report.run.pages.speedup_png", lambda run: PICTURE)
 
 
 @pytest.fixture
 def drawn(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures as users get them."""
-    monkeypatch.setattr("fusebench.report.pages.speedup_png", SPEEDUP_PNG)
+    monkeypatch.setattr("fusebench.report.run.pages.speedup_png", SPEEDUP_PNG)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ COMMAND = ["calibrate", "--device", "cpu:0,1", "--suite", "scale", "--cache", "w
 def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWorkers) -> Path:
     run_bench.add_kernel(toy_project, "plain")
     monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
-    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
     monkeypatch.setattr("fusebench.fleet.boards.START_METHOD", "fork")
     monkeypatch.setattr("fusebench.fleet.interference.MOST_CASES", 2)
     return toy_project

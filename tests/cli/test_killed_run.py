@@ -35,7 +35,7 @@ def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines += [f'[[case]]\nname = "c{one}"\nop = "scale"\nparams = {{ size = {64 * (one + 1)} }}\n' for one in range(CASES)]
     (toy_project / "suites" / "many.toml").write_text("\n".join(lines))
     monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
-    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
     return toy_project
 
 

@@ -48,7 +48,7 @@ def test_the_live_line_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, te
 
 
 def play(reporter: Any) -> None:
-    reporter.begin(2)
+    reporter.begin()
     reporter.case(1, 2, CASE, "8 [f32]")
     reporter.step("check scale/fast@2", 1, 3)
     reporter.result(result(Status.MEASURED, time_us=12.345, speedup=2.5))
@@ -84,7 +84,7 @@ def test_live_progress_keeps_failures_on_the_screen_and_nothing_else(capsys: pyt
 def test_the_live_line_shows_the_current_step(monkeypatch: pytest.MonkeyPatch) -> None:
     reporter = LiveReporter()
     shown: list[str] = []
-    reporter.begin(1)
+    reporter.begin()
     assert reporter._spinner is not None
     monkeypatch.setattr(reporter._spinner, "update", lambda text: shown.append(str(text)))
     reporter.case(1, 2, CASE, "8")
@@ -101,14 +101,14 @@ def test_the_live_line_shows_the_current_step(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("make", [PlainReporter, LiveReporter])
 def test_an_end_without_results_is_quiet_about_them(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
     reporter = make()
-    reporter.begin(0)
+    reporter.begin()
     reporter.end()
     assert "scale" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reporter", [PlainReporter(), LiveReporter()])
 def test_kernels_that_cannot_run_here_are_one_line_and_not_one_per_case(reporter: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    reporter.begin(40)
+    reporter.begin()
     for number in range(1, 41):
         reporter.case(number, 40, CASE, "8")
         reporter.result(result(Status.NOT_RUNNABLE, "not installed: peer"))
@@ -121,7 +121,7 @@ def test_kernels_that_cannot_run_here_are_one_line_and_not_one_per_case(reporter
 
 def test_progress_obeys_no_control_sequence_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     for reporter in (PlainReporter(), LiveReporter()):
-        reporter.begin(1)
+        reporter.begin()
         reporter.case(1, 1, CASE, "8")
         reporter.result(result(Status.CRASHED, "\x1b[2Jboom\n::error::fake"))
         reporter.end()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.testing import Result as Outcome
 
-from fusebench.report.limits import limits_markdown
+from fusebench.report.run.limits import limits_markdown
 from fusebench.runner.workers.protocol import TimeTask
 from fusebench.store.run_folder import read_run
 from helpers import run_bench

@@ -44,7 +44,7 @@ def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWor
     lines += [f'[[case]]\nname = "c{one}"\nop = "scale"\nparams = {{ size = {size} }}\n' for one, size in enumerate(sizes)]
     (toy_project / "suites" / "many.toml").write_text("\n".join(lines))
     monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
-    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
     monkeypatch.setattr("fusebench.fleet.boards.START_METHOD", "fork")
     monkeypatch.setattr("fusebench.fleet.boards.STOP_S", 2.0)
     workers.timed = slowly

@@ -69,7 +69,7 @@ def in_process(fusebench: Fusebench, workers: FakeWorkers, monkeypatch: pytest.M
         return int(outcome.exit_code)
 
     monkeypatch.setattr(shard_task, "_run", run)
-    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
     return asked
 
 
@@ -101,7 +101,7 @@ def test_an_engine_measures_every_shard_and_its_record_is_one(project: Path, in_
 def test_the_whole_is_kept_here_and_judged_by_the_baseline_of_the_store(
     fusebench: Fusebench, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusebench.report.pages.write_views", lambda *_: None)
+    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
     for number in (1, 2):
         fusebench("run", *OPTIONS, "--shard", f"{number}/2", "--out", "shards")
     shards = sorted((project / "shards").glob("[!.]*"))

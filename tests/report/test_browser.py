@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from itertools import pairwise
@@ -64,11 +67,23 @@ def probed(page: str, folder: Path, width: int, *, probe: str = PROBE, wait: boo
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile"]
     command += [f"--window-size={width},900", *(["--virtual-time-budget=2000"] if wait else []), "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    answer = re.search(r'data-found="([^"]*)"', done.stdout)
-    assert answer is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    printed = browsed(command, folder)
+    answer = re.search(r'data-found="([^"]*)"', printed)
+    assert answer is not None, printed[-2000:] + (folder / "stderr.txt").read_text()[-2000:]
     found: dict[str, Any] = json.loads(html.unescape(answer[1]))
     return found
+
+
+def browsed(command: list[str], folder: Path) -> str:
+    """What the browser prints.  It writes to files, since its helper processes would hold a pipe open after it was killed."""
+    with (folder / "stdout.txt").open("w") as printed, (folder / "stderr.txt").open("w") as errors:
+        browser = subprocess.Popen(command, stdout=printed, stderr=errors, start_new_session=True)
+        try:
+            assert browser.wait(120) == 0, (folder / "stderr.txt").read_text()[-2000:]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(browser.pid, signal.SIGKILL)
+    return (folder / "stdout.txt").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from fusebench.errors import RunRecordError
-from fusebench.report.document import run_document
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
-from fusebench.report.pages import suite_pages
-from fusebench.report.summary import calibration_line, calibration_words
-from fusebench.report.table import print_run
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.pages import suite_pages
+from fusebench.report.run.summary import calibration_line, calibration_words
+from fusebench.report.run.table import print_run
 from fusebench.schema import CacheState, CalibrationNote, Run, VisibleEffect
 from fusebench.store.calibration_note import calibration_file, load_note, with_calibration
 from fusebench.store.record_files import encode_record

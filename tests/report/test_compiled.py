@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.report.savings import SHOWN_CASES, compiled_lines
+from fusebench.report.run.savings import SHOWN_CASES, compiled_lines
 from fusebench.schema import Role
 from fusebench.stats.weighted import best_terms, saved
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from fusebench.ci.findings import from_gate
-from fusebench.report.document import run_document
-from fusebench.report.markdown import markdown_report
-from fusebench.report.table import print_run
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.table import print_run
 from fusebench.schema import Run
 
 BEST, CUDA = "qknorm_rope/fused_triton@2", "qknorm_rope/fused_cuda@1"

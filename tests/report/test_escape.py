@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from fusebench.report import escape
-from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
-from fusebench.report.pull_request import pull_request_page
-from fusebench.report.table import print_run
+from fusebench.report.run.ci import github_annotations, junit_xml
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.pull_request import pull_request_page
+from fusebench.report.run.table import print_run
 from fusebench.schema import Run, Status
 
 HOSTILE = (

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from fusebench.report.ci import github_annotations, junit_xml
-from fusebench.report.document import run_document
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
+from fusebench.report.run.ci import github_annotations, junit_xml
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import markdown_report
 from fusebench.schema import Estimate, Role, Run, Status, Verdict, VerdictKind
 
 

@@ -23,21 +23,21 @@ from fusebench.cli.shared.output import print_json, print_table, remark
 from fusebench.config import Project
 from fusebench.report.ab import ab_markdown, print_ab
 from fusebench.report.calibration_table import calibration_report
-from fusebench.report.ci import github_annotations, junit_xml
 from fusebench.report.comparison import print_comparison, print_judgements
-from fusebench.report.document import run_document
 from fusebench.report.evidence.counters_markdown import counters_document, counters_markdown
 from fusebench.report.evidence.counters_table import CAPTURE_COLUMNS, capture_rows
 from fusebench.report.evidence.static_table import EVIDENCE_COLUMNS, evidence_rows
 from fusebench.report.exports import FORMATS, export
-from fusebench.report.frame import run_csv
 from fusebench.report.history import History, history_document, history_markdown, print_history
 from fusebench.report.html.page import html_report
 from fusebench.report.html.site import site_files
-from fusebench.report.pages import suite_pages
 from fusebench.report.plots.speedup import run_pictures
-from fusebench.report.pull_request import pull_request_page
-from fusebench.report.table import print_run
+from fusebench.report.run.ci import github_annotations, junit_xml
+from fusebench.report.run.document import run_document
+from fusebench.report.run.frame import run_csv
+from fusebench.report.run.pages import suite_pages
+from fusebench.report.run.pull_request import pull_request_page
+from fusebench.report.run.table import print_run
 from fusebench.runner.calibrate.summary import summary_of
 from fusebench.schema import Attachment, CacheState, Case, Environment, Role, Run, SamplingPlan, Status, Verdict, VerdictKind
 from fusebench.stats.sequential import Plan

@@ -7,8 +7,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.report.limits import limits_markdown, reached_cases
 from fusebench.report.plots.limits import limits_png
+from fusebench.report.run.limits import limits_markdown, reached_cases
 from fusebench.schema import Run, Status
 
 CUDA, TRITON = "qknorm_rope/fused_cuda@1", "qknorm_rope/fused_triton@2"

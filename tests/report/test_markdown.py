@@ -6,7 +6,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.report.markdown import markdown_report, markdown_table
+from fusebench.report.run.markdown import markdown_report, markdown_table
 from fusebench.schema import Estimate, Floor, Role, Status
 
 

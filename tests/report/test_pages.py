@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fusebench.report.pages import only_suite, suite_pages
+from fusebench.report.run.pages import only_suite, suite_pages
 from fusebench.schema import Run, Spending
 from fusebench.stats.weighted import suite_summaries
 

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from fusebench.report.ci import github_annotations, junit_xml
-from fusebench.report.document import run_document
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
 from fusebench.report.plots.speedup import speedup_png
-from fusebench.report.savings import saving_lines, weighted_lines
-from fusebench.report.table import print_run
+from fusebench.report.run.ci import github_annotations, junit_xml
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.savings import saving_lines, weighted_lines
+from fusebench.report.run.table import print_run
 from fusebench.schema import Measurement, Result, Role, Run
 from fusebench.stats.weighted import best_fused, suite_summaries
 

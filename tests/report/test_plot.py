@@ -10,11 +10,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fusebench.report.pages import write_views
 from fusebench.report.plots.palette import colour_of, marker_of
 from fusebench.report.plots.parts import kernels_of
 from fusebench.report.plots.speedup import _by_effect, _speedups, run_pictures, speedup_png
 from fusebench.report.plots.versions import versions_figure
+from fusebench.report.run.pages import write_views
 from fusebench.report.versions import version_steps
 from fusebench.schema import Estimate, Role, Run, Status
 

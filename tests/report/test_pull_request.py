@@ -9,8 +9,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from fusebench.report.pages import only_suite
-from fusebench.report.pull_request import LIMIT, ONE_OP_LIMIT, pull_request_page
+from fusebench.report.run.pages import only_suite
+from fusebench.report.run.pull_request import LIMIT, ONE_OP_LIMIT, pull_request_page
 from fusebench.schema import Estimate, ExitCode, OutputError, Result, Run, Status, Verdict, VerdictKind
 from helpers.recorded_night import recorded_night
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from fusebench.report.document import run_document
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
-from fusebench.report.savings import SAVING_HEADER, saving_lines, saving_rows, savings
-from fusebench.report.table import print_run
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.savings import SAVING_HEADER, saving_lines, saving_rows, savings
+from fusebench.report.run.table import print_run
 from fusebench.schema import Run, Status
 from fusebench.stats.weighted import suite_summaries
 

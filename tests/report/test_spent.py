@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fusebench.report.summary import spending_lines
+from fusebench.report.run.summary import spending_lines
 from fusebench.schema import Spending
 
 

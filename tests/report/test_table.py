@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import markdown_report
-from fusebench.report.table import print_run
+from fusebench.report.run.markdown import markdown_report
+from fusebench.report.run.table import print_run
 from fusebench.schema import Run, Status, Verdict, VerdictKind
 
 

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fusebench.report.pages import only_suite
-from fusebench.report.table import print_run
+from fusebench.report.run.pages import only_suite
+from fusebench.report.run.table import print_run
 from fusebench.report.terminal import NARROWEST, FittedTable
 from helpers.recorded_night import recorded_night
 

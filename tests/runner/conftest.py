@@ -119,8 +119,8 @@ class RecordingReporter:
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
-    def begin(self, cases: int) -> None:
-        self.said.append(("begin", cases))
+    def begin(self) -> None:
+        self.said.append(("begin",))
 
     def case(self, number: int, cases: int, case: Case, shape: str) -> None:
         self.said.append(("case", number, cases, case.key, shape))

@@ -143,7 +143,7 @@ def test_a_missing_split_reference_stops_the_run(bench: Bench, case: Case) -> No
 def test_the_reporter_hears_of_every_case_and_every_result(bench: Bench, cases: list[Case]) -> None:
     bench.run(cases[:2], kernel="[fg]*")
     said = bench.reporter.said
-    assert said[0] == ("begin", 2)
+    assert said[0] == ("begin",)
     assert [entry[1:4] for entry in said if entry[0] == "case"] == [(1, 2, "scale:first"), (2, 2, "scale:second")]
     assert [entry[1:] for entry in said if entry[0] == "result"] == 2 * [
         (FAST, Status.NOT_RUNNABLE), (GOOD, Status.MEASURED), (SPLIT, Status.MEASURED),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..report.escape import Markup, cell, code, markdown, one_line
 from ..report.fitting import Lines, Section, fitted, fixed, folded
-from ..report.markdown import markdown_table
+from ..report.run.markdown import markdown_table
 from ..report.wording import DASH, ERROR_MEANING, absent_words, count, microseconds, share, short_kernel
 from .findings import Judged, worst_first
 from .outcome import JobOutcome

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from ..naming import device_slug
 from ..report.escape import annotation, cell, code, one_line
-from ..report.pull_request import ONE_OP_LIMIT
+from ..report.run.pull_request import ONE_OP_LIMIT
 from .comparison_text import comparison_text, counted
 from .findings import Declarations, Judged, worst_first
 from .outcome import MEANINGS, JobOutcome

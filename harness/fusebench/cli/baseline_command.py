@@ -56,7 +56,7 @@ def promote(
     Exit codes: 0; 1 slower or less accurate, and no reason; 2 the run cannot be read, or is not fit to be a baseline.
     """
     from ..config import find_project
-    from ..report.pages import write_views
+    from ..report.run.pages import write_views
     from ..store.baselines import VIEWS, objections, promote
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter

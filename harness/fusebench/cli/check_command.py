@@ -85,7 +85,7 @@ def check(
         for result in found[place]:
             reporter.result(result)
 
-    reporter.begin(len(units))
+    reporter.begin()
     try:
         check_cases(
             target,

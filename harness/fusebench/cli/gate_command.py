@@ -68,7 +68,7 @@ def gate(
     from ..config import find_project
     from ..report.comparison import judgement_row, spread_row
     from ..report.evidence.attached import evidence_row
-    from ..report.summary import calibration_line
+    from ..report.run.summary import calibration_line
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.baseline.compare_to_baseline import judge_run
@@ -142,7 +142,7 @@ def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, att
     """Print every verdict except a plain pass."""
     from ..report.comparison import print_judgements
     from ..report.evidence.attached import evidence_parts
-    from ..report.summary import calibration_line
+    from ..report.run.summary import calibration_line
     from ..verdict.baseline.joined import support_words
     from ..verdict.margins.words import margin_words
     from ..verdict.noise_floor import noise_line

@@ -231,14 +231,14 @@ def _report_models(parent: Path, form: Format, out: Path | None, site: Path | No
 
 
 def _pages(run: Run, folder: Path) -> dict[Path, bytes]:
-    from ..report.pages import suite_pages
+    from ..report.run.pages import suite_pages
 
     return {folder / name: content for name, content in suite_pages(run).items()}
 
 
 def _limits(run: Run, out: Path) -> dict[Path, bytes]:
-    from ..report.limits import limits_markdown
     from ..report.plots.limits import limits_png
+    from ..report.run.limits import limits_markdown
 
     picture = out.with_suffix(".png")
     if picture == out:
@@ -322,21 +322,21 @@ def _render(run: Run, form: Format, folder: Path, out: Path | None, history: His
     if form is Format.HTML:
         return _html(run, folder, out, history)
     if form is Format.JUNIT:
-        from ..report.ci import junit_xml
+        from ..report.run.ci import junit_xml
 
         return junit_xml(run)
     if form is Format.GITHUB:
-        from ..report.ci import github_annotations
+        from ..report.run.ci import github_annotations
 
         return github_annotations(run)
     if form is Format.CSV:
-        from ..report.frame import run_csv
+        from ..report.run.frame import run_csv
 
         return run_csv(run)
     if form is Format.LIMITS:
-        from ..report.limits import limits_markdown
+        from ..report.run.limits import limits_markdown
 
         return limits_markdown(run)
-    from ..report.pull_request import pull_request_page
+    from ..report.run.pull_request import pull_request_page
 
     return pull_request_page(run)

@@ -277,9 +277,9 @@ def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, devic
     Raises:
         BaseException: what ended it early, after saying what is kept.
     """
-    from ..report.document import run_document
-    from ..report.pages import write_views
-    from ..report.table import print_run
+    from ..report.run.document import run_document
+    from ..report.run.pages import write_views
+    from ..report.run.table import print_run
     from .shared.output import console, print_json
 
     if outcome.folder is not None:

@@ -143,7 +143,7 @@ def _measure(
     require_torch_for(target)
     import msgspec
 
-    from ..report.pages import write_views
+    from ..report.run.pages import write_views
     from ..runner.run.command import RunRequest, measure_run
     from ..runner.run.strategy import RunOptions, default_plan
     from ..schema import Role

@@ -74,7 +74,7 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
 
     # Parsl starts its own programs by name, and they lie beside this Python.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    reporter.begin(count)
+    reporter.begin()
     folders: dict[int, Path] = {}
     try:
         with parsl.load(config) as engine:

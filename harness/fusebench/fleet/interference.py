@@ -121,7 +121,7 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
     if not units:
         raise UsageError("no case of the selection has a kernel that can be timed here")
     boards = Boards(setups_of(request, devices, units), warn=reporter.note, note=reporter.note, show=reporter.step)
-    reporter.begin(len(units))
+    reporter.begin()
     try:
         with boards:
             measured = _Visits(boards, request, reporter).all(list(units.values()))

@@ -14,11 +14,11 @@ from ..stats.paired import describe_change
 from ..store.comparison_record import COMPARISON_VERSION, BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 from ..verdict.accuracy_change import accuracy_growth
 from . import escape
-from .document import ends, finite
 from .evidence.attached import Attached, evidence_parts, evidence_row
-from .markdown import evidence_markdown, markdown_table
-from .summary import calibration_words
-from .table import VERDICT_STYLES
+from .run.document import ends, finite
+from .run.markdown import evidence_markdown, markdown_table
+from .run.summary import calibration_words
+from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
 from .wording import DASH, absent_words, error_over_split, microseconds, short_kernel
 

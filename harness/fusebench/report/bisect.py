@@ -10,9 +10,9 @@ from typing import Any
 from ..stats.paired import describe_change
 from ..store.bisection_record import Basis, Bisection, Commit, Probe
 from . import escape
-from .document import ends, finite
 from .evidence.attached import evidence_row
-from .markdown import evidence_markdown, markdown_table
+from .run.document import ends, finite
+from .run.markdown import evidence_markdown, markdown_table
 from .wording import DASH, count, microseconds
 
 HEADER = ("commit", "subject", "against", "basis", "change", "answer")

@@ -13,9 +13,9 @@ from ..stats.rates import Rate
 from ..store.calibrations import CalibrationRecord, CaseComponents
 from ..verdict.calibration import Calibration, ClassSummary
 from . import escape
-from .document import finite
-from .markdown import markdown_table
-from .summary import TOO_FEW, calibration_words, smallest_words
+from .run.document import finite
+from .run.markdown import markdown_table
+from .run.summary import TOO_FEW, calibration_words, smallest_words
 from .wording import DASH
 
 CLASS_HEADER = (

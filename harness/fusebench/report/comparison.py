@@ -14,8 +14,8 @@ from ..verdict.baseline.judgement import Judgement, Presence
 from ..verdict.comparability import fingerprint_differences, record_differences
 from ..verdict.noise_floor import Spread
 from . import escape
-from .document import ends, finite
-from .table import VERDICT_STYLES
+from .run.document import ends, finite
+from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
 from .wording import DASH, count, error_ratio, microseconds, short_kernel
 

@@ -138,3 +138,8 @@ def _cleaned(value: Any) -> Any:
         same = len(found) == len(value) and all(key in found and found[key] is item for key, item in value.items())
         return value if same else found
     return value
+
+
+def file_name(suite: str) -> str:
+    """A suite's name as a file name: every character but letters, digits, `_`, `.` and `-` becomes `_`, and it hides no file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", suite).lstrip(".") or "_"

@@ -14,9 +14,9 @@ from ..verdict.history.series import Figure, LeftOut, Snapshot
 from ..verdict.history.shifts import Shift, Track, blind, history_exit_code, runs_needed
 from ..verdict.history.snapshots import Unreadable
 from . import escape
-from .document import finite
-from .markdown import markdown_table
-from .summary import headline
+from .run.document import finite
+from .run.markdown import markdown_table
+from .run.summary import headline
 from .terminal import FittedTable
 from .wording import DASH, count, microseconds, share, short_kernel
 

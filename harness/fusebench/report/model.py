@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..schema import Estimate
 from ..schema.models import ModelRecord, StepTime
-from .markdown import markdown_table
+from .run.markdown import markdown_table
 from .wording import bounded
 
 TIME_COLUMNS = (

@@ -8,10 +8,10 @@ from ..models.catalogue import MODELS
 from ..schema.models import Drift, ModelRecord, StepTime
 from ..stats.paired import ratio_estimate
 from . import escape
-from .markdown import markdown_table
 from .model import cut_words, environment_line, model_markdown, speedup_words, whole_lines
-from .pages import INDEX
 from .plots.step import step_png
+from .run.markdown import markdown_table
+from .run.pages import INDEX
 from .wording import DASH
 
 STEP_HEADER = ("model", "diffusers ms", "best of torch.compile alone", "best with fused ops", "over torch.compile")

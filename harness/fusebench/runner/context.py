@@ -36,8 +36,8 @@ START = "start of further processes"
 class Reporter(Protocol):
     """Receives progress; the command line chooses the display.  Every method may be called often; none may raise."""
 
-    def begin(self, cases: int) -> None:
-        """The measurement of `cases` cases starts."""
+    def begin(self) -> None:
+        """The measurement starts."""
 
     def case(self, number: int, cases: int, case: Case, shape: str) -> None:
         """Case `number` (from 1) of `cases` starts."""

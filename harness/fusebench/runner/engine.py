@@ -81,8 +81,8 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
     context: Context
 
     @abstractmethod
-    def prepare(self, items: Sequence[Item]) -> int:
-        """Refuse a selection that cannot be measured, before anything starts; returns the number of units."""
+    def prepare(self, items: Sequence[Item]) -> None:
+        """Refuse a selection that cannot be measured, before anything starts."""
 
     @abstractmethod
     def plan(self, items: Sequence[Item]) -> Sequence[U]:
@@ -161,9 +161,9 @@ class Engine(Generic[Item, U, W, Record]):
             KeyboardInterrupt: and any other exception, after what is final was kept.
         """
         strategy, reporter = self.strategy, self.strategy.context.reporter
-        count = strategy.prepare(items)
+        strategy.prepare(items)
         self.budget.start()
-        reporter.begin(count)
+        reporter.begin()
         try:
             with strategy.context:
                 units = strategy.plan(items)

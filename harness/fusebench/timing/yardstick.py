@@ -1,8 +1,8 @@
 """The streaming yardstick: one launch that reads and writes as many bytes as an op, each once, in place where the op works in place.
 
 A device reads faster than it writes, so that a launch is a limit for an op only if it has the op's own mix of both.  On a GPU the launch is
-`stream_kernels.stream`, whose shape follows from size and mix by a fixed rule (`shape_for`): a shape chosen by timing could change between
-two runs, and the gate compares runs by their yardsticks.
+`stream_kernels.stream` in one fixed `SHAPE`: a shape chosen by timing could change between two runs, and the gate compares runs by their
+yardsticks.
 """
 
 from __future__ import annotations
@@ -86,6 +86,15 @@ class Shape(NamedTuple):
         return f"tiles of {self.block} words, {self.warps} warps, {programs}{hints}{stages}"
 
 
+SHAPE = Shape(512, 4)
+"""How every yardstick is launched: one access of 16 bytes per thread and region, and many small programs.
+
+More warps hide latency better than more loads per thread.  On an H200, of 26 shapes in 22 cases of all ops (0.75 MB to 2.9 GB), this one
+took at most 0.8 % longer than the best at 100 us and more, and 1.7 % at 10 to 100 us, where the best of so many is by chance some 1 %
+below its mean.  At 5 us and 1:2 it took 6.6 % longer, and below 3 us up to 60 % longer, where the floor is the limit.  No fused kernel was
+faster than it: the fastest took 0.1 % longer.
+"""
+
 HOST_TEXT = "torch calls on the host"
 """The text of a CPU's yardstick in records."""
 
@@ -96,9 +105,9 @@ def mix_of(op: Op, params: Any) -> Mix:
     return Mix(op.minimum_bytes(params) - written, written, op.in_place)
 
 
-def yardstick_text(mix: Mix, device_kind: str) -> str:
-    """How the yardstick of `mix` is launched on `cpu` or `cuda`: two texts are two yardsticks, whose times are never compared."""
-    return str(shape_for(mix)) if device_kind == "cuda" else HOST_TEXT
+def yardstick_text(device_kind: str) -> str:
+    """How a yardstick is launched on `cpu` or `cuda`: two texts are two yardsticks, whose times are never compared."""
+    return str(SHAPE) if device_kind == "cuda" else HOST_TEXT
 
 
 def regions_of(mix: Mix) -> Regions:
@@ -112,34 +121,22 @@ def regions_of(mix: Mix) -> Regions:
     return Regions(words, *divmod(read, words), *divmod(written, words))
 
 
-def shape_for(mix: Mix) -> Shape:
-    """The shape of the yardstick of `mix`: a fixed rule.
-
-    One access of 16 bytes per thread and region, and many small programs: more warps hide latency better than more loads per thread.  On an
-    H200, of 26 shapes in 22 cases of all ops (0.75 MB to 2.9 GB), this one took at most 0.8 % longer than the best at 100 us and more, and
-    1.7 % at 10 to 100 us, where the best of so many is by chance some 1 % below its mean.  At 5 us and 1:2 it took 6.6 % longer, and below
-    3 us up to 60 % longer, where the floor is the limit.  No fused kernel was faster than it: the fastest took 0.1 % longer.
-    """
-    return Shape(512, 4)
-
-
 def stream_of(
-    mix: Mix, empty: Callable[[int], torch.Tensor], device: torch.device, generator: torch.Generator, shape: Shape | None = None
+    mix: Mix, empty: Callable[[int], torch.Tensor], device: torch.device, generator: torch.Generator, shape: Shape = SHAPE
 ) -> Callable[[], torch.Tensor]:
     """The yardstick's call, which returns the written words (int32, flat).
 
     Args:
         empty: makes an uninitialised buffer of so many int32 words.
         generator: of the words to read; power and clocks depend on the data.
-        shape: the one of `shape_for` unless given; not for a CPU.
+        shape: `SHAPE` unless given; not for a CPU.
     """
     regions = regions_of(mix)
     if device.type != "cuda":
         return _host_call(_for_host(regions), mix.in_place, empty, generator)
     source = empty(regions.read).random_(generator=generator)
     target = source if _overwrites(mix, regions) else empty(regions.written)
-    chosen = shape_for(mix) if shape is None else shape
-    return device_call(regions, source, target, chosen, _multiprocessors(device))
+    return device_call(regions, source, target, shape, _multiprocessors(device))
 
 
 def _overwrites(mix: Mix, regions: Regions) -> bool:

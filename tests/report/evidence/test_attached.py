@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from fusebench.report.document import run_document
 from fusebench.report.evidence.attached import SHOWN_ON_A_TERMINAL, Attached, attached_to, evidence_parts, evidence_row, grouped
 from fusebench.report.html.page import html_report
-from fusebench.report.markdown import evidence_markdown, markdown_report
-from fusebench.report.table import print_run
+from fusebench.report.run.document import run_document
+from fusebench.report.run.markdown import evidence_markdown, markdown_report
+from fusebench.report.run.table import print_run
 from fusebench.schema import Attachment, Run
 
 STATIC = Attachment(

@@ -47,7 +47,7 @@ class PlainReporter:
     def __init__(self) -> None:
         self._absent = _Absent()
 
-    def begin(self, cases: int) -> None:
+    def begin(self) -> None:
         self._started = time.monotonic()
 
     def case(self, number: int, cases: int, case: Case, shape: str) -> None:
@@ -83,7 +83,7 @@ class LiveReporter:
         self._spinner: Spinner | None = None
         self._case = ""
 
-    def begin(self, cases: int) -> None:
+    def begin(self) -> None:
         from rich.console import Console
 
         self._console = Console(stderr=True, markup=False, highlight=False)

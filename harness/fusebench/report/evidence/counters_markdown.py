@@ -9,7 +9,7 @@ from ...counters.diff import changes
 from ...counters.metric_sets import NAMED, wanted
 from ...counters.records import Capture, CaptureStatus, CounterRun
 from .. import escape
-from ..markdown import environment_table, markdown_table
+from ..run.markdown import environment_table, markdown_table
 from ..wording import count
 from .counters_table import (
     CAPTURE_COLUMNS,

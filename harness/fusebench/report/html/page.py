@@ -14,9 +14,9 @@ from ...stats.weighted import BEST_FUSED
 from .. import escape
 from ..evidence.attached import attached_to, grouped
 from ..history import History
-from ..rows import bandwidth, outcome
-from ..savings import SAVING_HEADER, compiled_lines, saving_rows
-from ..summary import (
+from ..run.rows import bandwidth, outcome
+from ..run.savings import SAVING_HEADER, compiled_lines, saving_rows
+from ..run.summary import (
     absent_line,
     headline,
     method_lines,

@@ -12,9 +12,9 @@ from ...schema import Run
 from ...verdict.history.series import Figure
 from ...verdict.history.shifts import Shift, Track
 from .. import escape
-from ..document import finite
 from ..history import History, commit_of, history_lines, level_text, verdict_line
-from ..summary import headline
+from ..run.document import finite
+from ..run.summary import headline
 from .charts import history_caption, history_line
 from .page import environment
 

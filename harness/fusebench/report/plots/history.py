@@ -11,8 +11,7 @@ from ...verdict.history.series import Figure
 from ...verdict.history.shifts import Shift, Track
 from .. import escape
 from ..history import History, commit_of
-from ..pages import file_name
-from ..summary import headline
+from ..run.summary import headline
 from ..wording import count, short_kernel
 from .parts import picture_file, said_only
 
@@ -52,7 +51,7 @@ def history_pictures(history: History) -> dict[str, bytes]:
         cases.setdefault((track.series.suite, track.series.case), []).append(track)
     for (suite, case), tracks in cases.items():
         if any(track.shifts for track in tracks):
-            found[f"{file_name(suite)}_{case}.png"] = _panels(history, tracks, f"{suite}:{case}")
+            found[f"{escape.file_name(suite)}_{case}.png"] = _panels(history, tracks, f"{suite}:{case}")
     return found
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...schema import Role, Run
 from .. import escape
-from ..limits import LEVELS, at_least, by_op, percent, reached_cases
+from ..run.limits import LEVELS, at_least, by_op, percent, reached_cases
 from ..wording import count, short_kernel
 from .palette import colour_of, marker_of
 from .parts import finish, nothing_measured, picture_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...schema import Estimate, Result, Role, Run, Status
 from .. import escape
-from ..summary import headline, sampling
+from ..run.summary import headline, sampling
 from ..wording import bounded, short_kernel
 from .palette import ROLE_ORDER, colour_of, marker_of
 

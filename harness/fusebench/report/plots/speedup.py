@@ -29,13 +29,11 @@ def speedup_png(run: Run) -> bytes:
 def run_pictures(run: Run) -> dict[str, bytes]:
     """File names and contents, each picture as PNG and as SVG: `speedup`, `roofline`, a `sweep_…` per sweep, and `versions` where a case
     timed two versions of a kernel."""
-    from ..pages import file_name  # which imports this module
-
     run = escape.cleaned(run)
     figures = {"speedup": _speedups(run), "roofline": _roofline(run)}
     if steps := version_steps(run):
         figures["versions"] = versions_figure(run, steps)
-    figures |= {file_name(f"sweep_{one.suite}_{one.name}_{one.parameter}"): sweep_figure(run, one) for one in sweeps_of(run)}
+    figures |= {escape.file_name(f"sweep_{one.suite}_{one.name}_{one.parameter}"): sweep_figure(run, one) for one in sweeps_of(run)}
     return {f"{name}.{form}": picture_file(figure, form) for name, figure in figures.items() for form in ("png", "svg")}
 
 

@@ -90,7 +90,7 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
     def samples(self) -> list[Sample]:
         return self._samples
 
-    def prepare(self, items: Sequence[Case]) -> int:
+    def prepare(self, items: Sequence[Case]) -> None:
         """A kernel file of head that does not load has failed; one of base is one kernel less to compare.
 
         Raises:
@@ -105,7 +105,6 @@ class ComparisonStrategy(Strategy[Case, PairedCase, CaseComparison, Comparison])
         if (resumed := self.options.resumed) is not None:
             context = self.context
             resumed.require_same(context.environment_at_start, context.plan, context.timer, self.base, self.options.sources)
-        return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[PairedCase]:
         """The cases, and the sampling plan: its first stage as strict as the number of comparisons asks for (see `stats.fdr`)."""

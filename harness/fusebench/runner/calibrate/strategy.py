@@ -79,9 +79,8 @@ class CalibrationStrategy(Strategy[CalibrationTarget, Visit, VisitWork, Found]):
     def begun(self) -> bool:
         return bool(self._pending)
 
-    def prepare(self, items: Sequence[CalibrationTarget]) -> int:
+    def prepare(self, items: Sequence[CalibrationTarget]) -> None:
         self._targets = items
-        return len(items) * self.options.passes
 
     def plan(self, items: Sequence[CalibrationTarget]) -> list[Visit]:
         """The visits to the targets that a pilot could measure; fresh workers are started for all of them.

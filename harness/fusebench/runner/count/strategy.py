@@ -105,7 +105,7 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         failed = any(one.status in FAILURES and one.role is not Role.PEER for one in self._captures)
         return ExitCode.KERNEL_FAILED if failed or self._not_loaded else ExitCode.PASS
 
-    def prepare(self, items: Sequence[Case]) -> int:
+    def prepare(self, items: Sequence[Case]) -> None:
         """Refuse a run to go on with that was made otherwise.
 
         Raises:
@@ -114,7 +114,6 @@ class CountingStrategy(Strategy[Case, CaseKernels, CaseCaptures, CounterRun]):
         if self.options.resumed is not None:
             self.options.resumed.require_same(self.record(complete=False))
         self._not_loaded = self.context.note_unloaded(self._collection.problems, {case.op for case in items})
-        return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
         return [case_kernels(self._collection, case, "cuda", self.options.kernel, with_baseline=False) for case in items]

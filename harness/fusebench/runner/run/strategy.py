@@ -147,7 +147,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     def samples(self) -> list[Sample]:
         return [sample for one in self._samples.values() for sample in one]
 
-    def prepare(self, items: Sequence[Case]) -> int:
+    def prepare(self, items: Sequence[Case]) -> None:
         """A kernel file that cannot be loaded is a kernel that failed, where its op is being run.
 
         Raises:
@@ -157,7 +157,6 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
             self._exit_code = ExitCode.KERNEL_FAILED
         if self.options.resumed is not None:
             self.options.resumed.require_same(self.context.environment_at_start, self.context.plan, self.context.timer)
-        return len(items)
 
     def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
         device, triton = self.context.device, self.context.environment_at_start.triton

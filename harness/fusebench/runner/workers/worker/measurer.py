@@ -51,7 +51,7 @@ class Measurer:
         from ....timing.measure import measure_case
         from ....timing.placement import STREAM, minimum_bytes
         from ....timing.select import select_timer
-        from ....timing.yardstick import mix_of, yardstick_text
+        from ....timing.yardstick import yardstick_text
 
         self._require_settings()
         op, params = self._revisions.case(task.case)
@@ -95,7 +95,7 @@ class Measurer:
             timer_fallback=fallback,
             warm_up=warm_up,
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
-            stream_shape=yardstick_text(mix_of(op, params), self._device.type) if any(spec.name == STREAM for spec in specs) else "",
+            stream_shape=yardstick_text(self._device.type) if any(spec.name == STREAM for spec in specs) else "",
             code=code,
             same_code=same_code,
         )

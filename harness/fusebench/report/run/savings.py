@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ..schema import Role, Run, SuiteSummary
-from ..stats.weighted import BEST_FUSED, best_fused, best_of, best_terms
-from ..stats.weighted import saved as saved_us
-from ..verdict.dispatch_choice import CLOSE, FAR, dispatch_ratios, shares
-from .wording import DASH, cases_with_results, count, microseconds, share, short_kernel
+from ...schema import Role, Run, SuiteSummary
+from ...stats.weighted import BEST_FUSED, best_fused, best_of, best_terms
+from ...stats.weighted import saved as saved_us
+from ...verdict.dispatch_choice import CLOSE, FAR, dispatch_ratios, shares
+from ..wording import DASH, cases_with_results, count, microseconds, share, short_kernel
 
 SAVING_HEADER = ("suite", "baseline us", "best fused us", "saved us", "saved", "compiled saves us", "cases covered", "launches covered")
 

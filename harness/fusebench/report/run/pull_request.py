@@ -8,24 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..schema import CaseSummary, Result, Run, SuiteSummary, VerdictKind
-from ..stats.weighted import BEST_FUSED, best_fused
-from . import escape
-from .evidence.attached import attached_to
-from .fitting import Lines, Section, fitted, fixed, folded
-from .markdown import environment_table, evidence_markdown, markdown_table
-from .rows import outcome
-from .savings import compiled_lines, saving_of, signed
-from .summary import (
-    absent_line,
-    headline,
-    method_lines,
-    needing_attention,
-    reproduce,
-    suspicions,
-    verdict_line,
-)
-from .wording import (
+from ...schema import CaseSummary, Result, Run, SuiteSummary, VerdictKind
+from ...stats.weighted import BEST_FUSED, best_fused
+from .. import escape
+from ..evidence.attached import attached_to
+from ..fitting import Lines, Section, fitted, fixed, folded
+from ..wording import (
     DASH,
     ERROR_MEANING,
     cases_with_results,
@@ -41,6 +29,18 @@ from .wording import (
     speedup,
     status_text,
     with_spread,
+)
+from .markdown import environment_table, evidence_markdown, markdown_table
+from .rows import outcome
+from .savings import compiled_lines, saving_of, signed
+from .summary import (
+    absent_line,
+    headline,
+    method_lines,
+    needing_attention,
+    reproduce,
+    suspicions,
+    verdict_line,
 )
 
 LIMIT = 60_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..schema import CaseSummary, Measurement, Result, Role, Run, VerdictKind
-from ..verdict.dispatch_choice import DispatchRatio, dispatch_ratio
-from .wording import (
+from ...schema import CaseSummary, Measurement, Result, Role, Run, VerdictKind
+from ...verdict.dispatch_choice import DispatchRatio, dispatch_ratio
+from ..wording import (
     DASH,
     cases_with_results,
     error_ratio,

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..schema import CaseSummary, Result, Run, Status, VerdictKind
-from ..stats.weighted import best_fused
-from ..verdict.dispatch_choice import dispatch_ratio
-from . import escape
-from .evidence.attached import Attached, attached_to, grouped
-from .rows import FULL_HEADER, bandwidth, full_row, outcome
-from .savings import SAVING_HEADER, compiled_lines, dispatch_lines, saving_rows, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions
-from .wording import (
+from ...schema import CaseSummary, Result, Run, Status, VerdictKind
+from ...stats.weighted import best_fused
+from ...verdict.dispatch_choice import dispatch_ratio
+from .. import escape
+from ..evidence.attached import Attached, attached_to, grouped
+from ..wording import (
     DASH,
     ERROR_MEANING,
     cases_with_results,
@@ -32,9 +29,12 @@ from .wording import (
     with_spread,
     yardsticks,
 )
+from .rows import FULL_HEADER, bandwidth, full_row, outcome
+from .savings import SAVING_HEADER, compiled_lines, dispatch_lines, saving_rows, weighted_lines
+from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions
 
 if TYPE_CHECKING:
-    from ..counters.records import CounterRun
+    from ...counters.records import CounterRun
 
 
 def markdown_report(run: Run, *, plot: str = "speedup.png") -> str:

@@ -11,14 +11,11 @@ from statistics import median
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run
-from ..stats.weighted import best_fused
-from ..verdict.dispatch_choice import CLOSE, dispatch_ratio, shares
-from . import escape
-from .markdown import environment_table, markdown_table, notice_lines
-from .savings import dispatch_lines
-from .summary import headline, method_lines
-from .wording import (
+from ...schema import FAILED_STATUSES, CaseSummary, Measurement, Result, Run
+from ...stats.weighted import best_fused
+from ...verdict.dispatch_choice import CLOSE, dispatch_ratio, shares
+from .. import escape
+from ..wording import (
     DASH,
     cases_with_results,
     count,
@@ -32,6 +29,9 @@ from .wording import (
     times,
     with_spread,
 )
+from .markdown import environment_table, markdown_table, notice_lines
+from .savings import dispatch_lines
+from .summary import headline, method_lines
 
 LEVELS = (0.95, 0.90, 0.80)
 """Shares of the limit whose cases are counted."""

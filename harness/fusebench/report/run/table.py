@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, OUTSIDE_CONTRACT, CaseSummary, Measurement, Result, Run, Status, VerdictKind
-from ..verdict.dispatch_choice import dispatch_ratios
-from ..verdict.margins.words import own_coverage
-from . import escape
-from .evidence.attached import attached_to, evidence_parts
-from .rows import bandwidth, launches, outcome
-from .savings import compiled_lines, dispatch_lines, saving_lines, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions
-from .wording import (
+from ...schema import FAILED_STATUSES, OUTSIDE_CONTRACT, CaseSummary, Measurement, Result, Run, Status, VerdictKind
+from ...verdict.dispatch_choice import dispatch_ratios
+from ...verdict.margins.words import own_coverage
+from .. import escape
+from ..evidence.attached import attached_to, evidence_parts
+from ..wording import (
     DASH,
     cases_with_results,
     error_ratio,
@@ -33,6 +30,9 @@ from .wording import (
     verdict_notes,
     with_spread,
 )
+from .rows import bandwidth, launches, outcome
+from .savings import compiled_lines, dispatch_lines, saving_lines, weighted_lines
+from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

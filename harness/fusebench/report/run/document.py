@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ..schema import Estimate, Result, Run, SuiteSummary
-from ..verdict.dispatch_choice import dispatch_ratios
-from ..verdict.margins.words import own_coverage
-from .evidence.attached import evidence_row
+from ...schema import Estimate, Result, Run, SuiteSummary
+from ...verdict.dispatch_choice import dispatch_ratios
+from ...verdict.margins.words import own_coverage
+from ..evidence.attached import evidence_row
+from ..wording import part_label
 from .summary import calibration_line
-from .wording import part_label
 
 
 def run_document(run: Run, folder: Path | None) -> dict[str, Any]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 
-from ..schema import Run
-from ..stats.weighted import BEST_FUSED
-from ..store.baselines import VIEWS
-from ..store.files import write_file
-from . import escape
+from ...schema import Run
+from ...stats.weighted import BEST_FUSED
+from ...store.baselines import VIEWS
+from ...store.files import write_file
+from .. import escape
+from ..plots.speedup import speedup_png
+from ..wording import DASH
 from .markdown import environment_table, markdown_report, markdown_table, notice_lines
-from .plots.speedup import speedup_png
 from .pull_request import pull_request_page
 from .savings import SAVING_HEADER, compiled_lines, saving_rows
 from .summary import calibration_line, headline, spending_lines
-from .wording import DASH
 
 INDEX = "README.md"
 
@@ -33,7 +32,7 @@ def suite_pages(run: Run, *, pictures: bool = True) -> dict[str, bytes]:
     pages = {INDEX: _index(run, suites).encode()}
     for suite in suites:
         part = only_suite(run, suite)
-        name = file_name(suite)
+        name = escape.file_name(suite)
         pages[f"{name}.md"] = markdown_report(part, plot=f"{name}.png").encode()
         if pictures:
             pages[f"{name}.png"] = speedup_png(part)
@@ -74,17 +73,12 @@ def _rows(run: Run, suites: list[str]) -> list[tuple[str, ...]]:
         speedup = summaries[suite].weighted_speedup.get(BEST_FUSED) if suite in summaries else None
         rows.append(
             (
-                escape.Markup(f"[{escape.markdown(suite)}]({file_name(suite)}.md)"),
+                escape.Markup(f"[{escape.markdown(suite)}]({escape.file_name(suite)}.md)"),
                 str(cases),
                 DASH if speedup is None else f"{speedup:.3f}x",
             )
         )
     return rows
-
-
-def file_name(suite: str) -> str:
-    """A suite's name as a file name: every character but letters, digits, `_`, `.` and `-` becomes `_`, and it hides no file."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", suite).lstrip(".") or "_"
 
 
 def write_views(run: Run, folder: Path) -> list[Path]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from ..schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
-from . import escape
+from ...schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
+from .. import escape
+from ..wording import failure_reason, part_label, part_notes, short_kernel, with_spread
 from .savings import weighted_lines
 from .summary import headline, verdict_line
-from .wording import failure_reason, part_label, part_notes, short_kernel, with_spread
 
 
 def junit_xml(run: Run) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..schema import CaseSummary, Estimate, Result, Run
-from . import escape
+from ...schema import CaseSummary, Estimate, Result, Run
+from .. import escape
 from .document import ends, finite
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def load_run(folder: str | Path) -> pd.DataFrame:
     Raises:
         RunRecordError: the folder holds no run that can be read.
     """
-    from ..store.run_folder import read_run
+    from ...store.run_folder import read_run
 
     return run_frame(read_run(Path(folder)))
 

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from ..schema import (
+from ...schema import (
     FAILED_STATUSES,
     CacheState,
     CalibrationNote,
@@ -19,8 +19,8 @@ from ..schema import (
     VisibleEffect,
     boards_of,
 )
-from ..verdict.margins.call_classes import durations
-from .wording import absent_words, count, has_limits, short_kernel
+from ...verdict.margins.call_classes import durations
+from ..wording import absent_words, count, has_limits, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"

@@ -1,0 +1,1 @@
+"""Views of one run: terminal table, Markdown and HTML's rows, pull request, pages, JSON, CI formats."""
