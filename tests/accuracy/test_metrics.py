@@ -9,7 +9,7 @@ import torch
 
 from fusebench.accuracy import comparison
 from fusebench.accuracy.comparison import compare
-from fusebench.accuracy.metrics import ErrorMetrics, merge
+from fusebench.accuracy.metrics import ErrorMetrics, merge, rms_spread
 
 NAN, INF = float("nan"), float("inf")
 
@@ -232,3 +232,14 @@ def test_what_one_rounding_of_the_exact_result_does_is_no_bias() -> None:
     assert off.excess_mean == pytest.approx(8.0)
     overflow = torch.full((2, 4), 65519.0, dtype=torch.float64)
     assert compare(torch.full((2, 4), 65504.0).half(), overflow).excess_mean == pytest.approx(0.0)
+
+
+def test_the_spread_between_draws_sees_one_draw_that_makes_all_of_an_error_and_the_ratio_whether_both_chains_share_it() -> None:
+    calm, hit = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95], [1.0, 1.1, 0.9, 1.0, 1.05, 1e6]
+    elements = [100] * 6
+    assert rms_spread(calm, elements) == pytest.approx(0.5 * 0.0705 / math.sqrt(6), rel=0.02)
+    assert rms_spread(hit, elements) == pytest.approx(math.sqrt(5 / 6), rel=0.03)
+    assert rms_spread(hit, hit) == pytest.approx(0.0, abs=1e-12)
+    assert rms_spread(hit, calm) == pytest.approx(math.sqrt(5 / 6), rel=0.03)
+    assert rms_spread([0.0] * 6, elements) is None
+    assert rms_spread([1.0, 2.0], [0, 10]) is None

@@ -258,16 +258,18 @@ class _Check:
         found = []
         for name in self.names:
             draws = [part for pool in self.pools.values() for part in pool.kernel[name]]
-            kernel = merge(draws)
-            split = merge(part for pool in self.pools.values() for part in pool.split[name])
+            beside = [part for pool in self.pools.values() for part in pool.split[name]]
+            kernel, split = merge(draws), merge(beside)
             if kernel.channel_elements:
                 unit, rms, split_rms = "channel", kernel.channel_rms, split.channel_rms
                 ulp, rounding = kernel.ulp_channel_rms, kernel.rounding_channel_rms
-                spread = rms_spread([one.channel_squares for one in draws], [one.channel_elements for one in draws])
+                squares, elements = [one.channel_squares for one in draws], [one.channel_elements for one in draws]
+                split_squares = [one.channel_squares for one in beside]
             else:
                 unit, rms, split_rms = "value", kernel.relative_rms, split.relative_rms
                 ulp, rounding = kernel.ulp_relative_rms, kernel.rounding_relative_rms
-                spread = rms_spread([one.relative_squares for one in draws], [one.relative_elements for one in draws])
+                squares, elements = [one.relative_squares for one in draws], [one.relative_elements for one in draws]
+                split_squares = [one.relative_squares for one in beside]
             found.append(
                 OutputError(
                     name=name,
@@ -276,7 +278,8 @@ class _Check:
                     split_rms=_storable(split_rms),
                     floor=_storable(FLOAT32_FLOOR_ULPS * ulp),  # 0 for 16-bit outputs: their units are not summed
                     rounding=_storable(rounding),
-                    spread=spread,
+                    spread=rms_spread(squares, elements),
+                    ratio_spread=rms_spread(squares, split_squares),
                 )
             )
         return tuple(found)

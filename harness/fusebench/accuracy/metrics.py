@@ -145,21 +145,25 @@ def merge(parts: Iterable[ErrorMetrics]) -> ErrorMetrics:
     return ErrorMetrics(**pooled)
 
 
-def rms_spread(squares: Sequence[float], counts: Sequence[int]) -> float | None:
+def rms_spread(squares: Sequence[float], counts: Sequence[float]) -> float | None:
     """Standard error of a pooled RMS as a share of it, from how the draws differ; None for fewer than two draws or no error.
 
     Each draw is left out once: Tukey's jackknife (Ann. Math. Statist. 29 (1958) 614).
 
     Args:
         squares: sum of squares of each draw.
-        counts: elements of each draw.
+        counts: elements of each draw; or another chain's sum of squares, for the ratio of two RMS errors.
     """
     parts = [(square, count) for square, count in zip(squares, counts, strict=True) if count]
-    all_squares, all_counts = math.fsum(square for square, _ in parts), sum(count for _, count in parts)
+    all_squares, all_counts = math.fsum(square for square, _ in parts), math.fsum(count for _, count in parts)
     if len(parts) < 2 or not all_squares > 0:
         return None
-    whole = _root_mean_square(all_squares, all_counts)
-    without = [_root_mean_square(max(0.0, all_squares - square), all_counts - count) / whole for square, count in parts]
+    # Subtraction from the sum would leave rounding errors alone of the others where one draw makes all of it.
+    without = []
+    for place in range(len(parts)):
+        others = parts[:place] + parts[place + 1 :]
+        share = math.fsum(square for square, _ in others) / all_squares
+        without.append(math.sqrt(share * all_counts / math.fsum(count for _, count in others)))
     mean = math.fsum(without) / len(without)
     return math.sqrt((len(without) - 1) / len(without) * math.fsum((one - mean) ** 2 for one in without))
 

@@ -77,6 +77,8 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
     spread: float | None = None
     """Standard error of `rms` as a share of it, from how the draws of the check differ; None where no two draws have an error, and in
     records that predate this key."""
+    ratio_spread: float | None = None
+    """The same of `rms / split_rms`."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
