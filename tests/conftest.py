@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
+import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +23,8 @@ from fusebench.device import GpuIdentity, GpuReading
 from fusebench.device.readings import GpuUnavailableError
 
 GET_CONTEXT = multiprocessing.get_context
+NUMBERS = itertools.count()
+"""Of this process's temporary folders."""
 
 
 @functools.cache
@@ -39,6 +44,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not has_gpu():
     # Triton settles when it is imported whether its own library functions are interpreted, so this comes before any test module.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Objects that live as long as the session (modules, eight thousand tests) are not walked again at every garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,10 +84,19 @@ def turn_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new folder, numbered by a counter: pytest's own fixture reads the names of all folders of the session for the next number."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}{next(NUMBERS)}"
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def own_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Tests never take, and never wait for, a real run's lock."""
-    folder = tmp_path / "locks"
+def own_lock_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tests never take, and never wait for, a real run's lock.  Whoever takes one makes the folder."""
+    folder = tmp_path_factory.getbasetemp() / f"locks{next(NUMBERS)}"
     monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(folder))
     return folder
 
