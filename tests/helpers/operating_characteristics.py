@@ -8,6 +8,7 @@ Run it from the repository with the package importable; it prints both tables as
 from __future__ import annotations
 
 from fusebench.schema import VerdictKind
+from fusebench.stats.sequential import Plan
 from fusebench.verdict.calibration import summarise
 from helpers import simulate
 
@@ -20,6 +21,16 @@ COLUMNS = (
     "replicates",
     *(f"finds {size:.1%}" for size in SIZES),
 )
+
+
+def false_alarm_bound(plan: Plan, processes: int, *, shared_shift: bool = False) -> float:
+    """The largest chance that a comparison whose true change is within the margin ends as a confirmed regression.
+
+    `alarm_level` x 2**-P, reached at a change equal to the margin.  With `shared_shift` a process may move all its replicates together, by
+    any symmetrically distributed amount: the first finding then has up to an even chance and the bound is 2**-(P + 1).
+    """
+    first = 0.5 if shared_shift else plan.alarm_level
+    return float(first * 0.5**processes)
 
 
 def row(name: str, equal: int, planted: int, seed: int = 1) -> dict[str, float]:

@@ -7,9 +7,10 @@ import pytest
 from scipy.stats import binom
 
 from fusebench.schema import ConfirmationOutcome, Finding, VerdictKind
-from fusebench.stats.confirmation import combined_p, confirm, false_alarm_bound
+from fusebench.stats.confirmation import combined_p, confirm
 from fusebench.stats.sequential import Plan, judge
 from fusebench.verdict.conclusion import PROCESSES, conclude, placements_for
+from helpers.operating_characteristics import false_alarm_bound
 
 SLOWER = [0.01] * PROCESSES
 EQUAL = [0.0] * PROCESSES

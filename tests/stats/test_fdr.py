@@ -7,12 +7,12 @@ import pytest
 from scipy import stats as reference
 
 from fusebench.schema import Estimate
-from fusebench.stats.confirmation import false_alarm_bound
 from fusebench.stats.fdr import DEFAULT_RATE, Dependence, first_level, select
 from fusebench.stats.paired import quotient, ratio_estimate
 from fusebench.stats.sequential import Plan
 from fusebench.stats.student import p_slower_of
 from fusebench.verdict.conclusion import PROCESSES
+from helpers.operating_characteristics import false_alarm_bound
 
 
 @pytest.mark.parametrize(("dependence", "method"), [(Dependence.POSITIVE, "bh"), (Dependence.ANY, "by")])

@@ -16,7 +16,6 @@ import pytest
 from scipy.stats import binom
 
 from fusebench.schema import VerdictKind
-from fusebench.stats.confirmation import false_alarm_bound
 from fusebench.stats.paired import ratio_estimate, trimmed_mean
 from fusebench.stats.rates import visible_effect
 from fusebench.stats.sequential import Plan
@@ -46,8 +45,8 @@ def most(rate: float, total: int = COMPARISONS) -> float:
 @pytest.mark.parametrize("name", few(NAMES, *FEW))
 def test_equal_kernels_are_not_accused(name: str) -> None:
     found = simulate.compare(noise(name), 0.0, COMPARISONS, seed=21)
-    assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN, PROCESSES))
-    assert found.count(VerdictKind.IMPROVEMENT) <= most(false_alarm_bound(PLAN, PROCESSES))
+    assert found.count(VerdictKind.REGRESSION) <= most(characteristics.false_alarm_bound(PLAN, PROCESSES))
+    assert found.count(VerdictKind.IMPROVEMENT) <= most(characteristics.false_alarm_bound(PLAN, PROCESSES))
 
 
 @pytest.mark.parametrize("name", few([name for name in NAMES if name != "bimodal processes"], "placement bias", "heavy tails"))
@@ -58,13 +57,13 @@ def test_the_first_stage_keeps_its_level_at_the_worst_true_change(name: str) -> 
     found = simulate.compare(model, PLAN.margin_at(model.time_us), COMPARISONS, seed=22)
     assert found.count_first(VerdictKind.REGRESSION) <= most(PLAN.alarm_level)
     assert found.count_first(VerdictKind.PASS) <= most(PLAN.pass_level)
-    assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN, PROCESSES))
+    assert found.count(VerdictKind.REGRESSION) <= most(characteristics.false_alarm_bound(PLAN, PROCESSES))
 
 
 def test_processes_with_modes_deceive_the_first_stage_and_not_the_verdict() -> None:
     found = simulate.compare(noise("bimodal processes"), 0.0, COMPARISONS, seed=23)
     assert found.count_first(VerdictKind.REGRESSION) > 10 * most(PLAN.alarm_level), "the model is there to deceive"
-    assert found.count(VerdictKind.REGRESSION) <= most(false_alarm_bound(PLAN, PROCESSES))
+    assert found.count(VerdictKind.REGRESSION) <= most(characteristics.false_alarm_bound(PLAN, PROCESSES))
 
 
 @pytest.mark.parametrize("name", few(NAMES, *FEW))
@@ -155,7 +154,7 @@ def test_the_guides_tables_are_this_simulations() -> None:
     for name in ("12 us", "throttling"):
         again = characteristics.row(name, 300, 150, seed=77)
         printed = dict(zip(characteristics.COLUMNS[1:], rows[name], strict=True))
-        assert printed["false regressions"] <= most(false_alarm_bound(PLAN, PROCESSES), 4000)
+        assert printed["false regressions"] <= most(characteristics.false_alarm_bound(PLAN, PROCESSES), 4000)
         for column, total in (("undecided", 300), *((column, 150) for column in characteristics.COLUMNS[5:])):
             spread = math.sqrt(max(printed[column] * (1 - printed[column]), 0.01) / total)
             assert again[column] == pytest.approx(printed[column], abs=4 * spread), f"{name}: {column}"

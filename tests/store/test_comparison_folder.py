@@ -74,7 +74,7 @@ def test_a_newer_a_garbled_and_a_missing_record_are_refused(tmp_path: Path) -> N
     with pytest.raises(RunRecordError, match="version 99 is newer than this fusebench reads"):
         read_comparison(folder)
     file.write_text(file.read_text()[:-20])
-    with pytest.raises(RunRecordError, match="not a comparison that fusebench wrote"):
+    with pytest.raises(RunRecordError, match="not a record that `fusebench ab` wrote"):
         read_comparison(folder)
     file.unlink()
     with pytest.raises(RunRecordError, match="cannot be read"):

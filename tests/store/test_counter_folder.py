@@ -62,5 +62,5 @@ def test_what_is_no_record_is_refused(tmp_path: Path, reports: Path) -> None:
     with pytest.raises(RunRecordError, match="version 99 is newer"):
         read_counters(file.parent)
     file.write_text(content[: len(content) // 2])
-    with pytest.raises(RunRecordError, match="not a record of `fusebench ncu`"):
+    with pytest.raises(RunRecordError, match="not a record that `fusebench ncu` wrote"):
         read_counters(file.parent)

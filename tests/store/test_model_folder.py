@@ -48,7 +48,7 @@ def test_a_garbled_record_is_refused(tmp_path: Path, garbled: bytes) -> None:
 def test_a_truncated_record_is_refused(tmp_path: Path) -> None:
     file = write_model(tmp_path, model_record()) / MODEL_FILE
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(RunRecordError, match="not a record of `fusebench model`"):
+    with pytest.raises(RunRecordError, match="not a record that `fusebench model` wrote"):
         read_model(file.parent)
 
 

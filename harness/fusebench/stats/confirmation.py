@@ -57,13 +57,3 @@ def combined_p(finding: Finding, confirmation: Confirmation | None, direction: V
     if finding.kind is not direction:
         return first
     return first * confirmation.p_value if confirmation is not None and confirmation.outcome is ConfirmationOutcome.CONFIRMED else 1.0
-
-
-def false_alarm_bound(plan: Plan, processes: int, *, shared_shift: bool = False) -> float:
-    """The largest chance that a comparison whose true change is within the margin ends as a confirmed regression.
-
-    `alarm_level` x 2**-P, reached at a change equal to the margin.  With `shared_shift` a process may move all its replicates together, by
-    any symmetrically distributed amount: the first finding then has up to an even chance and the bound is 2**-(P + 1).
-    """
-    first = 0.5 if shared_shift else plan.alarm_level
-    return float(first * 0.5**processes)

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import RunRecordError
 from ..schema import Attachment, Case, Confirmation, Estimate, Finding
 from ..stats.bisection import Side
 from .files import write_file
 from .finding import BISECTION_FILE
 from .kept_folder import keep
-from .record_files import decode_record
+from .record_files import read_command_record
 from .run_folder import stamped_name
 
 BISECTION_VERSION = 1
@@ -151,12 +150,7 @@ def read_bisection(folder: Path) -> Bisection:
         RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
     """
     file = folder / BISECTION_FILE
-    try:
-        return decode_record(file.read_bytes(), Bisection, version="bisection_version", newest=BISECTION_VERSION, where=file)
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench bisect`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a search that fusebench wrote: {error}; run `fusebench bisect` again") from error
+    return read_command_record(file, Bisection, version="bisection_version", newest=BISECTION_VERSION, command="bisect")
 
 
 def write_issue(folder: Path, lines: Sequence[str]) -> Path:

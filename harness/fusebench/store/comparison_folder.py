@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from ..errors import RunRecordError
 from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
 from .files import write_file
 from .finding import COMPARISON_FILE
 from .kept_folder import keep, write_kept
-from .record_files import decode_record
+from .record_files import read_command_record
 from .run_folder import SAMPLES_FILE, decode_samples, encode_samples, stamped_name
 from .seal import SealState, check_seal, file_as_sealed
 
@@ -81,9 +79,4 @@ def read_comparison(folder: Path) -> Comparison:
         RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
     """
     file = folder / COMPARISON_FILE
-    try:
-        return decode_record(file.read_bytes(), Comparison, version="comparison_version", newest=COMPARISON_VERSION, where=file)
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ab`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a comparison that fusebench wrote: {error}; run `fusebench ab` again") from error
+    return read_command_record(file, Comparison, version="comparison_version", newest=COMPARISON_VERSION, command="ab")

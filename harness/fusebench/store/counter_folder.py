@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from ..counters.records import COUNTERS_VERSION, CounterRun
-from ..errors import RunRecordError
 from .finding import COUNTERS_FILE
 from .kept_folder import keep, write_kept
-from .record_files import decode_record
+from .record_files import read_command_record
 from .run_folder import stamped_name
 from .seal import SealState, check_seal
 
@@ -62,9 +59,4 @@ def read_counters(folder: Path) -> CounterRun:
         RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
     """
     file = folder if folder.name == COUNTERS_FILE and not folder.is_dir() else folder / COUNTERS_FILE
-    try:
-        return decode_record(file.read_bytes(), CounterRun, version="version", newest=COUNTERS_VERSION, where=file)
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench ncu`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a record of `fusebench ncu`: {error}; run it again") from error
+    return read_command_record(file, CounterRun, version="version", newest=COUNTERS_VERSION, command="ncu")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import RunRecordError
 from ..schema.models import MODEL_VERSION, ModelRecord
 from .files import write_file
 from .finding import MODEL_FILE
-from .record_files import decode_record, finite, new_folder
+from .record_files import finite, new_folder, read_command_record
 from .run_folder import stamped_name
 from .seal import SealState, check_seal, sealed_json
 
@@ -35,12 +34,7 @@ def read_model(folder: Path) -> ModelRecord:
         RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
     """
     file = _file(folder)
-    try:
-        return decode_record(file.read_bytes(), ModelRecord, version="version", newest=MODEL_VERSION, where=file)
-    except OSError as error:
-        raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench model`") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunRecordError(f"{file}: not a record of `fusebench model`: {error}; run it again") from error
+    return read_command_record(file, ModelRecord, version="version", newest=MODEL_VERSION, command="model")
 
 
 def model_folders(parent: Path) -> list[Path]:

@@ -81,6 +81,22 @@ def read_record(file: Path, kind: type[T], *, newest: int, what: str, remedy: st
         raise RunRecordError(f"{file}: not a {what} that fusebench wrote: {error}; {remedy}") from error
 
 
+def read_command_record(file: Path, kind: type[T], *, version: str, newest: int, command: str) -> T:
+    """The record in `file`, which `fusebench COMMAND` writes into a folder of its own, and whose field `version` is at most `newest`.
+
+    Raises:
+        RunRecordError: there is none, it is truncated or garbled, or it is of a newer version.
+    """
+    try:
+        return decode_record(file.read_bytes(), kind, version=version, newest=newest, where=file)
+    except OSError as error:
+        raise RunRecordError(
+            f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench {command}`"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunRecordError(f"{file}: not a record that `fusebench {command}` wrote: {error}; run it again") from error
+
+
 def read_version(content: bytes, key: str) -> int:
     """The version number that a JSON record holds under `key`, whatever else it holds.
 
