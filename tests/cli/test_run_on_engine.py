@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from typing import Any
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.fleet import shard_task
+from fusebench.fleet import shard_results, shard_task
+from fusebench.fleet.shard_results import packed_results
 from fusebench.fleet.shard_task import ShardError, ShardRefusedError, measure_shard, unpacked
-from fusebench.schema import ExitCode
+from fusebench.schema import ExitCode, Run
 from fusebench.store.run_folder import read_run
 from helpers import run_bench
 from helpers.run_bench import FakeWorkers, measured
@@ -26,6 +28,8 @@ from helpers.run_bench import FakeWorkers, measured
 Fusebench = Callable[..., Any]
 CASES = 4
 workers = run_bench.workers
+NOTHING = packed_results(Path("no such folder"))
+"""The records of results that hold none."""
 OPTIONS = ["--suite", "many", "--device", "cpu", "--cache", "warm", "--replicates", "2", "--rounds", "2", "--kernel", "*plain*"]
 
 
@@ -121,6 +125,75 @@ def test_the_whole_is_kept_here_and_judged_by_the_baseline_of_the_store(
     assert not any("no baseline is stored" in reason for reason in reasons)
 
 
+def promoted(fusebench: Fusebench, project: Path, workers: FakeWorkers, plain_us: float, *at: str) -> None:
+    """Promote a run whose kernel takes `plain_us`, in the project's own results or those that `at` names."""
+    workers.timed = lambda task: measured(task, plain_us)
+    run = fusebench("run", *OPTIONS, "--no-confirm", *at).output.rstrip().rpartition("run: ")[2].split()[0]
+    done = fusebench("baseline", "promote", run, "--force", "--reason", "planted", *at)
+    assert done.exit_code == ExitCode.PASS, done.output
+
+
+def shards_of(project: Path) -> list[Run]:
+    return [read_run(file.parent) for file in (project / "results" / "runs").glob(".on_engine_*/shards/*/run.json")]
+
+
+def test_a_shard_is_confirmed_and_judged_by_the_baseline_and_the_margin_of_the_whole(
+    fusebench: Fusebench, project: Path, tmp_path: Path, in_process: list[list[str]], workers: FakeWorkers
+) -> None:
+    needs_parsl()
+    (project / "engine.py").write_text(ONE_THREAD)
+    store = tmp_path / "store"
+    store.mkdir()
+    at = ["--results", store.as_uri()]
+    promoted(fusebench, project, workers, 2.0, *at)
+    promoted(fusebench, project, workers, 1.0)  # planted: by the project's own baseline, every kernel of the shards is twice as slow
+    shutil.rmtree(project / "results" / "runs")
+    workers.timed = lambda task: measured(task, 2.0)
+    workers.asked_again.clear()
+    code, said = outcome_of(project, "--shards", "2", *at)
+    assert code == ExitCode.PASS, said
+    assert [one.exit_code for one in shards_of(project)] == [ExitCode.PASS] * 2
+    assert workers.asked_again == [], "nothing is a suspect by the store's baseline"
+    shutil.rmtree(project / "results" / "runs")
+    # Planted: slower than the baseline, by less than the margin of the command.
+    workers.timed = lambda task: measured(task, 2.8)
+    assert outcome_of(project, "--shards", "2", "--margin", "0.9", *at)[0] == ExitCode.PASS
+    assert [one.exit_code for one in shards_of(project)] == [ExitCode.PASS] * 2
+    assert workers.asked_again == []
+
+
+def test_a_shard_is_judged_by_the_run_that_is_named(
+    fusebench: Fusebench, project: Path, in_process: list[list[str]], workers: FakeWorkers
+) -> None:
+    needs_parsl()
+    (project / "engine.py").write_text(ONE_THREAD)
+    promoted(fusebench, project, workers, 2.0)
+    workers.timed = lambda task: measured(task, 1.0)
+    fusebench("run", *OPTIONS, "--no-confirm", "--out", "faster")
+    (faster,) = (project / "faster").iterdir()
+    workers.timed = lambda task: measured(task, 2.0)
+    assert outcome_of(project, "--shards", "2", "--baseline", "faster/" + faster.name)[0] == ExitCode.REGRESSION
+    assert [one.exit_code for one in shards_of(project)] == [ExitCode.REGRESSION] * 2
+    (faster / "run.json").write_text("{")
+    in_process.clear()
+    assert outcome_of(project, "--shards", "2", "--baseline", "faster/" + faster.name)[0] == ExitCode.USAGE
+    assert in_process == [], "a baseline that cannot be read is found before anything is measured"
+
+
+def test_baselines_that_are_too_large_for_an_engine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "baselines" / "board"
+    kept.mkdir(parents=True)
+    for name in ("run.json", "report.md", ".run.json.next", "samples.parquet"):
+        (kept / name).write_bytes(b"x" * 100)
+    options = shard_results.options_of_results(packed_results(tmp_path, kept), tmp_path / "there")
+    found = {file.relative_to(tmp_path / "there").as_posix() for file in (tmp_path / "there").rglob("*") if file.is_file()}
+    assert found == {f"{where}/{name}" for where in ("baselines/board", "named_baseline") for name in ("run.json", "samples.parquet")}
+    assert options == ["--results", str(tmp_path / "there"), "--baseline", str(tmp_path / "there" / "named_baseline")]
+    monkeypatch.setattr(shard_results, "MOST_BYTES", 199)
+    with pytest.raises(UsageError, match=r"the largest file is baselines/board/\w+\.\w+; give --results"):
+        packed_results(tmp_path)
+
+
 def test_a_shard_that_is_lost_is_tried_again(project: Path, in_process: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     needs_parsl()
     (project / "engine.py").write_text(ONE_THREAD)
@@ -208,13 +281,13 @@ def test_a_task_that_is_run_again_goes_on_with_what_was_kept(
     workers.timed = stop
     assert fusebench("run", *OPTIONS, "--shard", "1/2", "--out", str(out)).exit_code == 130
     workers.timed = lambda task: measured(task, 2.0)
-    content = measure_shard([*OPTIONS, "--shard", "1/2"], str(project), str(out), {})
+    content = measure_shard([*OPTIONS, "--shard", "1/2"], str(project), str(out), {}, NOTHING)
     found = read_run(unpacked(content, tmp_path / "unpacked"))
     assert [found.complete, len(found.cases), found.shard] == [True, CASES // 2, "1/2"]
     assert len(found.resumed_from) == 1
     assert [one[0] for one in in_process] == ["--resume"]
     in_process.clear()
-    assert read_run(unpacked(measure_shard(OPTIONS, str(project), str(out), {}), tmp_path / "again")).id == found.id
+    assert read_run(unpacked(measure_shard(OPTIONS, str(project), str(out), {}, NOTHING), tmp_path / "again")).id == found.id
     assert in_process == [], "a complete shard is not measured again"
 
 
@@ -228,7 +301,7 @@ def test_a_shard_that_was_not_measured_says_why(
 
     monkeypatch.setattr(shard_task, "_run", run)
     with pytest.raises(error, match=f"exit code {int(code)}: error: planted"):
-        measure_shard(OPTIONS, str(project), str(tmp_path / "out"), {})
+        measure_shard(OPTIONS, str(project), str(tmp_path / "out"), {}, NOTHING)
 
 
 def test_a_run_ends_with_the_worker_that_started_it(tmp_path: Path) -> None:
@@ -304,4 +377,4 @@ def test_the_options_of_a_shard_are_those_of_the_command(fusebench: Fusebench, p
     monkeypatch.setattr("fusebench.fleet.cluster.run_on_engine", measured)
     fusebench("run", *OPTIONS, "--on", "local:3", "--no-confirm", "--json", "--out", "elsewhere", "--margin", "0.1")
     (request,) = seen
-    assert sorted(request.command) == sorted([*OPTIONS, "--no-confirm"])
+    assert sorted(request.command) == sorted([*OPTIONS, "--no-confirm", "--margin", "0.1"])

@@ -57,6 +57,10 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     project: Path
     out: Path
     """Folder for the shards and the engine's logs."""
+    results: bytes
+    """The records that every shard is judged by, as `shard_results.packed_results` gives them."""
+    judged_by: tuple[str, ...] = ()
+    """Options that name these records on this host, for the command that measures a lost shard."""
 
 
 def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
@@ -81,7 +85,13 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
             task = parsl.python_app(measure_shard, data_flow_kernel=engine)
             known = {name: value for name, value in os.environ.items() if name.startswith("FUSEBENCH_")}
             futures = {
-                number: task([*request.command, "--shard", f"{number}/{count}"], str(request.project), str(_out(request, number)), known)
+                number: task(
+                    [*request.command, "--shard", f"{number}/{count}"],
+                    str(request.project),
+                    str(_out(request, number)),
+                    known,
+                    request.results,
+                )
                 for number in range(1, count + 1)
             }
             watch = _Watch(request, reporter, count)
@@ -95,7 +105,8 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
         reporter.end()
     lost = [number for number in range(1, count + 1) if number not in folders]
     if lost:
-        again = shlex.join(["fusebench", "run", *request.command, "--shard", f"{lost[0]}/{count}", "--out", str(_out(request, lost[0]))])
+        options = [*request.command, *request.judged_by, "--shard", f"{lost[0]}/{count}", "--out", str(_out(request, lost[0]))]
+        again = shlex.join(["fusebench", "run", *options])
         raise ShardLostError(
             f"shards {', '.join(f'{number}/{count}' for number in lost)} could not be measured; the others are kept in "
             f"{request.out / SHARDS_FOLDER}; measure each that is missing by `{again}`, and join all with `fusebench join`"

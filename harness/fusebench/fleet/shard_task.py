@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..schema import ExitCode
+from .shard_results import options_of_results
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2): the signal that a process gets when its parent ends."""
@@ -28,6 +29,8 @@ WAIT_S = "60"
 """Seconds that a run waits for its device, unless the options say: the process of a lost worker may still hold it."""
 LAST_TRY_S = 60.0
 LOG_FILE = "progress.txt"
+RESULTS_FOLDER = ".results"
+"""Folder, beside the shard's runs, of the records that it is judged by."""
 SHOWN_BYTES = 4000
 """End of a shard's output that an error shows."""
 
@@ -40,14 +43,15 @@ class ShardRefusedError(Exception):
     """A shard that no worker can measure: wrong options, or a project that the workers lack."""
 
 
-def measure_shard(command: Sequence[str], project: str, out: str, variables: Mapping[str, str]) -> bytes:
+def measure_shard(command: Sequence[str], project: str, out: str, variables: Mapping[str, str], results: bytes) -> bytes:
     """The folder of the shard's run as a tar file.
 
     Args:
-        command: options of `fusebench run`, without those that name an output or a run to resume.
+        command: options of `fusebench run`, without those that name an output, results, a baseline or a run to resume.
         project: the folder to measure in; the worker's host has it under the same path.
         out: folder for the run.  Where workers and tries share it, a later try goes on with what an earlier one has kept.
         variables: environment variables for the run.
+        results: the records that the shard is judged by, as `shard_results.packed_results` gives them.
 
     Raises:
         ShardError: the device was unfit, or the process was lost.
@@ -59,11 +63,12 @@ def measure_shard(command: Sequence[str], project: str, out: str, variables: Map
     if (whole := _newest(folder, complete=True)) is not None:
         return _packed(whole)
     waits = [] if "--wait" in command else ["--wait", WAIT_S]
+    options = [*command, *waits, *options_of_results(results, folder / RESULTS_FOLDER)]
     code = None
     if (stopped := _newest(folder, complete=False)) is not None:
-        code = _run(["--resume", str(stopped), *_kept_options(command), *waits], project, folder, variables)
+        code = _run(["--resume", str(stopped), *options], project, folder, variables)
     if code in (None, ExitCode.USAGE):  # nothing was kept, or it was measured on another board
-        code = _run([*command, *waits], project, folder, variables)
+        code = _run(options, project, folder, variables)
     found = _newest(folder, complete=True)
     if found is not None and code in MEASURED:
         return _packed(found)
@@ -94,15 +99,6 @@ def _wait_for_the_last_try(folder: Path) -> None:
     deadline = time.monotonic() + LAST_TRY_S
     while recover_runs(folder) and time.monotonic() < deadline:
         time.sleep(0.5)
-
-
-def _kept_options(command: Sequence[str]) -> list[str]:
-    """The options that a resumed run takes beside its own selection: the device and the wait for it."""
-    kept: list[str] = []
-    for name, value in zip(command, [*command[1:], ""], strict=True):
-        if name in ("--device", "--kernel-timeout"):
-            kept += [name, value]
-    return kept
 
 
 def _newest(folder: Path, *, complete: bool) -> Path | None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ...schema import Run
     from .results import Results
 
-OWN = {"on", "shards", "out", "json", "results", "baseline", "margin"}
-"""Options that are not the shards': how the whole is measured, judged and kept."""
+OWN = {"on", "shards", "out", "json", "results", "baseline"}
+"""Options that are not the shards': how the whole is measured and kept. A shard gets the records that `results` and `baseline` name."""
 REFUSED = ("shard", "resume", "budget")
 """Options that cannot stand beside --on."""
 
@@ -32,30 +32,49 @@ def measure_on_engine(
 
     Raises:
         StoreError: the store of the results takes no files, or cannot be read.
-        UsageError: options that cannot stand beside --on, an engine that is not installed or configured, or shards that cannot be joined.
+        UsageError: options that cannot stand beside --on, an engine that is not installed or configured, shards that cannot be joined, or
+            baselines that are too large for the engine.
+        RunRecordError: the named baseline cannot be read.
         ShardLostError: a shard could not be measured.
     """
     from ...fleet.cluster import ClusterRequest, run_on_engine
     from ...fleet.joining import JoinRequest, join_runs
+    from ...fleet.shard_results import packed_results
     from ...store.finding import runs_folder
-    from ...store.run_folder import read_run
+    from ...verdict.record_validation import valid_baseline
     from .progress import make_reporter
 
     if given := [f"--{name}" for name in option_names(context) if name in REFUSED]:
         raise UsageError(f"--on measures every shard of the selection, so {', '.join(given)} cannot stand beside it; leave it out")
     if opened.store is not None:
         opened.store.require_writable()
-    named = str(opened.find(baseline)) if baseline is not None else None
+    named = opened.find(baseline) if baseline is not None else None
+    if named is not None:
+        valid_baseline(named)  # a record that cannot be read is found before anything is measured
+    opened.fetch_baselines()
     parent = out if out is not None else runs_folder(opened.own)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = parent.absolute() / f".on_engine_{started}_{secrets.token_hex(2)}"
     options = tuple(shard_options(context))
-    request = ClusterRequest(on=on, shards=shards, command=options, project=Path.cwd(), out=folder)
+    judged_by = [text for name in ("results", "baseline") if (value := context.params[name]) is not None for text in (f"--{name}", value)]
+    request = ClusterRequest(
+        on=on,
+        shards=shards,
+        command=options,
+        project=Path.cwd(),
+        out=folder,
+        results=packed_results(opened.project.results, named),
+        judged_by=tuple(judged_by),
+    )
     remark("note", f"shards and the engine's logs are in {folder}")
     folders = run_on_engine(request, make_reporter())
-    opened.fetch_baseline(read_run(folders[0]).environment.device_name)
     joined = JoinRequest(
-        project=opened.project, runs=[str(one) for one in folders], out=parent, baseline=named, margin=margin, command=command_line()
+        project=opened.project,
+        runs=[str(one) for one in folders],
+        out=parent,
+        baseline=str(named) if named is not None else None,
+        margin=margin,
+        command=command_line(),
     )
     return join_runs(joined)
 
