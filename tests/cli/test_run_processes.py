@@ -17,6 +17,7 @@ import pytest
 
 from fusebench.schema import ExitCode, Run, Status
 from fusebench.store.run_folder import read_run, read_samples
+from helpers.forked_workers import run_module
 from helpers.run_bench import QUICK, add_kernel, only_run
 
 TOY_PROJECT = Path(__file__).parents[1] / "toy_project"
@@ -28,7 +29,7 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run with kernels that print, are wrong, take their process down, eat memory and patch the clock, as a shell starts it."""
+    """A run with kernels that print, are wrong, take their process down, eat memory and patch the clock, in a process of its own."""
     project = tmp_path_factory.mktemp("end_to_end") / "project"
     shutil.copytree(TOY_PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
     add_kernel(project, "prints", "print('a word'); os.write(1, b'another word\\n')")
@@ -37,8 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     add_kernel(project, "eats", "x.new_empty(2**60)")
     add_kernel(project, "patches", "time.perf_counter = lambda: 0.0")
     environment = os.environ | {"FUSEBENCH_LOCK_DIR": str(project.parent / "locks")}
-    arguments = command(*QUICK, "--case", "even", "--json")
-    return project, subprocess.run(arguments, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return project, run_module(["fusebench", *QUICK, "--case", "even", "--json"], environment, project)
 
 
 Finished = tuple[Path, subprocess.CompletedProcess[str]]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.forked_workers import fork_from_here
+
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ("torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy", "numpy", "jinja2", "pytest")
 
@@ -62,7 +64,7 @@ def test_no_command_imports_a_kernel_file_or_torch_into_its_own_process(tmp_path
     on_cpu = ("--suite", "scale", "--case", "even", "--device", "cpu")
     lines = [("list",), ("check", *on_cpu), ("run", *on_cpu, "--replicates", "2", "--rounds", "2")]
     for line in [*lines, ("ab", *on_cpu, "--base-kernels", "kernels")]:
-        modules = imported(PROBE, *line, cwd=toy_project, **cache)
+        modules = imported(fork_from_here() + PROBE, *line, cwd=toy_project, **cache)
         assert not [name for name in modules if name in ("torch", "triton") or name.startswith("_fusebench_root")], line
 
 

@@ -171,12 +171,26 @@ def run_as_main(
         sys.modules["torch"].set_num_threads(1)
     for name in [name for name in sys.modules if name.partition(".")[0] == "fusebench"]:
         del sys.modules[name]
-    # Python lets a forked process talk to its own server (see `_serve_one`), but forgets the address.
-    server = forkserver._forkserver  # type: ignore[attr-defined]
-    server._forkserver_address, server.ensure_running = address, lambda: None
-    context = Forking()
-    multiprocessing.get_context = lambda method=None: context  # type: ignore[assignment]
+    use_server(address)  # Python lets a forked process talk to its own server (see `_serve_one`), but forgets the address
     sys.argv[1:] = command[1:]
     if own_folder:
         sys.path.insert(0, str(Path.cwd()))
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def fork_from_here() -> str:
+    """Python source after which a new interpreter forks its worker processes from this session's server."""
+    forking()
+    forkserver.ensure_running()
+    address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    tests = str(Path(__file__).parents[1])
+    return f"import sys; sys.path.append({tests!r}); from helpers.forked_workers import use_server; use_server({address!r})\n"
+
+
+def use_server(address: str) -> None:
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server._forkserver_address, server.ensure_running = address, lambda: None
+    if server._forkserver_alive_fd is None:  # sent along with every request
+        server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
+    context = Forking()
+    multiprocessing.get_context = lambda method=None: context  # type: ignore[assignment]
