@@ -25,7 +25,7 @@ from .registry import (
 )
 from .schema import Bitwise, Close
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from pathlib import Path

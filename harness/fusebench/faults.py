@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from .config import SHIPPED
 from .errors import FusebenchError, TimerError, UsageError
 from .schema import ExitCode
 from .stats.paired import InvalidSamplesError
@@ -71,10 +72,12 @@ def missing_package(error: BaseException) -> UsageError | None:
     if package is None:
         return None
     extra = EXTRAS.get(package, "gpu")
+    missing = f"the package {package}, which fusebench needs, is not installed for {sys.executable}"
+    if SHIPPED.is_dir():
+        return UsageError(f"{missing}; install it with `{sys.executable} -m pip install 'fusebench[{extra}]'`")
     return UsageError(
-        f"the package {package}, which fusebench needs, is not installed for {sys.executable}; install fusebench with all that it needs: "
-        f"`{sys.executable} -m pip install -e '.[{extra}]'` in the folder of its pyproject.toml, or `make run` there, which makes a .venv "
-        "of its own"
+        f"{missing}; install fusebench with all that it needs: `{sys.executable} -m pip install -e '.[{extra}]'` in the folder of its "
+        "pyproject.toml, or `make run` there, which makes a .venv of its own"
     )
 
 

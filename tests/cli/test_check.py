@@ -81,7 +81,7 @@ def test_the_table_lists_every_kernel_with_errors_beside_the_split_chains(fusebe
     for words in ("scale:even", "checked", "close(1.5x split)", "1.50x", "1.00x", "50.00 %"):
         assert words in plain
     assert "e-03" not in "".join(rows), "no absolute error: the draws have several magnitudes"
-    assert any(row.startswith("error: RMS error against float64 as a multiple of the split chain's") for row in rows)
+    assert any(row.startswith("error column: RMS error against float64 as a multiple of the split chain's") for row in rows)
     assert any("scale/fast@2" in row and "CUDA C++ needs a GPU" in row for row in rows), "one that cannot run is listed with its reason"
     assert sum("scale/" in row for row in rows) == 2 * 3
 

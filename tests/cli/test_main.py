@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,6 +103,10 @@ def test_a_fault_outranks_every_verdict() -> None:
 
 
 def test_version(fusebench: Run) -> None:
+    """Planted defect: the changelog spoke of 0.3.0 while the command called itself 0.2.0."""
+    newest = re.search(r"^## (\S+)", (Path(__file__).parents[2] / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == __version__
     result = fusebench("--version")
     assert (result.exit_code, result.stdout) == (0, f"fusebench {__version__}\n")
 
@@ -118,6 +123,17 @@ def test_help_is_plain_text(fusebench: Run, arguments: list[str]) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: fusebench")
     assert "╭" not in result.stdout
+
+
+@pytest.mark.parametrize("group", [[], ["baseline"], ["catalogue"], ["suite"], ["ci"]])
+def test_a_list_of_commands_cuts_no_sentence_and_their_options_name_no_python_type(fusebench: Run, group: list[str]) -> None:
+    """Planted defects: `Check whether this machine is fit to measure: GPU, driver,...`, and `--rounds <int range>`."""
+    listed = fusebench(*group, "--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert listed
+    for line in listed:
+        assert line.endswith("."), line
+        assert not line.endswith(".."), line
+        assert " range>" not in fusebench(*group, line.split()[0], "--help").stdout
 
 
 def test_help_says_what_the_exit_codes_mean(fusebench: Run) -> None:

@@ -64,6 +64,14 @@ def test_the_package_is_named_as_pip_knows_it() -> None:
     assert str(missing).startswith("the package nvidia-ml-py, which fusebench needs")
 
 
+def test_an_installed_wheel_needs_no_checkout_for_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: whoever had installed the wheel was sent to the folder of a pyproject.toml that they do not have."""
+    monkeypatch.setattr("fusebench.faults.SHIPPED", tmp_path)
+    told = str(missing_package(ModuleNotFoundError("No module named 'duckdb'", name="duckdb")))
+    assert told.endswith("pip install 'fusebench[store]'`")
+    assert "pyproject.toml" not in told
+
+
 def test_a_measurement_that_it_ended_is_no_fault_either() -> None:
     ended = what_ended(ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"))
     assert ended is not None

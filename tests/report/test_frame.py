@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import fusebench
 from fusebench.cli.main import app
 from fusebench.errors import RunRecordError
+from fusebench.report.wording import error_ratio
 from fusebench.schema import Status
 from fusebench.store.run_folder import read_run
 
@@ -38,6 +39,12 @@ def test_there_is_a_row_per_result_with_the_records_figures(frame: pd.DataFrame)
     assert {name: row[f"param.{name}"] for name in params} == params
     unmeasured = frame[frame.status == "unsupported"]
     assert unmeasured.time_us.isna().all()
+
+
+def test_the_error_is_the_one_of_the_reports(frame: pd.DataFrame) -> None:
+    """Planted defect: the table gave the absolute errors' ratio, 0.98 where every report of the same run said 0.73x."""
+    measured = [(at, one) for at, one in enumerate(read_run(BASELINE).results) if one.status is Status.MEASURED]
+    assert {error_ratio(one.accuracy) for _, one in measured} == {f"{frame.iloc[at].error_over_split:.2f}x" for at, _ in measured}
 
 
 def test_csv_is_the_same_table(frame: pd.DataFrame) -> None:

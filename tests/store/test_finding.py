@@ -31,6 +31,15 @@ def test_a_run_answers_to_its_path_id_prefix_and_folder_name(project: Project, r
         assert find_run(text, project) == folder, text
 
 
+def test_a_folder_of_other_records_says_so(project: Project) -> None:
+    """Planted defect: after `ab`, `report latest` said that the folder with its record holds no runs yet."""
+    kept = runs_folder(project) / "20260101T000000Z_abcdef01_ab"
+    kept.mkdir(parents=True)
+    (kept / "report.md").touch()
+    with pytest.raises(RunRecordError, match=f"holds none of `fusebench run`, only of other commands; name one, such as {kept.name}"):
+        find_run("latest", project)
+
+
 def test_latest_is_the_last_created(project: Project, runs: dict[str, Path]) -> None:
     assert find_run("latest", project) == runs["ab34"]
 

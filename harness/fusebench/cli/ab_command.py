@@ -50,6 +50,7 @@ MarginOption = Annotated[
     float | None,
     typer.Option(
         "--margin",
+        metavar="SHARE",
         min=0.001,
         max=1.0,
         callback=a_number,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 baseline = typer.Typer(help="Keep a run as the baseline of its device model, or show what is kept.", no_args_is_help=True)
 
 
-@baseline.command()
+@baseline.command(short_help="Make RUN the baseline of its device model.")
 def promote(
     runs: Annotated[
         list[str],
@@ -37,6 +37,7 @@ def promote(
         float | None,
         typer.Option(
             "--margin",
+            metavar="SHARE",
             min=0.001,
             max=1.0,
             callback=a_number,
@@ -99,7 +100,7 @@ def _places(results: Sequence[Result], most: int = 4) -> list[str]:
     return [*named, f"and {len(results) - most} more"] if len(results) > most else named
 
 
-@baseline.command()
+@baseline.command(short_help="List the baselines that are kept.")
 def show(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the baselines that are kept, one per device model."""
     from ..config import find_project

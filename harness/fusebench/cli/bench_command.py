@@ -75,12 +75,13 @@ def bench(
     from ..runner.run.strategy import RunOptions, default_plan
     from ..verdict.margins.rule import MarginRule
     from .run_command import show_run
-    from .shared.output import command_line
+    from .shared.output import command_line, patience
     from .shared.progress import make_reporter
 
     collection = Declarations([file.resolve()])
     collection.silence_s = kernel_timeout
-    collection.load_kernels(operators=False)
+    with patience(f"loading {file.name}"):
+        collection.load_kernels(operators=False)
     if collection.problems:
         raise UsageError(str(collection.problems[0]))
     (op,) = collection.ops.values()

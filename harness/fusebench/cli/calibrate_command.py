@@ -83,11 +83,17 @@ def calibrate(
     kernels: KernelsOption = None,
     cache: Annotated[CacheState | None, typer.Option("--cache", help="cold on a GPU and warm on a CPU unless given.")] = None,
     timer: Annotated[str, typer.Option("--timer", metavar="auto|cupti|cuda_events|cuda_graph|host", help="Timer.")] = "auto",
-    passes: Annotated[int | None, typer.Option("--passes", min=1, help="Measurements of every target.", show_default=False)] = None,
+    passes: Annotated[
+        int | None, typer.Option("--passes", metavar="N", min=1, help="Measurements of every target.", show_default=False)
+    ] = None,
     identical: Annotated[
         int | None,
         typer.Option(
-            "--identical", min=1, show_default=False, help=f"A/A pairs in each measurement; {IDENTICAL}, or {QUICK_IDENTICAL} with --quick."
+            "--identical",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help=f"A/A pairs in each measurement; {IDENTICAL}, or {QUICK_IDENTICAL} with --quick.",
         ),
     ] = None,
     quick: Annotated[
@@ -114,6 +120,7 @@ def calibrate(
         int | None,
         typer.Option(
             "--planted",
+            metavar="N",
             min=1,
             show_default=False,
             help=f"Pairs of each injected slowdown in each measurement. Unless given {INJECTED} ({QUICK_INJECTED} with --quick), and "

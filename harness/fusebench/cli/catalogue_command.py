@@ -28,7 +28,7 @@ FROM results GROUP BY device ORDER BY device
 _COLUMNS = ("device", "runs", "results", "boards", "first", "newest", "newest_run", "commit")
 
 
-@catalogue.command()
+@catalogue.command(short_help="List runs, boards and dates by device model.")
 def show(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List what the catalogue holds: runs, results, boards and dates by device model.
 
@@ -44,7 +44,7 @@ def show(results: ResultsOption = None, json: JsonOption = False) -> None:
         print_table(_COLUMNS, [[str(row[name]) for name in _COLUMNS] for row in rows], right=("runs", "results", "boards"))
 
 
-@catalogue.command()
+@catalogue.command(short_help="Print the rows that an SQL query selects.")
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT from `results`, in DuckDB's SQL.  docs/stores.md lists the columns.")],
     *,
@@ -64,7 +64,7 @@ def query(
         print_table(columns, [["" if value is None else str(value) for value in row] for row in rows])
 
 
-@catalogue.command()
+@catalogue.command(short_help="Upload runs of this machine to a store.")
 def publish(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Runs of this machine: folders, run ids or starts of one, or `latest`.")
@@ -94,7 +94,7 @@ def publish(
         opened.publish(folder)
 
 
-@catalogue.command()
+@catalogue.command(short_help="Make the catalogue again from the run folders.")
 def rebuild(results: ResultsOption = None) -> None:
     """Make the catalogue again from the run folders.  Runs that cannot be read are named, and left out.
 
@@ -112,7 +112,7 @@ def rebuild(results: ResultsOption = None) -> None:
         raise UsageError(f"{len(skipped)} runs could not be read, and are not in the catalogue; restore them, or remove their folders")
 
 
-@catalogue.command()
+@catalogue.command(short_help="Merge the files of every past month into one.")
 def merge(results: ResultsOption = None) -> None:
     """Merge the files of every month but the newest into one, which makes queries of years fast.
 

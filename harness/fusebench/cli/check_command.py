@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("case", "shape", "kernel", "status", "contract", "error", "max error", "= split", "remark")
 _LONGEST_REMARK = 60
 """Characters of a remark in the table; a longer one stands below it."""
-_PIPED_WIDTH = 160
-"""Columns of remarks where stdout is no terminal."""
+_OTHER_COLUMNS = "max error: the largest error, likewise; = split: share of elements that equal the split chain's"
 
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", help="Repeat the input draws of an earlier check (see its JSON).", show_default=False)
+    int | None, typer.Option("--seed", metavar="N", help="Repeat the input draws of an earlier check (see its JSON).", show_default=False)
 ]
 JobsOption = Annotated[
     int | None,
@@ -121,7 +120,7 @@ def _show(results: Sequence[Result]) -> None:
     """Print the table, the meaning of its errors, and below it the remarks that are too long for a cell, each once."""
     from ..report.escape import one_line
     from ..report.wording import ERROR_MEANING
-    from .shared.output import console, print_table
+    from .shared.output import PIPED_WIDTH, console, print_table
 
     rows, below = [], dict[str, list[str]]()
     for result in results:
@@ -131,8 +130,8 @@ def _show(results: Sequence[Result]) -> None:
             remark = "see below"
         rows.append((*cells, remark))
     print_table(_COLUMNS, rows)
-    width = min(console().width, _PIPED_WIDTH)
-    lines = [f"{ERROR_MEANING}; max error: the largest error, likewise"] if any(result.accuracy is not None for result in results) else []
+    width = min(console().width, PIPED_WIDTH)
+    lines = [f"{ERROR_MEANING}; {_OTHER_COLUMNS}"] if any(result.accuracy is not None for result in results) else []
     for remark, subjects in below.items():
         more = f" and {len(subjects) - 3} more" if len(subjects) > 3 else ""
         lines.append(f"{one_line(', '.join(subjects[:3]) + more)}: {one_line(remark, 2000)}")

@@ -21,7 +21,7 @@ OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder fo
 WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="Wait this long for the GPU to become idle.")]
 
 
-@ci.command()
+@ci.command(short_help="Run, judge, and write files for people and CI.")
 def nightly(
     *,
     suite: Annotated[str, typer.Option("--suite", metavar="NAME|PATH", help="Suite to measure.")] = "nightly",
@@ -66,7 +66,7 @@ def nightly(
     _leave(carry_out(wanted, project, out.resolve(), steps), project, out)
 
 
-@ci.command()
+@ci.command(short_help="Find the commit behind a red nightly.")
 def bisect(
     *,
     device: Annotated[str, typer.Option("--device", metavar="cuda|cuda:N", help="GPU to measure on.")] = "cuda",
@@ -95,7 +95,7 @@ def bisect(
     raise typer.Exit(exit_code_of(step))
 
 
-@ci.command("pull-request")
+@ci.command("pull-request", short_help="Compare this checkout with the merge base.")
 def pull_request(
     *,
     base: Annotated[str, typer.Option("--base", metavar="REF", help="Branch or commit; its merge base with HEAD is compared with.")],
@@ -142,7 +142,7 @@ def pull_request(
     _leave(carry_out(wanted, project, Declarations(project.root, project.kernels), _steps(project, out)), project, out)
 
 
-@ci.command()
+@ci.command(short_help="Print the comment of a pull request.")
 def comment(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="DIR...", help="Folders that the jobs of a pull request have left.")
@@ -163,7 +163,7 @@ def comment(
     typer.echo(text_of(found), nl=False)
 
 
-@ci.command()
+@ci.command(short_help="Print a pull request's GPU labels as JSON.")
 def gpus(
     settings: Annotated[
         Path | None, typer.Option("--settings", metavar="FILE", help="The file to read; .fusebench/pull_request.toml by default.")

@@ -8,7 +8,7 @@ import typer
 
 from ..schema import ExitCode
 from .shared.options import DeviceOption, JsonOption
-from .shared.output import print_json, print_table
+from .shared.output import PIPED_WIDTH, print_json, print_table
 
 if TYPE_CHECKING:
     from ..device.doctor_software import DoctorFinding
@@ -33,7 +33,7 @@ def doctor(device: DeviceOption = "auto", json: JsonOption = False) -> None:
 
 def _print_findings(device: Device | None, findings: list[DoctorFinding], code: ExitCode) -> None:
     rows = [(finding.status, finding.name, finding.found, finding.remedy) for finding in findings]
-    print_table(("", "check", "found", "what to do"), rows)
+    print_table(("", "check", "found", "what to do"), rows, piped=PIPED_WIDTH)
     if code is ExitCode.PASS:
         typer.echo(f"Fit to measure on: {device}")
     else:

@@ -16,8 +16,6 @@ from .shared.options import CaseOption, DeviceOption, JsonOption, KernelsOption,
 if TYPE_CHECKING:
     from ..schema.evaluation import Evaluation
 
-_PIPED_WIDTH = 160
-"""Columns of text where stdout is no terminal."""
 
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Python file with one decorated kernel.", show_default=False)]
 OneOpOption = Annotated[
@@ -55,8 +53,10 @@ MemoryOption = Annotated[
 ]
 ServeOption = Annotated[bool, typer.Option("--serve", help="Answer evaluations over HTTP, with a queue per GPU.")]
 McpOption = Annotated[bool, typer.Option("--mcp", help="Answer as an MCP tool on stdin and stdout.")]
-HostOption = Annotated[str, typer.Option("--host", help="Address that --serve listens on.")]
-PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port that --serve listens on; 0 for any free one.")]
+HostOption = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address that --serve listens on.")]
+PortOption = Annotated[
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port that --serve listens on; 0 for any free one.")
+]
 
 
 def eval_command(
@@ -162,9 +162,9 @@ def _serve(file: Path | None, *, serve: bool, mcp: bool, host: str, port: int, d
 def _show(evaluation: Evaluation) -> None:
     """Print what a person wants to know, in the order in which they want to know it."""
     from ..report.evaluation import NUMBERS, case_table, foot_lines, head_lines
-    from .shared.output import console, print_table
+    from .shared.output import PIPED_WIDTH, console, print_table
 
-    width = min(console().width, _PIPED_WIDTH)
+    width = min(console().width, PIPED_WIDTH)
     for line in head_lines(evaluation, width):
         typer.echo(line)
     if evaluation.cases:

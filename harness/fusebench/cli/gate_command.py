@@ -36,6 +36,7 @@ def gate(
         float | None,
         typer.Option(
             "--margin",
+            metavar="SHARE",
             help="Share by which a kernel may be slower: 0.02 is 2 %.  By default it comes from the scatter between stored runs of the "
             "device model, by class of calls; without them it is 2 % (10 % on a CPU), and twice that for calls of several launches.",
             show_default=False,

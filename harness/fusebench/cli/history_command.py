@@ -66,7 +66,7 @@ def history(
             "board, driver and toolchain only.",
         ),
     ] = FigureName.SOL,
-    margin: Annotated[float, typer.Option("--margin", help="Smallest change between two levels; 0.01 is 1 %.")] = 0.01,
+    margin: Annotated[float, typer.Option("--margin", metavar="SHARE", help="Smallest change between two levels; 0.01 is 1 %.")] = 0.01,
     gate: Annotated[bool, typer.Option("--gate", help="Exit with 1 if a newest level is slower than the one before.")] = False,
     plot: Annotated[
         Path | None,

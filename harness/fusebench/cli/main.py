@@ -88,29 +88,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("init")(init_command.init)
-app.command("list")(list_command.list_command)
-app.command("doctor")(doctor_command.doctor)
-app.command("check")(check_command.check)
-app.command("run")(run_command.run)
-app.command("join")(join_command.join)
-app.command("eval")(eval_command.eval_command)
-app.command("bench")(bench_command.bench)
-app.command("model")(model_command.model)
-app.command("compare")(compare_command.compare)
-app.command("gate")(gate_command.gate)
-app.command("history")(history_command.history)
-app.command("bisect")(bisect_command.bisect)
-app.command("ab")(ab_command.ab)
-app.command("calibrate")(calibrate_command.calibrate)
-app.add_typer(baseline_command.baseline, name="baseline")
-app.add_typer(catalogue_command.catalogue, name="catalogue")
-app.add_typer(suite_command.suite, name="suite")
-app.command("static")(static_command.static)
-app.command("ncu")(ncu_command.ncu)
-app.command("tune")(tune_command.tune)
-app.command("report")(report_command.report)
-app.add_typer(ci_command.ci, name="ci")
+_COMMANDS = (
+    ("init", init_command.init, "Make a project: an op, two kernels, a suite, a script for CI."),
+    ("list", list_command.list_command, "List ops, kernels, suites or cases."),
+    ("doctor", doctor_command.doctor, "Check whether this machine is fit to measure."),
+    ("check", check_command.check, "Check kernels against float64, without timing them."),
+    ("run", run_command.run, "Check kernels, time the correct ones, write a run."),
+    ("join", join_command.join, "Join the shards of a run into one record."),
+    ("eval", eval_command.eval_command, "Judge one kernel file that nobody trusts, in isolation."),
+    ("bench", bench_command.bench, "Time plain functions against one another."),
+    ("model", model_command.model, "Measure a model's denoise step, with and without fused ops."),
+    ("compare", compare_command.compare, "Show two runs side by side."),
+    ("gate", gate_command.gate, "Judge a run against the stored baseline."),
+    ("baseline", baseline_command.baseline, "Keep runs as the baseline, or show what is kept."),
+    ("history", history_command.history, "Find the runs at which a kernel became slower or faster."),
+    ("bisect", bisect_command.bisect, "Find the commit that made a kernel slower."),
+    ("ab", ab_command.ab, "Compare this checkout's kernels with a commit's."),
+    ("calibrate", calibrate_command.calibrate, "Measure how often a verdict is wrong on this machine."),
+    ("catalogue", catalogue_command.catalogue, "Show, query, publish and restore stored runs."),
+    ("suite", suite_command.suite, "Make a suite of random cases."),
+    ("static", static_command.static, "Show registers, spills and instructions; needs no GPU."),
+    ("ncu", ncu_command.ncu, "Read hardware counters with Nsight Compute."),
+    ("tune", tune_command.tune, "Write the tables by which dispatch chooses a kernel."),
+    ("report", report_command.report, "Render the record of a run."),
+    ("ci", ci_command.ci, "Run the steps of a nightly or a pull request."),
+)
+"""Name, function or group, and the line in the list of commands, short enough for 80 columns."""
+for _name, _command, _line in _COMMANDS:
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name, short_help=_line)
+    else:
+        app.command(_name, short_help=_line)(_command)
 
 
 def _version(wanted: bool) -> None:

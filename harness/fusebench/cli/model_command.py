@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model configuration: the name of its suite under `models/`.")]
 StepsOption = Annotated[
-    int, typer.Option("--steps", min=0, help="Denoise steps of the loop that is timed and whose drift is followed; 0 for none.")
+    int,
+    typer.Option("--steps", metavar="N", min=0, help="Denoise steps of the loop that is timed and whose drift is followed; 0 for none."),
 ]
 LayersOption = Annotated[
     list[str] | None,

@@ -21,10 +21,11 @@ ArchOption = Annotated[
     typer.Option("--arch", metavar="NAME", help="Architecture to compile for: sm_80, sm_90, sm_100, sm_120, gfx942 or gfx950; repeatable."),
 ]
 JobsOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Compilations at once; as many as there are CPU cores by default.", show_default=False)
+    int | None,
+    typer.Option("--jobs", metavar="N", min=1, help="Compilations at once; as many as there are CPU cores by default.", show_default=False),
 ]
 CacheOption = Annotated[bool, typer.Option("--no-cache", help="Record and compile everything again; neither read nor write the cache.")]
-MarginOption = Annotated[float, typer.Option("--margin", help="Share of instructions that may be added; 0.05 is 5 %.")]
+MarginOption = Annotated[float, typer.Option("--margin", metavar="SHARE", help="Share of instructions that may be added; 0.05 is 5 %.")]
 AllowOption = Annotated[bool, typer.Option("--allow-incomparable", help="Do not count incomparable or missing kernels as undecided.")]
 
 

@@ -21,14 +21,16 @@ def _suite() -> None:
     """Make a suite of random cases."""
 
 
-@suite.command("random")
+@suite.command("random", short_help="Draw random cases and write them as a suite.")
 def random_suite(
     *,
     op: Annotated[
         str | None,
         typer.Option("--op", metavar="NAME", help="Only this op, repeatable; every op by default.", autocompletion=complete_op),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Cases in all; each op has as many as the others, give or take one.")] = 200,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", min=1, help="Cases in all; each op has as many as the others, give or take one.")
+    ] = 200,
     at_least: Annotated[
         float,
         typer.Option("--at-least", metavar="MB", min=0.001, callback=a_number, help="Fewest bytes that a case must move, in 1e6 bytes."),
@@ -36,7 +38,7 @@ def random_suite(
     at_most: Annotated[
         float, typer.Option("--at-most", metavar="MB", callback=a_number, help="Most bytes that a case must move, in 1e6 bytes.")
     ] = 400.0,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed, ops and bounds give the same cases.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The same seed, ops and bounds give the same cases.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the suite here, not to stdout.")] = None,
     kernels: KernelsOption = None,
 ) -> None:

@@ -90,9 +90,9 @@ def device_lock(device: Device, *, wait_s: float = 0.0, on_wait: Callable[[str],
             on_wait(f"waiting up to {wait_s:g} s for {device.name}: held by {_first_of(path, note)}")
             _acquire_in_turn(lock, path, wait_s)
     except filelock.Timeout as error:
+        remedy = f"It did not end within {wait_s:g} s: wait longer" if wait_s > 0 else "Wait for it with --wait SECONDS"
         raise DeviceUnfitError(
-            f"{device} is in use by another fusebench run: {_first_of(path, note)}. "
-            "Wait for it with --wait SECONDS, or choose another device with --device."
+            f"{device} is in use by another fusebench run: {_first_of(path, note)}. {remedy}, or choose another device with --device."
         ) from error
     except OSError as error:
         raise DeviceUnfitError(

@@ -19,6 +19,7 @@ from ..device import Device, device_lock, environment_of, idle_findings, require
 from ..device.monitor import process_family
 from ..device.nvml import open_monitor
 from ..errors import DeviceUnfitError, FusebenchError
+from ..report.wording import error_over_split
 from ..runner.case_kernels import CaseKernels, timeable
 from ..runner.context import MeasuringContext
 from ..runner.run.measured_case import CaseMeasurement
@@ -159,10 +160,9 @@ def _figures(entry: CaseKernels, work: CaseMeasurement, result: Result, context:
     timing = result.measurement
     if result.status is not Status.MEASURED or timing is None or work.summary is None:
         return None
-    accuracy = result.accuracy
     facts: dict[str, Any] = {"shape": result.shape, "role": str(result.role), "launches": timing.kernels}
-    if accuracy is not None and accuracy.split_rms_error > 0:
-        facts["error_over_split"] = accuracy.rms_error / accuracy.split_rms_error
+    if (error := error_over_split(result.accuracy)) is not None:
+        facts["error_over_split"] = error
     if result.covers:
         facts["covers"] = result.covers
     return Figures(

@@ -20,12 +20,12 @@ from .run.markdown import evidence_markdown, markdown_table
 from .run.summary import calibration_words
 from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, absent_words, error_over_split, microseconds, short_kernel
+from .wording import DASH, absent_words, count, error_over_split, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADER = ("kernel", "base us", "this us", "change", "replicates", "rms error, this / base", "verdict")
+HEADER = ("kernel", "base us", "head us", "change", "replicates", "rms error, head / base", "verdict")
 
 
 def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ def _noise(comparison: Comparison) -> str:
         return ""
     largest = max(abs(math.log(pair.change.value)) for pair in aa_pairs)
     wrong = sum(pair.kind is VerdictKind.REGRESSION for pair in aa_pairs)
-    seen = f"{len(aa_pairs)} comparisons of identical code differed by up to {math.expm1(largest):.2%}"
+    seen = f"{count(len(aa_pairs), 'comparison')} of identical code differed by up to {math.expm1(largest):.2%}"
     return f"{seen}; their times alone call {wrong} of them slower"
 
 

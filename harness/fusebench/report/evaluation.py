@@ -78,7 +78,9 @@ def foot_lines(evaluation: Evaluation, width: int) -> list[str]:
     if len(evaluation.cases) > MOST_CASES_SHOWN:
         lines += _wrapped(f"and {len(evaluation.cases) - MOST_CASES_SHOWN} more cases; --json has all", width)
     if any(case.accuracy is not None for case in evaluation.cases):
-        lines += _wrapped("error: RMS error of the worst output over the split chain's; compared: calls whose outputs were compared", width)
+        lines += _wrapped(
+            "error column: RMS error of the worst output over the split chain's; compared: calls with compared outputs", width
+        )
     if evaluation.registers is not None:
         spills = "no spills" if not evaluation.spills else f"{evaluation.spills} bytes spilled"
         shared = "" if evaluation.shared_bytes is None else f", {evaluation.shared_bytes} bytes of shared memory a block"

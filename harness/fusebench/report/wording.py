@@ -124,7 +124,9 @@ def _worst_error(accuracy: Accuracy) -> tuple[float, float]:
     return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] > _ERROR_EPSILON else math.inf if pair[0] else 0.0)
 
 
-ERROR_MEANING = "error: RMS error against float64 as a multiple of the split chain's, every output channel scaled to RMS 1; worst output"
+ERROR_MEANING = (
+    "error column: RMS error against float64 as a multiple of the split chain's, every output channel scaled to RMS 1; worst output"
+)
 
 
 def absent_words(pairs: Iterable[tuple[str, str]]) -> str:

@@ -61,6 +61,8 @@ def find_run(
         name = journal.name.removesuffix(SUFFIX)
         if (wait and text == LATEST and name > newest) or name.startswith(text) or name.partition("_")[2].startswith(text):
             raise error
+    if not folders and (others := [folder.name for folder in there if (folder / "report.md").is_file()]):
+        raise RunRecordError(f"no run {text!r}: {parent} holds none of `{made_by}`, only of other commands; name one, such as {others[-1]}")
     if not folders:
         raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `{made_by}`, or give a run folder's path")
     if text == LATEST:

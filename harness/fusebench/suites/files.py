@@ -202,7 +202,7 @@ def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]], project: Pr
         return path
     if path.suffix == ".toml":
         close = nearest(path.stem, files)
-        remedy = f"did you mean the suite {close!r}?" if close else f"known suites: {', '.join(files) or 'none'}."
+        remedy = f"did you mean the suite {close!r}?" if close else "see `fusebench list suites`"
         raise SuiteError(f"suite file {name_or_path} does not exist; {remedy}")
     for file in (folder / f"{name_or_path}.toml" for folder in project.suites):
         if name := next((name for name, its_files in files.items() if file in its_files), ""):

@@ -97,7 +97,9 @@ def test_a_commit_without_a_kernels_folder_is_refused(repository: Path, tmp_path
         extract(repository, find_base(repository, "empty"), [repository / "kernels"], tmp_path / "into")
 
 
-def test_a_folder_that_is_new_and_one_outside_of_the_repository_are_noted(repository: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_new_and_one_outside_of_the_repository_are_noted(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outside, new = tmp_path / "outside", repository / "more"
     outside.mkdir()
     new.mkdir()
@@ -105,5 +107,8 @@ def test_a_folder_that_is_new_and_one_outside_of_the_repository_are_noted(reposi
     assert found.roots == (tmp_path / "into" / "project" / "kernels", outside)
     assert [note for note in found.notes if "has no folder project/more" in note]
     assert [note for note in found.notes if "lies outside the repository: both revisions use it" in note]
+    monkeypatch.setattr("fusebench.runner.evidence.base_checkout.SHIPPED", tmp_path)  # as of an installed wheel, which nobody changes
+    found = extract(repository, find_base(repository, "main"), [repository / "kernels", outside], tmp_path / "again")
+    assert not found.notes
     with pytest.raises(UsageError, match="no kernels folder lies in the repository"):
         extract(repository, BaseCommit(asked="main", commit="0" * 40, merge_base=False), [outside], tmp_path / "none")

@@ -35,7 +35,10 @@ TimerOption = Annotated[
     ),
 ]
 ReplicatesOption = Annotated[
-    int | None, typer.Option("--replicates", min=2, help="Fresh random placements of all buffers, each of many rounds.", show_default=False)
+    int | None,
+    typer.Option(
+        "--replicates", metavar="N", min=2, help="Fresh random placements of all buffers, each of many rounds.", show_default=False
+    ),
 ]
 PrecisionOption = Annotated[
     float | None,
@@ -53,6 +56,7 @@ ProcessesOption = Annotated[
     int | None,
     typer.Option(
         "--processes",
+        metavar="N",
         min=1,
         max=64,
         help="Measure each case in so many processes, without --precision.  A baseline wants 8 or more in all: 4 runs of 2 on several "
@@ -61,7 +65,8 @@ ProcessesOption = Annotated[
     ),
 ]
 RoundsOption = Annotated[
-    int | None, typer.Option("--rounds", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False)
+    int | None,
+    typer.Option("--rounds", metavar="N", min=2, help="Rounds per replicate; a round times every kernel once.", show_default=False),
 ]
 ResumeOption = Annotated[
     str | None,
@@ -94,7 +99,7 @@ OnOption = Annotated[
 ]
 ShardsOption = Annotated[
     int | None,
-    typer.Option("--shards", min=1, max=999, help="With --on: the number of parts; the number of local workers unless given."),
+    typer.Option("--shards", metavar="N", min=1, max=999, help="With --on: the number of parts; the number of local workers unless given."),
 ]
 ConfirmOption = Annotated[
     bool,
@@ -117,6 +122,7 @@ MarginOption = Annotated[
     float | None,
     typer.Option(
         "--margin",
+        metavar="SHARE",
         min=0.001,
         max=1.0,
         callback=a_number,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,22 +18,28 @@ if TYPE_CHECKING:
 
 UNLIMITED_WIDTH = 10_000
 """Columns of a console that is no terminal: wider than any table, so that piped output is never wrapped or cut."""
+PIPED_WIDTH = 160
+"""Columns of sentences, and of tables of sentences, where stdout is no terminal."""
 
 
-def console() -> Console:
-    """A console on stdout that prints text unchanged: no markup, no emoji codes, no highlighting."""
+def console(piped: int | None = None) -> Console:
+    """A console on stdout that prints text unchanged: no markup, no emoji codes, no highlighting; `piped` columns where there is no
+    terminal."""
     from .piped_console import PipedConsole
 
-    width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
+    width = None if sys.stdout.isatty() else piped or UNLIMITED_WIDTH
     return PipedConsole(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", right: Iterable[str] = ()) -> None:
-    """Print a table with plain column headings; columns named in `right` are aligned to the right."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", right: Iterable[str] = (), piped: int | None = None
+) -> None:
+    """Print a table with plain column headings; columns named in `right` are aligned to the right.  Elsewhere than on a terminal its lines
+    are `piped` characters long at most."""
     from ...report.escape import cleaned
     from ...report.terminal import FittedTable
 
-    out = console()
+    out = console(piped)
     with out.capture() as captured:
         out.print(FittedTable(columns, cleaned([list(row) for row in rows]), title=title, right=tuple(right)))
     typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
@@ -51,6 +59,30 @@ def remark(kind: str, message: object) -> None:
     from ...report.escape import text
 
     typer.echo(f"{kind}: {text(' '.join(str(message).split()))}", err=True)
+
+
+@contextmanager
+def patience(doing: str) -> Iterator[None]:
+    """On a terminal, say what is being done while the block takes longer than a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        typer.echo(f"{doing} ...", nl=False, err=True)
+
+    timer = threading.Timer(1.0, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if said.is_set():
+            typer.echo("\r\x1b[2K", nl=False, err=True)
 
 
 def command_line() -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from ...errors import UnknownNameError, UsageError
 from ...schema import Case, KernelId, Suite
-from .output import remark
+from .output import patience, remark
+
+LOADING = "loading the kernels; later commands reuse the answers"
 
 if TYPE_CHECKING:
     from ...config import Project
@@ -57,7 +59,8 @@ def load_project(kernels: Sequence[Path] | None = None, *, load_kernels: bool) -
     roots, problems = all_roots(project.kernels_with(kernels))
     collection = KeptDeclarations(roots, problems)
     if load_kernels:
-        collection.load_kernels()
+        with patience(LOADING):
+            collection.load_kernels()
     _warn_of(collection.problems, project)
     return project, collection
 
@@ -111,14 +114,15 @@ def with_kernels(selection: Selection, *, narrow: bool = False, silence_s: float
     project, collection, kernel = selection.project, selection.collection, selection.kernel
     collection.silence_s = silence_s
     before = collection.problems
-    if not narrow:
-        collection.load_kernels()
-    else:
-        collection.load_kernels(only=selection.ops, kernel=selection.exact_kernel, operators=False)
-        # If none matches, the kernels of all ops, so that the error can name the nearest.
-        if kernel is not None and not any(one.id.matches(kernel) for one in collection.kernels.values()):
-            collection.load_kernels(operators=False)
-    collection.learn(selection.cases)
+    with patience(LOADING):
+        if not narrow:
+            collection.load_kernels()
+        else:
+            collection.load_kernels(only=selection.ops, kernel=selection.exact_kernel, operators=False)
+            # If none matches, the kernels of all ops, so that the error can name the nearest.
+            if kernel is not None and not any(one.id.matches(kernel) for one in collection.kernels.values()):
+                collection.load_kernels(operators=False)
+        collection.learn(selection.cases)
     _warn_of([problem for problem in collection.problems if problem not in before], project)
     keep_listing(project, collection)
     if kernel is not None:
@@ -129,7 +133,8 @@ def with_kernels(selection: Selection, *, narrow: bool = False, silence_s: float
 def load_all(project: Project, collection: KeptDeclarations) -> None:
     """Have all kernels of `collection` loaded, which holds ops alone; files that fail to load are named on stderr."""
     before = collection.problems
-    collection.load_kernels()
+    with patience(LOADING):
+        collection.load_kernels()
     _warn_of([problem for problem in collection.problems if problem not in before], project)
 
 
@@ -141,7 +146,8 @@ def keep_listing(project: Project, collection: KeptDeclarations) -> None:
 
         return select_cases(_choose_suites(project, collection, None, None, all_suites=True)[0])
 
-    collection.keep(all_cases)
+    with patience(LOADING):
+        collection.keep(all_cases)
 
 
 def _exact(kernel: str | None) -> KernelId | None:

@@ -12,7 +12,7 @@ import msgspec
 from ...errors import RunRecordError
 from ...schema import CaseSummary, Estimate, KernelInfo, Measurement, Result, Run, Status
 from ..escape import json_document, one_line
-from ..wording import bounded
+from ..wording import bounded, error_over_split
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -38,14 +38,14 @@ class Exported(msgspec.Struct, frozen=True):
 
     def facts(self) -> dict[str, str]:
         """What a reader wants to know beside the time, as short texts."""
-        timing, accuracy = self.timing, self.result.accuracy
+        timing = self.timing
         found = {"shape": self.result.shape, "role": str(self.result.role), "GB/s": number(timing.gb_per_s, ".0f")}
         if timing.speedup is not None:
             found["speedup"] = f"{number(timing.speedup.value, '.3f')}x{_interval(timing.speedup)}"
         if timing.sol is not None:
             found["share of limit"] = number(timing.sol, ".1%")
-        if accuracy is not None and accuracy.split_rms_error > 0:
-            found["error over the split chain's"] = number(accuracy.rms_error / accuracy.split_rms_error, ".2f")
+        if (error := error_over_split(self.result.accuracy)) is not None:
+            found["error over the split chain's"] = number(error, ".2f")
         if self.result.covers:
             found["covers"] = self.result.covers
         return {name: one_line(value) for name, value in found.items() if value}

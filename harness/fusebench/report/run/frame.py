@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...schema import CaseSummary, Estimate, Result, Run
 from .. import escape
 from .document import ends, finite
+from .wording import error_over_split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +53,7 @@ _FORMULA = ("=", "+", "@", "\t")
 
 
 def _row(result: Result, summary: CaseSummary | None) -> dict[str, Any]:
-    timing, accuracy, verdict = result.measurement, result.accuracy, result.verdict
-    error = accuracy.rms_error / accuracy.split_rms_error if accuracy is not None and accuracy.split_rms_error > 0 else None
+    timing, verdict = result.measurement, result.verdict
     parameters = {f"{PARAMETER}{name}": value for name, value in summary.case.params.items()} if summary is not None else {}
     return {
         "suite": result.suite,
@@ -69,7 +69,7 @@ def _row(result: Result, summary: CaseSummary | None) -> dict[str, Any]:
         "peak_share": finite(timing.peak_share) if timing is not None else None,
         "gb_per_s": finite(timing.gb_per_s) if timing is not None else None,
         "minimum_bytes": summary.minimum_bytes if summary is not None else None,
-        "error_over_split": finite(error),
+        "error_over_split": finite(error_over_split(result.accuracy)),
         "verdict": str(verdict.kind) if verdict is not None else "",
         "reason": (verdict.reason if verdict is not None else "") or result.reason,
         **parameters,

@@ -142,7 +142,7 @@ def spending_lines(run: Run) -> list[str]:
         phases["the rest"] = spending.total_s - sum(phases.values())
     parts = [f"{name} {seconds:.1f} s" for name, seconds in phases.items() if seconds >= 0.05]
     by = f"{boards} boards together: " if boards > 1 else ""
-    lines = [f"time spent: {spending.total_s:.1f} s" + (f" ({by}{', '.join(parts)})" if parts else "")]
+    lines = [f"time spent: {spending.total_s:.1f} s" + (f" ({by}{'; '.join(parts)})" if parts else "")]
     kernels = sorted(spending.kernels_s.items(), key=lambda item: -item[1])[:SHOWN_KERNELS]
     slow = [f"{short_kernel(name)} of {name.split('/', maxsplit=1)[0]} {seconds:.1f} s" for name, seconds in kernels if seconds >= 1]
     if slow:

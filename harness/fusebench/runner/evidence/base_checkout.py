@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...config import Project
+from ...config import SHIPPED, Project
 from ...errors import UnknownNameError, UsageError
 from ...registry.collection import adds_to_ops
 from ...store.comparison_record import BaseRevision
@@ -131,7 +131,8 @@ def extract(project: Path, base: BaseCommit, roots: Sequence[Path], into: Path) 
     for root in roots:
         if root not in inside:
             found.append(root)
-            notes.append(f"kernels folder {root} lies outside the repository: both revisions use it as it is")
+            if not root.is_relative_to(SHIPPED):  # nobody changes those of an installed wheel
+                notes.append(f"kernels folder {root} lies outside the repository: both revisions use it as it is")
             continue
         path = root.resolve().relative_to(top).as_posix()
         kind = try_git(top, "cat-file", "-t", f"{base.commit}:{path}" if path != "." else base.commit)
