@@ -72,7 +72,7 @@ def test_the_real_op_refuses_impossible_params(tmp_path: Path, change: str) -> N
 
 MODELS = {
     # Launches per denoise step of each op without variants: calls per forward x forwards per step, from the models' forward passes.
-    "flux1_dev": {"qknorm_rope": 19 + 19 + 38, "norm_scale_shift": 20 + 19 + 38, "residual_gate_norm_scale_shift": 19 + 19},
+    "flux1_dev": {"qknorm_rope": 19 + 19 + 38, "norm_scale_shift": 3, "residual_gate_norm_scale_shift": 2 * 19 + 2 * 18 + 37 + 1},
     "flux2_dev": {"qknorm_rope": 8 + 8 + 48, "norm_scale_shift": 9 + 8 + 48, "residual_gate_norm_scale_shift": 8 + 8},
     "qwen_image": {"qknorm_rope": 240, "norm_scale_shift": 2 * (61 + 60), "residual_gate_norm_scale_shift": 240},
     "qwen_image_edit_2511": {

@@ -35,17 +35,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 class Example:
     """A tiny model, and one prediction of it."""
 
-    def __init__(self, name: str, **config: Any) -> None:
+    def __init__(self, name: str, dtype: torch.dtype = torch.bfloat16, **config: Any) -> None:
         self.model = load_model(name)
         self.config = full_config(self.model, tiny=True) | config
-        self.transformer = build(self.model, self.config, device=torch.device("cpu"), dtype=torch.bfloat16)
+        self.transformer = build(self.model, self.config, device=torch.device("cpu"), dtype=dtype)
         generator = torch.Generator().manual_seed(1)
-        self._latents = self.model.latents(self.model.tiny_shapes, self.config, generator=generator).to(torch.bfloat16)
-        self._given = self.model.conditioning(self.model.tiny_shapes, self.config, dtype=torch.bfloat16, generator=generator)
+        self.latents = self.model.latents(self.model.tiny_shapes, self.config, generator=generator).to(dtype)
+        self._given = self.model.conditioning(self.model.tiny_shapes, self.config, dtype=dtype, generator=generator)
 
     @torch.no_grad()
-    def predict(self) -> torch.Tensor:
-        return self.model.predict(self.transformer, self._latents, torch.tensor(500.0), self._given)
+    def predict(self, **also: Any) -> torch.Tensor:
+        return self.model.predict(self.transformer, self.latents, torch.tensor(500.0), {**self._given, **also})
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_one_line_fuses_every_site_and_is_undone(flux: Example) -> None:
     classes = [type(module) for module in flux.transformer.modules()]
     done = fusebench.kernelize(flux.transformer)
     assert {site: len(places) for site, places in done.replaced.items()} == flux.model.expected_calls(flux.config)
-    assert done.replaced["single block: norm"] == ("single_transformer_blocks.0.norm", "single_transformer_blocks.1.norm")
+    assert done.replaced["single block: q and k"] == ("single_transformer_blocks.0.attn", "single_transformer_blocks.1.attn")
     with fusebench.count_calls() as counted:
         assert torch.equal(flux.predict(), own)
     assert sum(counted.values()) == sum(flux.model.expected_calls(flux.config).values())
@@ -283,3 +283,27 @@ def test_importing_fusebench_imports_neither_torch_nor_kernels() -> None:
     code = "import fusebench, sys; fusebench.kernelize; print({'torch', 'diffusers', 'kernels'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
     assert Kernelized.__doc__
+
+
+def test_a_float16_model_leaves_no_sum_that_diffusers_clips() -> None:
+    """No op clips a sum before its norm: an overflow would reach the norm as infinity."""
+    example = Example("flux1_dev", dtype=torch.float16)
+    for block in (*example.transformer.transformer_blocks, *example.transformer.single_transformer_blocks):
+        (block.proj_out if hasattr(block, "proj_out") else block.ff_context.net[2]).weight.data.mul_(1e4)
+    own = example.predict()
+    with fusebench.kernelize(example.transformer) as done:
+        assert torch.equal(example.predict(), own)
+    assert own.isfinite().all()
+    assert "last single block: residual, output norm" not in done.replaced
+
+
+def test_the_residuals_of_a_controlnet_are_added_between_blocks() -> None:
+    example = Example("flux1_dev", dtype=torch.float32)
+    rows, tokens = example.transformer.inner_dim, example.latents.shape[1]
+    samples = [torch.randn(1, tokens, rows, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    given = {"controlnet_block_samples": samples, "controlnet_single_block_samples": samples}
+    without, own = example.predict(), example.predict(**given)
+    with fusebench.kernelize(example.transformer):
+        fused = example.predict(**given)
+    torch.testing.assert_close(fused, own, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(own, without, rtol=1e-2, atol=1e-2)

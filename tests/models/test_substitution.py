@@ -49,8 +49,23 @@ DOUBLE_AND_SINGLE = {
 }
 """Two blocks of each kind."""
 CALLS = {
-    "flux1_dev": DOUBLE_AND_SINGLE
-    | {"double block: image feed-forward, GELU": 2, "double block: text feed-forward, GELU": 2, "single block: feed-forward, GELU": 2},
+    "flux1_dev": {
+        "double block: image q and k": 2,
+        "double block: text q and k": 2,
+        "single block: q and k": 2,
+        "first double block: norm1 of the image": 1,
+        "first double block: norm1 of the text": 1,
+        "first single block: norm": 1,
+        "double block: image residual, norm2": 2,
+        "double block: text residual, norm2": 2,
+        "double block: image feed-forward residual, norm1 of the next": 1,
+        "double block: text feed-forward residual, norm1 of the next": 1,
+        "single block: residual, norm of the next": 1,
+        "last single block: residual, output norm": 1,
+        "double block: image feed-forward, GELU": 2,
+        "double block: text feed-forward, GELU": 2,
+        "single block: feed-forward, GELU": 2,
+    },
     "flux2_dev": DOUBLE_AND_SINGLE,
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
     "hunyuan_video": {
@@ -211,3 +226,25 @@ def test_stacks_are_cut() -> None:
         full_config(model, layers={"blocks": 4})
     with pytest.raises(UsageError, match="has 1 to 38 of these blocks"):
         full_config(model, layers={"num_single_layers": 39})
+
+
+@pytest.mark.parametrize("kind", ["one", "per frame", "per token"])
+@torch.no_grad()
+def test_timesteps_of_wan_are_embedded_once_per_frame_where_its_tokens_share_them(kind: str) -> None:
+    """As an image's frame has timestep 0 among the others; a timestep of its own in one token puts every token on its own."""
+    model, device = load_model("wan2_2_ti2v_5b"), torch.device("cpu")
+    config = full_config(model, tiny=True)
+    transformer = build(model, config, device=device, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+    latents = model.latents(model.tiny_shapes, config, generator=generator).to(torch.bfloat16)
+    text = model.conditioning(model.tiny_shapes, config, dtype=torch.bfloat16, generator=generator)["prompt"]
+    frames, tokens = latents.shape[2], latents.shape[2] * latents.shape[3] * latents.shape[4] // 4
+    timestep = torch.full((1, tokens), 500.0)
+    timestep[:, : {"one": 0, "per frame": tokens // frames, "per token": 1}[kind]] = 0
+    own = transformer(latents, timestep, text, return_dict=False)[0]
+    calls = OpCalls()
+    with substituted(model, transformer, calls), calls.record() as recorded:
+        assert torch.equal(transformer(latents, timestep, text, return_dict=False)[0], own)
+    modulated = [call.params for call in recorded if "next" in call.site]
+    form = ("token", 1) if kind == "per token" else ("frame", frames)
+    assert {(params.gate, params.modulation, params.frames) for params in modulated} == {(form[0], *form)}

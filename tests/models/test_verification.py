@@ -110,14 +110,19 @@ def test_a_layer_that_is_not_replaced_is_named(flux_calls: list[OpCall], collect
 
 
 def test_a_site_that_is_not_substituted_or_not_known(flux_calls: list[OpCall], collection: Collection) -> None:
-    without = [call for call in flux_calls if call.site != "output norm"]
+    last = "last single block: residual, output norm"
+    without = [call for call in flux_calls if call.site != last]
     assert [one.text for one in found_in(without, collection)] == [
-        "found 0 norm_scale_shift calls a step, expected 1: the site is not substituted"
+        "found 0 residual_gate_norm_scale_shift calls a step, expected 1: the site is not substituted"
     ]
-    moved = [msgspec.structs.replace(call, site="elsewhere") if call.site == "output norm" else call for call in flux_calls]
-    assert [one.text for one in found_in(moved, collection)][1:] == ["found 1 calls at norm_out, expected none: the model has no such site"]
-    other = [msgspec.structs.replace(call, op="norm_tanh_mul_add") if call.site == "output norm" else call for call in flux_calls]
-    assert found_in(other, collection)[0].text.startswith("found calls of norm_tanh_mul_add, expected norm_scale_shift; at norm_out")
+    moved = [msgspec.structs.replace(call, site="elsewhere") if call.site == last else call for call in flux_calls]
+    assert [one.text for one in found_in(moved, collection)][1:] == [
+        "found 1 calls at single_transformer_blocks.1, expected none: the model has no such site"
+    ]
+    other = [msgspec.structs.replace(call, op="norm_tanh_mul_add") if call.site == last else call for call in flux_calls]
+    assert found_in(other, collection)[0].text.startswith(
+        "found calls of norm_tanh_mul_add, expected residual_gate_norm_scale_shift; at single_transformer_blocks.1"
+    )
 
 
 def test_a_site_that_the_last_block_does_not_have(collection: Collection) -> None:
@@ -137,10 +142,13 @@ def test_a_site_that_the_last_block_does_not_have(collection: Collection) -> Non
 
 def test_a_wrong_weight_and_a_case_that_nobody_calls(flux_calls: list[OpCall], collection: Collection) -> None:
     cases = [
-        msgspec.structs.replace(case, weight=39) if case.name == "double block: norm1 of the image" else case
+        msgspec.structs.replace(case, weight=39) if case.name == "double block: image residual, norm2" else case
         for case in cases_from(flux_calls)
     ]
-    text = "suite says 39, the model calls 20 (19 at 'double block: norm1 of the image'; 1 at 'output norm')"
+    text = (
+        "suite says 39, the model calls 38 (19 at 'double block: image residual, norm2'; 18 at 'double block: image feed-forward residual, "
+        "norm1 of the next'; 1 at 'last single block: residual, output norm')"
+    )
     assert [(one.kind, one.text) for one in found_in(flux_calls, collection, cases=cases)] == [("weight", text)]
     extra = Case(suite="s", name="more", op="norm_scale_shift", params={"tokens": 9, "hidden": 3072}, weight=3)
     variant = msgspec.structs.replace(extra, name="half", variant="tp2")
@@ -149,11 +157,11 @@ def test_a_wrong_weight_and_a_case_that_nobody_calls(flux_calls: list[OpCall], c
 
 
 def test_a_call_that_no_case_describes(flux_calls: list[OpCall], collection: Collection) -> None:
-    cases = [case for case in cases_from(flux_calls) if case.name != "single block: norm"]
+    cases = [case for case in cases_from(flux_calls) if case.name != "single block: residual, norm of the next"]
     (one,) = found_in(flux_calls, collection, cases=cases)
-    assert (one.kind, one.where) == ("undescribed", "single block: norm")
-    assert one.text.startswith("38 norm_scale_shift calls a step have no case in the suite: batch 1, tokens 4608, hidden 3072")
-    assert one.text.endswith("the nearest, double block: norm1 of the image, has tokens 4096")
+    assert (one.kind, one.where) == ("undescribed", "single block: residual, norm of the next")
+    assert one.text.startswith("37 residual_gate_norm_scale_shift calls a step have no case in the suite: batch 1, tokens 4608, hidden 3072")
+    assert one.text.endswith("the nearest, double block: image residual, norm2, has tokens 4096")
 
 
 def test_fallbacks_are_counted_by_reason_unless_nothing_else_can_run(flux_calls: list[OpCall], collection: Collection) -> None:

@@ -108,7 +108,7 @@ def reason_not_plain(layer: Any, x: Any) -> str:
 
     if x.device.type not in DEVICES:
         return f"needs a GPU: on {x.device.type} the epilogue has another GELU"
-    if reason := _reason_of_layer(layer):
+    if reason := reason_of_layer(layer):
         return reason
     if x.dtype != layer.weight.dtype:
         return f"input {x.dtype}, weight {layer.weight.dtype}"
@@ -118,7 +118,8 @@ def reason_not_plain(layer: Any, x: Any) -> str:
     return "autocast chooses the dtypes" if autocast else ""
 
 
-def _reason_of_layer(layer: Any) -> str:
+def reason_of_layer(layer: Any) -> str:
+    """Why a layer is more, or something else, than a matrix product with its weight; empty if it is that."""
     import torch
 
     if type(layer) is not torch.nn.Linear:

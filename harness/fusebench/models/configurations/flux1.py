@@ -23,10 +23,22 @@ from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .deferred_sum import (
+    DeferredSum,
+    FusedNormContinuousOfSum,
+    FusedNormZeroOfSum,
+    FusedNormZeroSingleOfSum,
+    Stream,
+    added,
+    feed_forward,
+    first_norm,
+    joined,
+    parted,
+)
 from .feed_forward import FusedGelu, product_of_both
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project, side_by_side
+from .streams import project
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -36,10 +48,21 @@ PATCH = 2
 IMAGE_QK = Site(name="double block: image q and k", op="qknorm_rope", stack="num_layers")
 TEXT_QK = Site(name="double block: text q and k", op="qknorm_rope", stack="num_layers")
 JOINT_QK = Site(name="single block: q and k", op="qknorm_rope", stack="num_single_layers")
-IMAGE_NORM = Site(name="double block: norm1 of the image", op="norm_scale_shift", stack="num_layers")
-TEXT_NORM = Site(name="double block: norm1 of the text", op="norm_scale_shift", stack="num_layers")
-JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stack="num_single_layers")
-OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
+IMAGE_NORM = Site(name="first double block: norm1 of the image", op="norm_scale_shift")
+TEXT_NORM = Site(name="first double block: norm1 of the text", op="norm_scale_shift")
+JOINT_NORM = Site(name="first single block: norm", op="norm_scale_shift")
+NEXT_IMAGE = Site(
+    name="double block: image feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stack="num_layers", beyond=-1
+)
+NEXT_TEXT = Site(
+    name="double block: text feed-forward residual, norm1 of the next", op="residual_gate_norm_scale_shift", stack="num_layers", beyond=-1
+)
+NEXT_JOINT = Site(
+    name="single block: residual, norm of the next", op="residual_gate_norm_scale_shift", stack="num_single_layers", beyond=-1
+)
+OUTPUT_NORM = Site(name="last single block: residual, output norm", op="residual_gate_norm_scale_shift")
+OUTPUT_NORM_ALONE = Site(name="output norm", op="norm_scale_shift")
+"""Of a float16 model, which has it in place of the one before."""
 IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 IMAGE_GELU = Site(name="double block: image feed-forward, GELU", op=LINEAR_GELU, stack="num_layers")
@@ -93,70 +116,66 @@ class FusedAttnProcessor(FluxAttnProcessor):
 
 
 class FusedDoubleBlock(FluxTransformerBlock):
-    """A double-stream block whose gated residuals and second norms are one launch per stream."""
+    """A double-stream block whose gated residuals and norms are one launch per stream and norm; the last sum is left to the next block."""
 
     image_residual: SiteOp
     text_residual: SiteOp
+    defers: bool
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
+        hidden_states: Stream,
+        encoder_hidden_states: Stream,
         temb: torch.Tensor,
         image_rotary_emb: RotaryTable,
         joint_attention_kwargs: dict[str, Any] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        image, *of_image = self.norm1(hidden_states, emb=temb)
-        text, *of_text = self.norm1_context(encoder_hidden_states, emb=temb)
+    ) -> tuple[Stream, Stream]:
+        image, image_stream, *of_image = first_norm(self.norm1, hidden_states, temb)
+        text, text_stream, *of_text = first_norm(self.norm1_context, encoder_hidden_states, temb)
         image, text = self.attn(
             hidden_states=image, encoder_hidden_states=text, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
         )
-        hidden_states = feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image)
-        encoder_hidden_states = feed_forward(
-            self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text
-        )
-        if encoder_hidden_states.dtype == torch.float16:
-            encoder_hidden_states = encoder_hidden_states.clip(-65504, 65504)
-        return encoder_hidden_states, hidden_states
+        of_image_ff = feed_forward(self.image_residual, self.ff, self.norm2.eps, image_stream, image, of_image)
+        of_text_ff = feed_forward(self.text_residual, self.ff_context, self.norm2_context.eps, text_stream, text, of_text)
+        return (of_text_ff, of_image_ff) if self.defers else (clipped(of_text_ff), added(of_image_ff))
 
 
 class FusedSingleBlock(FluxSingleTransformerBlock):
     """A single-stream block without concatenations: it finds text and image in one tensor where the block before left them.
 
-    A compiled `forward` could not tell that, so `__call__`, which `Module.compile` leaves alone, joins and divides the tokens.
+    A compiled `forward` could not tell that, so `__call__`, which `Module.compile` leaves alone, joins and divides the tokens.  The sum at
+    the end is left to the next block; what double-stream blocks leave is added here, since the two streams have gates of their own.
     """
 
     linear_gelu: SiteOp
+    first: bool
+    defers: bool
 
-    def __call__(
-        self, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        text = encoder_hidden_states.shape[1]
-        joint = super().__call__(side_by_side(encoder_hidden_states, hidden_states), None, *args, **kwargs)
-        return joint[:, :text], joint[:, text:]
+    def __call__(self, hidden_states: Stream, encoder_hidden_states: Stream, *args: Any, **kwargs: Any) -> tuple[Stream, Stream]:
+        if self.first:
+            hidden_states, encoder_hidden_states = added(hidden_states), added(encoder_hidden_states)
+        joint = super().__call__(joined(encoder_hidden_states, hidden_states), None, *args, **kwargs)
+        return parted(joint, encoder_hidden_states.shape[1])
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        hidden_states: Stream,
         encoder_hidden_states: None,
         temb: torch.Tensor,
         image_rotary_emb: RotaryTable,
         joint_attention_kwargs: dict[str, Any] | None = None,
-    ) -> torch.Tensor:
-        residual = hidden_states  # text and image
-        normed, gate = self.norm(residual, emb=temb)
+    ) -> Stream:
+        normed, residual, gate = first_norm(self.norm, hidden_states, temb)  # of text and image
         fed = self.linear_gelu(self.proj_mlp, normed)
         attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
-        joint = residual + gate.unsqueeze(1) * product_of_both(self.proj_out, attended, fed)
-        return joint.clip(-65504, 65504) if joint.dtype == torch.float16 else joint
+        made = DeferredSum(residual, gate[:, None], product_of_both(self.proj_out, attended, fed))
+        return made if self.defers else clipped(made)
 
 
-def feed_forward(
-    op: SiteOp, feed_forward: Any, eps: float, residual: torch.Tensor, attended: torch.Tensor, modulation: list[torch.Tensor]
-) -> torch.Tensor:
-    gate_msa, shift_mlp, scale_mlp, gate_mlp = (one[:, None] for one in modulation)
-    y, residual = op(residual, attended, gate_msa, None, None, scale_mlp, shift_mlp, eps=eps, norm="layer")
-    return residual + gate_mlp * feed_forward(y)
+def clipped(stream: Stream) -> torch.Tensor:
+    """The tokens, in float16 held to its range, as diffusers holds all of them but the image's of double-stream blocks."""
+    tokens = added(stream)
+    return tokens.clip(-65504, 65504) if tokens.dtype == torch.float16 else tokens
 
 
 class Flux1Dev(DiffusionModel):
@@ -190,8 +209,8 @@ class Flux1Dev(DiffusionModel):
     tiny_shapes = Shapes(height=128, width=96, text_tokens=6)
     steps = 50
     sites = (
-        *(IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL),
-        *(IMAGE_GELU, TEXT_GELU, JOINT_GELU),
+        *(IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL),
+        *(NEXT_IMAGE, NEXT_TEXT, NEXT_JOINT, OUTPUT_NORM, IMAGE_GELU, TEXT_GELU, JOINT_GELU),
     )
     forward_arguments = {
         FluxPosEmbed: ("ids",),
@@ -242,20 +261,30 @@ class Flux1Dev(DiffusionModel):
         def at(site: Site, module: Any) -> SiteOp:
             return calls.at(site.op, site.name, into.place(module))
 
+        # Sums in float16 are clipped before their norm, which no op does.
+        defers = transformer.dtype != torch.float16
+
+        def norm(module: Any, alone: type, site: Site, of_sum: type, next_site: Site, before: Any) -> None:
+            """`alone` where no block stands before, or where it gives its sum; `of_sum` otherwise, named after that block."""
+            deferred = defers and before is not None
+            into.swap(module, of_sum if deferred else alone, fused=at(next_site, before) if deferred else at(site, module))
+
         into.swap(transformer.pos_embed, FusedPosEmbed)
-        for block in transformer.transformer_blocks:
+        double, single = list(transformer.transformer_blocks), list(transformer.single_transformer_blocks)
+        for before, block in zip([None, *double], double, strict=False):
             into.set_processor(block.attn, FusedAttnProcessor(at(IMAGE_QK, block.attn), at(TEXT_QK, block.attn)))
-            into.swap(block.norm1, FusedNormZero, fused=at(IMAGE_NORM, block.norm1))
-            into.swap(block.norm1_context, FusedNormZero, fused=at(TEXT_NORM, block.norm1_context))
-            into.swap(block, FusedDoubleBlock, image_residual=at(IMAGE_RESIDUAL, block), text_residual=at(TEXT_RESIDUAL, block))
+            norm(block.norm1, FusedNormZero, IMAGE_NORM, FusedNormZeroOfSum, NEXT_IMAGE, before)
+            norm(block.norm1_context, FusedNormZero, TEXT_NORM, FusedNormZeroOfSum, NEXT_TEXT, before)
+            residuals = {"image_residual": at(IMAGE_RESIDUAL, block), "text_residual": at(TEXT_RESIDUAL, block)}
+            into.swap(block, FusedDoubleBlock, defers=defers, **residuals)
             into.swap(block.ff.net[0], FusedGelu, fused=at(IMAGE_GELU, block.ff))
             into.swap(block.ff_context.net[0], FusedGelu, fused=at(TEXT_GELU, block.ff_context))
-        for block in transformer.single_transformer_blocks:
+        for before, block in zip([None, *single], single, strict=False):
             joint = at(JOINT_QK, block.attn)
             into.set_processor(block.attn, FusedAttnProcessor(joint, joint))
-            into.swap(block.norm, FusedNormZeroSingle, fused=at(JOINT_NORM, block.norm))
-            into.swap(block, FusedSingleBlock, linear_gelu=at(JOINT_GELU, block))
-        into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
+            norm(block.norm, FusedNormZeroSingle, JOINT_NORM, FusedNormZeroSingleOfSum, NEXT_JOINT, before)
+            into.swap(block, FusedSingleBlock, linear_gelu=at(JOINT_GELU, block), first=before is None, defers=defers)
+        norm(transformer.norm_out, FusedNormContinuous, OUTPUT_NORM_ALONE, FusedNormContinuousOfSum, OUTPUT_NORM, [*double, *single][-1])
 
 
 def _tokens(shapes: Shapes) -> tuple[int, int]:

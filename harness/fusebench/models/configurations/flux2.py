@@ -24,6 +24,7 @@ from diffusers.models.transformers.transformer_flux2 import (
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .feed_forward import product_of_both
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_real_pairs, rotate
 from .streams import project
@@ -111,8 +112,7 @@ class FusedParallelAttnProcessor(Flux2ParallelSelfAttnProcessor):
         table = RotaryTable(image_rotary_emb[0], self._positions)  # type: ignore[index]
         rotate(self._joint, query, key, attn.norm_q, attn.norm_k, table)
         attended = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
-        projected: torch.Tensor = attn.to_out(torch.cat([attended, attn.mlp_act_fn(fed)], dim=-1))
-        return projected
+        return product_of_both(attn.to_out, attended, attn.mlp_act_fn(fed))
 
 
 class FusedDoubleBlock(Flux2TransformerBlock):

@@ -29,8 +29,8 @@ from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
+from .deferred_sum import added, feed_forward
 from .feed_forward import FusedGelu, product_of_both
-from .flux1 import feed_forward
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
 from .streams import project, side_by_side
@@ -139,8 +139,8 @@ class FusedDoubleBlock(HunyuanVideoTransformerBlock):
         text, *of_text = self.norm1_context(encoder_hidden_states, emb=temb)
         image, text = self.attn(hidden_states=image, encoder_hidden_states=text, attention_mask=attention_mask, image_rotary_emb=freqs_cis)
         return (
-            feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image),
-            feed_forward(self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text),
+            added(feed_forward(self.image_residual, self.ff, self.norm2.eps, hidden_states, image, of_image)),
+            added(feed_forward(self.text_residual, self.ff_context, self.norm2_context.eps, encoder_hidden_states, text, of_text)),
         )
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..linear_gelu import reason_of_layer
+
 Stream = tuple[torch.Tensor, Sequence[Any]]
 """Tokens `[B, S, C]`, and the layers that make their queries, keys and values."""
 
@@ -34,30 +36,48 @@ def project(streams: Sequence[Stream], head_dim: int) -> Projected:
     """The projections of streams in the order in which attention takes them.
 
     Plain linear layers write into slices of one tensor.  Where something else is to be called (a layer with an adapter or a hook, autograd,
-    torch.compile), or where a slice holds several samples with gaps between them, each stream is projected alone and `joined` concatenates.
+    autocast), or where a slice holds several samples with gaps between them, each stream is projected alone and `joined` concatenates.
     """
-    if not all(_writes_anywhere(tokens, layer) for tokens, layers in streams for layer in layers):
+    if len(streams) == 1 or not all(_writes_anywhere(tokens, layer) for tokens, layers in streams for layer in layers):
         return Projected([[layer(tokens).unflatten(-1, (-1, head_dim)) for layer in layers] for tokens, layers in streams], None)
     lengths = [tokens.shape[1] for tokens, _ in streams]
+    write = torch.ops.fusebench_models.project_into if torch.compiler.is_compiling() else _project_into
     joint, apart = [], []
     for alike in zip(*(layers for _, layers in streams), strict=True):  # the layers of all streams' queries, keys or values
         whole: Any = streams[0][0].new_empty(1, sum(lengths), alike[0].out_features)
-        for part, layer, (tokens, _) in zip(whole[0].split(lengths), alike, streams, strict=True):
-            if layer.bias is None:
-                torch.mm(tokens[0], layer.weight.t(), out=part)
-            else:
-                torch.addmm(layer.bias, tokens[0], layer.weight.t(), out=part)
+        write(whole, [tokens for tokens, _ in streams], [layer.weight for layer in alike], [layer.bias for layer in alike])
         heads = whole.unflatten(-1, (-1, head_dim))
         joint.append(heads)
         apart.append(heads.split(lengths, dim=1))
     return Projected([list(parts) for parts in zip(*apart, strict=True)], joint)
 
 
+def _project_into(whole: torch.Tensor, tokens: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> None:
+    """Products of `[1, S, C]` with their layers' weights, one after another along the tokens of `whole`."""
+    parts = whole[0].split([each.shape[1] for each in tokens])
+    for part, each, weight, bias in zip(parts, tokens, weights, biases, strict=True):
+        if bias is None:
+            torch.mm(each[0], weight.t(), out=part)
+        else:
+            torch.addmm(bias, each[0], weight.t(), out=part)
+
+
+# Inductor writes no matrix product into a slice: it concatenates, which copies q, k and v.  It calls an operator of its own as it is, with
+# a tensor that it made itself.
+torch.library.custom_op(
+    "fusebench_models::project_into",
+    _project_into,
+    mutates_args=("whole",),
+    schema="(Tensor(a!) whole, Tensor[] tokens, Tensor[] weights, Tensor?[] biases) -> ()",
+).register_fake(lambda whole, tokens, weights, biases: None)
+
+
 def side_by_side(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Two streams `[B, S, C]` as one `[B, S1 + S2, C]`: a view where they lie in one tensor so, otherwise a concatenation."""
     whole = (1, first.shape[1] + second.shape[1], first.shape[2])
     adjacent = (
-        not _must_call()
+        not torch.compiler.is_compiling()  # which plans memory itself
+        and not _must_call()
         and first.shape[0] == second.shape[0] == 1
         and first.dtype == second.dtype
         and first[0].is_contiguous()
@@ -70,14 +90,9 @@ def side_by_side(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 def _writes_anywhere(tokens: torch.Tensor, layer: Any) -> bool:
     """Whether a matrix product with `out=` is all that the layer's call does."""
-    plain = type(layer) is torch.nn.Linear and not _has_hooks(layer)
-    return plain and tokens.shape[0] == 1 and tokens.dtype == layer.weight.dtype and not _must_call()
+    return not reason_of_layer(layer) and tokens.shape[0] == 1 and tokens.dtype == layer.weight.dtype and not _must_call()
 
 
 def _must_call() -> bool:
-    """Whether operations must be called as they are: torch.compile plans memory itself, autograd and autocast take no `out=`."""
-    return torch.compiler.is_compiling() or torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-
-
-def _has_hooks(module: torch.nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    """Whether operations must be called as they are: autograd and autocast take no `out=`."""
+    return torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

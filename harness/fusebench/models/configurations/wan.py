@@ -109,11 +109,11 @@ class FusedBlock(WanTransformerBlock):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         if self.first_norm is not None:
             stream = hidden_states
-            shift, scale = _modulation(self.scale_shift_table[:, :2], temb[..., :2, :])
+            shift, scale = _modulation(self.scale_shift_table[:, :2], temb[..., :2, :], stream)
             normed = self.first_norm(stream, None, None, scale, shift, eps=self.norm1.eps, norm="layer")
         else:
             stream, normed = hidden_states
-        gate_msa, shift_ff, scale_ff, gate_ff = _modulation(self.scale_shift_table[:, 2:], temb[..., 2:, :])
+        gate_msa, shift_ff, scale_ff, gate_ff = _modulation(self.scale_shift_table[:, 2:], temb[..., 2:, :], stream)
         attended = self.attn1(normed, None, None, rotary_emb)
         affine = (self.norm2.weight, self.norm2.bias)
         normed, stream = self.self_residual(stream, attended, gate_msa, *affine, self.zero, self.zero, eps=self.norm2.eps, norm="layer")
@@ -121,8 +121,8 @@ class FusedBlock(WanTransformerBlock):
         normed, stream = self.cross_residual(stream, attended, None, None, None, scale_ff, shift_ff, eps=self.norm3.eps, norm="layer")
         fed = self.ffn(normed)
         if self.next_residual is None:
-            return (stream + fed * _per_token(gate_ff)).to(fed.dtype)
-        shift, scale = _modulation(self.next_table[:, :2], temb[..., :2, :])  # type: ignore[index]
+            return _gated_sum(stream, gate_ff, fed)
+        shift, scale = _modulation(self.next_table[:, :2], temb[..., :2, :], stream)  # type: ignore[index]
         normed, stream = self.next_residual(stream, fed, gate_ff, None, None, scale, shift, eps=self.norm1.eps, norm="layer")
         return stream, normed
 
@@ -145,27 +145,51 @@ class FusedTransformer(WanTransformer3DModel):
         grid = [size // step for size, step in zip(hidden_states.shape[2:], patch, strict=True)]
         rotary = self.rope(hidden_states)
         stream = self.patch_embedding(hidden_states).flatten(2).transpose(1, 2).contiguous()
-        tokens = timestep.shape[1] if timestep.ndim == 2 else None  # a timestep per token, or one per sample
-        temb, projected, text, _ = self.condition_embedder(timestep.flatten(), encoder_hidden_states, timestep_seq_len=tokens)
+        rows = None  # of timesteps in a sample; None for one per sample
+        if timestep.ndim == 2:
+            timestep = distinct_rows(timestep, grid[0])
+            rows = timestep.shape[1]
+        temb, projected, text, _ = self.condition_embedder(timestep.flatten(), encoder_hidden_states, timestep_seq_len=rows)
         modulation = projected.unflatten(-1, (6, -1))
         for block in self.blocks:
             stream = block(stream, text, modulation, rotary)
-        shift, scale = _modulation(self.scale_shift_table, temb.unsqueeze(-2))
+        shift, scale = _modulation(self.scale_shift_table, temb.unsqueeze(-2), stream)
         normed = self.output_norm(stream, None, None, scale, shift, eps=self.norm_out.eps, norm="layer")
         patches = self.proj_out(normed).unflatten(1, grid).unflatten(-1, (*patch, -1))  # [B, F, H, W, patch of three, C]
         predicted = patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
         return Transformer2DModelOutput(sample=predicted) if return_dict else (predicted,)
 
 
-def _modulation(table: torch.Tensor, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`table [1, n, D]` plus `temb [B, n | 1, D]` or, with a timestep per token, `[B, S, n | 1, D]`: n tensors `[B, D]` or `[B, S, D]` in
-    float32.  The sum widens temb itself, without the copy that `temb.float()` makes of 1 GiB of values per token."""
-    return (table.float() + temb).unbind(-2)
+def distinct_rows(timestep: torch.Tensor, frames: int) -> torch.Tensor:
+    """Timesteps `[B, S]` of S tokens as those of their frames, `[B, frames]`, where the tokens of each frame share one; else as they are.
+
+    The pipelines give all tokens of a latent frame one timestep: 0 in the frame of a given image, the step's in the others.  So everything
+    that follows from a timestep is made once per frame: for S = 27280, 31 rows in the place of 2 GB of float32 in every block.  The host
+    waits for the comparison, unless the tokens share memory.  It makes none where it cannot wait: in a capture, and in compiled code.
+    """
+    of_frames = timestep.unflatten(1, (frames, -1))
+    cannot_wait = torch.compiler.is_compiling() or (timestep.is_cuda and torch.cuda.is_current_stream_capturing())
+    shared = timestep.stride(1) == 0 or (not cannot_wait and bool((of_frames == of_frames[..., :1]).all()))
+    return of_frames[..., 0] if shared else timestep
 
 
-def _per_token(gate: torch.Tensor) -> torch.Tensor:
-    """A gate `[B, D]` or `[B, S, D]` that broadcasts over `[B, S, D]`."""
-    return gate[:, None] if gate.ndim == 2 else gate
+def _modulation(table: torch.Tensor, temb: torch.Tensor, stream: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`table [1, n, D]` plus `temb [B, n | 1, D]`, with rows of timesteps `[B, rows, n | 1, D]`: n tensors in float32 that broadcast over
+    `stream [B, S, D]` in one of the ops' forms: `[B, D]`; for each token `[B, S, D]`; for each frame `[B, F, 1, D]`.
+
+    The sum widens temb itself, without the copy that `temb.float()` makes of 1 GiB of values per token.
+    """
+    values = (table.float() + temb).unbind(-2)
+    of_frames = temb.ndim == 4 and temb.shape[1] != stream.shape[1]
+    return tuple(each.unsqueeze(2) for each in values) if of_frames else values
+
+
+def _gated_sum(stream: torch.Tensor, gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`stream + gate * x` in float32, rounded to x's dtype, for tokens `[B, S, D]` and a gate in one of the forms of `_modulation`."""
+    if gate.ndim == 4:
+        stream, of_frames = (each.unflatten(1, (gate.shape[1], -1)) for each in (stream, x))
+        return (stream + of_frames * gate).to(x.dtype).flatten(1, 2)
+    return (stream + x * (gate[:, None] if gate.ndim == 2 else gate)).to(x.dtype)
 
 
 class Wan(DiffusionModel):
