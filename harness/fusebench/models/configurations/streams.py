@@ -54,7 +54,7 @@ def project(streams: Sequence[Stream], head_dim: int) -> Projected:
 
 def _project_into(whole: torch.Tensor, tokens: list[torch.Tensor], weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> None:
     """Products of `[1, S, C]` with their layers' weights, one after another along the tokens of `whole`."""
-    parts = whole[0].split([each.shape[1] for each in tokens])
+    parts = torch.split(whole[0], [each.shape[1] for each in tokens])
     for part, each, weight, bias in zip(parts, tokens, weights, biases, strict=True):
         if bias is None:
             torch.mm(each[0], weight.t(), out=part)

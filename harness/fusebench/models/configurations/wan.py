@@ -108,7 +108,7 @@ class FusedBlock(WanTransformerBlock):
         rotary_emb: torch.Tensor,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         if self.first_norm is not None:
-            stream = hidden_states
+            stream: Any = hidden_states
             shift, scale = _modulation(self.scale_shift_table[:, :2], temb[..., :2, :], stream)
             normed = self.first_norm(stream, None, None, scale, shift, eps=self.norm1.eps, norm="layer")
         else:
@@ -167,7 +167,7 @@ def distinct_rows(timestep: torch.Tensor, frames: int) -> torch.Tensor:
     that follows from a timestep is made once per frame: for S = 27280, 31 rows in the place of 2 GB of float32 in every block.  The host
     waits for the comparison, unless the tokens share memory.  It makes none where it cannot wait: in a capture, and in compiled code.
     """
-    of_frames = timestep.unflatten(1, (frames, -1))
+    of_frames = timestep.reshape(timestep.shape[0], frames, -1)
     cannot_wait = torch.compiler.is_compiling() or (timestep.is_cuda and torch.cuda.is_current_stream_capturing())
     shared = timestep.stride(1) == 0 or (not cannot_wait and bool((of_frames == of_frames[..., :1]).all()))
     return of_frames[..., 0] if shared else timestep
@@ -187,8 +187,8 @@ def _modulation(table: torch.Tensor, temb: torch.Tensor, stream: torch.Tensor) -
 def _gated_sum(stream: torch.Tensor, gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """`stream + gate * x` in float32, rounded to x's dtype, for tokens `[B, S, D]` and a gate in one of the forms of `_modulation`."""
     if gate.ndim == 4:
-        stream, of_frames = (each.unflatten(1, (gate.shape[1], -1)) for each in (stream, x))
-        return (stream + of_frames * gate).to(x.dtype).flatten(1, 2)
+        frames = (x.shape[0], gate.shape[1], -1, x.shape[2])
+        return (stream.reshape(frames) + x.reshape(frames) * gate).to(x.dtype).flatten(1, 2)
     return (stream + x * (gate[:, None] if gate.ndim == 2 else gate)).to(x.dtype)
 
 
