@@ -22,7 +22,6 @@ pytest.importorskip("diffusers")
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
 from fusebench.models.configurations.feed_forward import product_of_both
-from fusebench.models.substitution import substituted
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ class Example:
 
     def recorded(self, break_it: Callable[[Any], None] = lambda transformer: None) -> list[OpCall]:
         calls = OpCalls()
-        with substituted(self.model, self.transformer, calls), calls.record() as recorded:
+        with self.model.substituted(self.transformer, calls), calls.record() as recorded:
             break_it(self.transformer)
             self.predict()
         return [call for call in recorded if call.op == LINEAR_GELU]
@@ -159,7 +158,7 @@ def test_models_by_the_epilogue(on_cpu: None, name: str, monkeypatch: pytest.Mon
     example = Example(name)
     monkeypatch.setattr(torch.nn.functional, "gelu", lambda x, approximate="none": gelu(x))
     own = example.predict()
-    with substituted(example.model, example.transformer, OpCalls()):
+    with example.model.substituted(example.transformer, OpCalls()):
         fused = example.predict()
     torch.testing.assert_close(fused, own, rtol=1e-4, atol=1e-4)
 
@@ -168,7 +167,7 @@ def test_models_by_the_epilogue(on_cpu: None, name: str, monkeypatch: pytest.Mon
 @torch.no_grad()
 def test_blocks_trace_without_a_graph_break(on_cpu: None) -> None:
     example = Example("flux1_dev")
-    with substituted(example.model, example.transformer, OpCalls()):
+    with example.model.substituted(example.transformer, OpCalls()):
         eager = example.predict()
         targets: list[Any] = []
 
@@ -176,8 +175,8 @@ def test_blocks_trace_without_a_graph_break(on_cpu: None) -> None:
             targets.extend(node.target for node in graph.graph.nodes)
             return graph
 
-        for block in example.transformer.single_transformer_blocks:
+        for block in (*example.transformer.transformer_blocks, *example.transformer.single_transformer_blocks):
             block.compile(fullgraph=True, backend=noted)
         torch.testing.assert_close(example.predict(), eager, rtol=1e-4, atol=1e-4)
     assert torch._addmm_activation in targets
-    assert torch.cat not in targets, "text and image are joined outside the compiled block, and nothing within it"
+    assert torch.cat not in targets, "text and image are joined outside the compiled block or by their projections, and nothing within it"

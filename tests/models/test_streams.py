@@ -143,7 +143,6 @@ def test_single_stream_blocks_of_flux_concatenate_their_activation_alone(concate
     from fusebench.models.building import build, full_config
     from fusebench.models.catalogue import load_model
     from fusebench.models.op_calls import OpCalls
-    from fusebench.models.substitution import substituted
 
     model, counts = load_model(name), {}
     for blocks in (1, 2):
@@ -152,9 +151,33 @@ def test_single_stream_blocks_of_flux_concatenate_their_activation_alone(concate
         generator = torch.Generator().manual_seed(1)
         latents = model.latents(model.tiny_shapes, config, generator=generator)
         conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.float32, generator=generator)
-        with substituted(model, transformer, OpCalls()):
+        with model.substituted(transformer, OpCalls()):
             model.predict(transformer, latents, torch.tensor(500.0), conditioning)
             concatenations.clear()
             model.predict(transformer, latents, torch.tensor(500.0), conditioning)
         counts[blocks] = len(concatenations)
     assert counts[2] == counts[1] + 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("adapter", [False, True])
+@torch.no_grad()
+def test_inductor_copies_nothing_on_the_way_to_attention(adapter: bool) -> None:
+    """Neither to join two streams, nor before an op that overwrites one of them."""
+    from torch._inductor.utils import run_and_get_code
+
+    streams = streams_of()
+    if adapter:
+        with_adapter(streams)
+
+    def attended(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        projected = project(streams, HEAD_DIM)
+        torch.ops.fusebench_models.add_product(projected.streams[1][0][0].flatten(1), rows, weight)
+        query, key, value = (each.transpose(1, 2) for each in projected.joined())
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    given = torch.randn(5, 2), torch.randn(12, 2)
+    due = attended(*given)
+    found, (code,) = run_and_get_code(torch.compile(attended, fullgraph=True), *given)
+    torch.testing.assert_close(found, due)
+    assert ("cpp_fused" in code) is adapter

@@ -12,7 +12,6 @@ from fusebench.errors import UsageError
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
 from fusebench.models.op_calls import OpCalls
-from fusebench.models.substitution import require_known_classes, substituted
 
 pytest.importorskip("diffusers")
 
@@ -124,7 +123,7 @@ def test_tiny_model_with_fused_ops(name: str) -> None:
     timestep = model.scheduler(shapes, config, 4, device=device).timesteps[1]
     own = model.predict(transformer, latents, timestep, conditioning)
     calls = OpCalls()
-    with substituted(model, transformer, calls), calls.record() as recorded:
+    with model.substituted(transformer, calls), calls.record() as recorded:
         fused = model.predict(transformer, latents, timestep, conditioning)
     assert own.isfinite().all()
     assert own.shape == latents.shape
@@ -158,7 +157,7 @@ def test_fused_ops_are_as_close_to_float32_as_the_models_own(name: str) -> None:
         transformer.to(dtype)
         inputs = [(latents.to(dtype), _as(dtype, conditioning)) for latents, conditioning in draws]
         found["own", dtype] = torch.stack([model.predict(transformer, latents, timestep, given) for latents, given in inputs])
-        with substituted(model, transformer, OpCalls()):
+        with model.substituted(transformer, OpCalls()):
             found["fused", dtype] = torch.stack([model.predict(transformer, latents, timestep, given) for latents, given in inputs])
     exact = found["own", torch.float32]
     assert torch.equal(found["fused", torch.float32], exact)
@@ -188,7 +187,7 @@ def test_fused_projections_of_wan_reach_the_op_as_views() -> None:
     conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.float32, generator=generator)
     own = model.predict(transformer, latents, torch.tensor(500.0), conditioning)
     calls = OpCalls()
-    with substituted(model, transformer, calls), calls.record() as recorded:
+    with model.substituted(transformer, calls), calls.record() as recorded:
         assert torch.equal(model.predict(transformer, latents, torch.tensor(500.0), conditioning), own)
     assert {call.params.packed for call in recorded if call.op == "qknorm_across_heads_rope"} == {True}
 
@@ -203,7 +202,7 @@ def test_blocks_with_fused_ops_trace_without_a_graph_break(name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     latents = model.latents(model.tiny_shapes, config, generator=generator).to(torch.bfloat16)
     conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.bfloat16, generator=generator)
-    with substituted(model, transformer, OpCalls()):
+    with model.substituted(transformer, OpCalls()):
         eager = model.predict(transformer, latents, torch.tensor(500.0), conditioning)
         for module in transformer.modules():
             if {kind.__name__ for kind in type(module).__mro__} & set(transformer._repeated_blocks):
@@ -216,7 +215,7 @@ def test_another_diffusers_is_refused() -> None:
     changed = dict.fromkeys(model.forward_arguments, ("x",))
     model.forward_arguments = changed  # type: ignore[misc]
     with pytest.raises(UsageError, match=r"diffusers \S+ has \w+\(ids\), expected \(x\)"):
-        require_known_classes(model)
+        model.require_known_classes()
 
 
 def test_stacks_are_cut() -> None:
@@ -243,7 +242,7 @@ def test_timesteps_of_wan_are_embedded_once_per_frame_where_its_tokens_share_the
     timestep[:, : {"one": 0, "per frame": tokens // frames, "per token": 1}[kind]] = 0
     own = transformer(latents, timestep, text, return_dict=False)[0]
     calls = OpCalls()
-    with substituted(model, transformer, calls), calls.record() as recorded:
+    with model.substituted(transformer, calls), calls.record() as recorded:
         assert torch.equal(transformer(latents, timestep, text, return_dict=False)[0], own)
     modulated = [call.params for call in recorded if "next" in call.site]
     form = ("token", 1) if kind == "per token" else ("frame", frames)

@@ -15,7 +15,6 @@ from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
 from fusebench.models.linear_gelu import LINEAR_GELU
 from fusebench.models.op_calls import OpCall, OpCalls
-from fusebench.models.substitution import substituted
 from fusebench.models.verification import Finding, count_without_weights, describe, verify_calls
 from fusebench.models.work import ModelTask, work
 from fusebench.registry import Collection, Kernel, kernel, load_collection
@@ -160,7 +159,9 @@ def test_a_call_that_no_case_describes(flux_calls: list[OpCall], collection: Col
     cases = [case for case in cases_from(flux_calls) if case.name != "single block: residual, norm of the next"]
     (one,) = found_in(flux_calls, collection, cases=cases)
     assert (one.kind, one.where) == ("undescribed", "single block: residual, norm of the next")
-    assert one.text.startswith("37 residual_gate_norm_scale_shift calls a step have no case in the suite: batch 1, tokens 4608, hidden 3072")
+    assert one.text.startswith(
+        "37 residual_gate_norm_scale_shift calls a step have no case in the suite: batch 1, tokens 4608, hidden 3072"
+    )
     assert one.text.endswith("the nearest, double block: image residual, norm2, has tokens 4096")
 
 
@@ -212,7 +213,7 @@ def test_planted_in_a_real_model_one_block_left_alone_and_one_with_strided_proje
     conditioning = model.conditioning(model.tiny_shapes, config, dtype=torch.bfloat16, generator=generator)
     first, second = transformer.transformer_blocks
     calls = OpCalls(collection=OnCpu(collection))  # type: ignore[arg-type]
-    with substituted(model, transformer, calls), calls.record() as recorded:
+    with model.substituted(transformer, calls), calls.record() as recorded:
         model.predict(transformer, latents, torch.tensor(500.0), conditioning)
         assert verify_calls(model, config, recorded, device="cuda") == ()
         recorded.clear()

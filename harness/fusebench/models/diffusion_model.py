@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+
+from ..errors import UsageError
+from .substitution import Substitution
 
 if TYPE_CHECKING:
     import torch
 
     from .op_calls import OpCalls
-    from .substitution import Substitution
 
 Conditioning = Mapping[str, Any]
 """What a transformer is given beside latents and timestep: text embeddings, position ids, guidance."""
@@ -91,6 +95,38 @@ class DiffusionModel(ABC):
     def reason_not_for(self, config: Mapping[str, Any]) -> str:
         """Why the substitution does not suit a transformer of the class with these constructor arguments; empty if it does."""
         return ""
+
+    def require_known_classes(self) -> None:
+        """Refuse a diffusers whose classes take other arguments than those that the substitution replaces.
+
+        Raises:
+            UsageError: names the class, the arguments found and expected, and the version.
+        """
+        import diffusers
+
+        for kind, expected in self.forward_arguments.items():
+            method = getattr(kind, "forward", None) or kind.__call__
+            found = tuple(name for name in inspect.signature(method).parameters if name not in ("self", "args", "kwargs"))
+            if found != expected:
+                raise UsageError(
+                    f"model {self.name!r}: diffusers {diffusers.__version__} has {kind.__name__}({', '.join(found)}), "
+                    f"expected ({', '.join(expected)}); install diffusers 0.42, for which the substitution was written"
+                )
+
+    @contextlib.contextmanager
+    def substituted(self, transformer: Any, calls: OpCalls) -> Iterator[None]:
+        """The transformer with its fused ops, for the time of the block.
+
+        Raises:
+            UsageError: the installed diffusers has other classes than the substitution was written for.
+        """
+        self.require_known_classes()
+        into = Substitution(transformer)
+        try:
+            self.substitute(transformer, calls, into)
+            yield
+        finally:
+            into.undo()
 
     @abstractmethod
     def latents(self, shapes: Shapes, config: Mapping[str, Any], *, generator: torch.Generator) -> torch.Tensor:

@@ -9,7 +9,7 @@ from ..errors import UnknownNameError, UsageError
 from .catalogue import TRANSFORMERS, load_model
 from .diffusion_model import DiffusionModel
 from .op_calls import OpCalls
-from .substitution import Substitution, require_known_classes
+from .substitution import Substitution
 
 OTHER_NORM = "modulated norm"
 """Site of the norms of a transformer that has no configuration here."""
@@ -101,7 +101,7 @@ def _suitable(transformer: Any) -> DiffusionModel:
         model = load_model(name)
         if not isinstance(transformer, model.transformer):
             raise UsageError(f"found a {type(transformer).__name__} of {type(transformer).__module__}, expected the class of diffusers")
-        require_known_classes(model)
+        model.require_known_classes()
         reason = model.reason_not_for(transformer.config)
         if not reason:
             return model

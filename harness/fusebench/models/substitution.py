@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-from collections.abc import Iterator
 from typing import Any
-
-from ..errors import UsageError
-from .diffusion_model import DiffusionModel
-from .op_calls import OpCalls
 
 
 class Substitution:
@@ -58,37 +51,3 @@ class Substitution:
             self._transformer.__dict__["_repeated_blocks"] = self._repeated
         self._undo.clear()
         self._processors.clear()
-
-
-@contextlib.contextmanager
-def substituted(model: DiffusionModel, transformer: Any, calls: OpCalls) -> Iterator[None]:
-    """The transformer with its fused ops, for the time of the block.
-
-    Raises:
-        UsageError: the installed diffusers has other classes than the substitution was written for.
-    """
-    require_known_classes(model)
-    into = Substitution(transformer)
-    try:
-        model.substitute(transformer, calls, into)
-        yield
-    finally:
-        into.undo()
-
-
-def require_known_classes(model: DiffusionModel) -> None:
-    """Refuse a diffusers whose classes take other arguments than those that the substitution replaces.
-
-    Raises:
-        UsageError: names the class, the arguments found and expected, and the version.
-    """
-    import diffusers
-
-    for kind, expected in model.forward_arguments.items():
-        method = getattr(kind, "forward", None) or kind.__call__
-        found = tuple(name for name in inspect.signature(method).parameters if name not in ("self", "args", "kwargs"))
-        if found != expected:
-            raise UsageError(
-                f"model {model.name!r}: diffusers {diffusers.__version__} has {kind.__name__}({', '.join(found)}), "
-                f"expected ({', '.join(expected)}); install diffusers 0.42, for which the substitution was written"
-            )

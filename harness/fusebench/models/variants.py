@@ -14,7 +14,7 @@ from ..registry.kernel import reason_not_runnable
 from ..schema import Role
 from .denoise import Denoising, Predict
 from .op_calls import OpCalls
-from .substitution import Substitution, require_known_classes
+from .substitution import Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ def make_variant(name: str, denoising: Denoising, transformer: Any, collection: 
     own = share_weights(transformer)
     calls = None
     if parts.substituted:
-        require_known_classes(model)
+        model.require_known_classes()
         if parts.peer and collection is not None:
             require_peer(parts.peer, collection, denoising.device.type)
         calls = OpCalls(collection=collection, peer=parts.peer)

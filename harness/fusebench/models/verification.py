@@ -19,7 +19,6 @@ from .building import build
 from .diffusion_model import DiffusionModel, Site
 from .linear_gelu import LINEAR_GELU
 from .op_calls import OpCall, OpCalls
-from .substitution import substituted
 
 NOT_COMPARED = ("eps", "mode", "position_offset", "index", "packed")
 """Parameters that a call and its case may differ in: they change values or strides, not the bytes that are read and written.  Whether q and
@@ -172,7 +171,7 @@ def count_without_weights(
     latents = model.latents(shapes, config, generator=generator).to(device, torch.bfloat16)
     conditioning = model.conditioning(shapes, config, dtype=torch.bfloat16, generator=generator)
     calls = OpCalls(collection=collection)
-    with torch.no_grad(), substituted(model, transformer, calls), calls.record() as recorded:
+    with torch.no_grad(), model.substituted(transformer, calls), calls.record() as recorded:
         model.predict(transformer, latents, torch.zeros((), device=device), moved(dict(conditioning), device))
     return recorded
 

@@ -58,7 +58,7 @@ def parted(stream: Stream, tokens: int) -> tuple[Stream, Stream]:
 
 
 def first_norm(norm: Any, stream: Stream, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What a block's first norm gives: the modulated norm, the stream itself, then the gate and what else is modulated."""
+    """The modulated norm at a block's begin, its tokens before that norm, the gate of what follows, and further modulations."""
     normed, *modulation = norm(stream, emb=temb)
     return (normed, *modulation) if isinstance(stream, DeferredSum) else (normed, stream, *modulation)
 
