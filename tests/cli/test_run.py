@@ -160,3 +160,16 @@ def test_what_cannot_be_run_is_a_usage_error_and_starts_nothing(
     assert said in outcome.stderr
     assert workers.tasks == []
     assert not (project / "results").exists()
+
+
+@pytest.mark.usefixtures("project", "workers")
+def test_a_budget_is_held_against_the_seconds_of_the_run_before(fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fusebench(*QUICK).exit_code == ExitCode.PASS
+    enough = fusebench(*QUICK, "--budget", "1000", "--json")
+    assert enough.exit_code == ExitCode.PASS, enough.output
+    assert "of the budget of 1000 s" in enough.stderr
+    assert "too small" not in enough.stderr
+    monkeypatch.setattr("fusebench.runner.run.reckoning.Reckoning.total_s", 90.0)
+    short = fusebench(*QUICK, "--budget", "60", "--json")
+    assert "the budget of 60 s is too small" in short.stderr
+    assert any("pass --budget 100" in text for text in read_run(Path(json.loads(short.stdout)["run"])).warnings)

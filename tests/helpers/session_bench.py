@@ -13,6 +13,7 @@ from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
+from fusebench.runner.run.reckoning import Reckoning
 from fusebench.runner.run.strategy import RunOptions, RunStrategy
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask
@@ -168,12 +169,14 @@ class Bench:
         plan: SamplingPlan = PLAN,
         budget_s: float | None = None,
         suspects: Callable[[Run], Sequence[Suspect]] = lambda run: (),
+        reckoning: Reckoning | None = None,
         **options: Any,
     ) -> Engine[Case, Any, Any, Run]:
         """`suspects`: which cases of the measured run are remeasured."""
         resumed = options.get("resumed")
         context = self.context(plan, resumed.run.spending if resumed is not None else None)
-        strategy = PlantedSuspects(context, self.collection, RunOptions(**({"kernel": ANY} | options)), rule=MarginRule())
+        chosen = RunOptions(**({"kernel": ANY} | options))
+        strategy = PlantedSuspects(context, self.collection, chosen, rule=MarginRule(), reckoning=reckoning)
         strategy.planted = suspects
         return Engine(strategy, budget_s)
 

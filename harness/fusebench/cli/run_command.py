@@ -159,6 +159,7 @@ def run(
         baseline=baseline,
         confirm=confirm,
         evidence=evidence_tools() if evidence else None,
+        boards=len(boards),
     )
     outcome = _measured(request, boards, opened.own)
     show_run(outcome, json=json, device=device if len(boards) > 1 else "")
@@ -203,8 +204,8 @@ def _measured(request: RunRequest, boards: Sequence[Device], own: Project) -> Ou
     if len(boards) == 1:
         return measure_run(request, make_reporter())
     from ..fleet.interference import load_interference
-    from ..fleet.planning import newest_run
     from ..fleet.strategy import on_boards
+    from ..runner.run.reckoning import newest_run
     from ..store.finding import runs_folder
 
     known = newest_run(request.out or runs_folder(request.project), request.device.name)

@@ -68,6 +68,7 @@ class CaseLease(msgspec.Struct, frozen=True, kw_only=True):
     passed: dict[str, Accuracy]
     wrong: dict[str, Accuracy]
     seconds: float | None
+    expected_s: float | None
 
 
 class RemeasureLease(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +239,7 @@ def _work_on(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Chec
     unit = setup.units[lease.key]
     work: CaseMeasurement | Remeasurement
     if isinstance(lease, CaseLease):
-        work = CaseMeasurement(unit, context, lease.passed, lease.wrong)
+        work = CaseMeasurement(unit, context, lease.passed, lease.wrong, lease.expected_s)
         work.measure(lease.seconds)
         if work.replies:
             context.note_timer(work.replies[0])

@@ -190,7 +190,7 @@ class _Visits:
 
     def _visit(self, group: Sequence[Board], unit: CaseKernels) -> list[_Seen]:
         """Measure one case on all boards of `group` at once."""
-        lease = CaseLease(key=unit.case.key, passed=self._passed.get(unit.case.key, {}), wrong={}, seconds=None)
+        lease = CaseLease(key=unit.case.key, passed=self._passed.get(unit.case.key, {}), wrong={}, seconds=None, expected_s=None)
         for board in group:
             board.give(lease, f"{unit.case.key}  {'alone' if len(group) == 1 else f'with {len(group)} boards busy'}")
         found: list[_Seen] = []

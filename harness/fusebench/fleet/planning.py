@@ -1,4 +1,4 @@
-"""The plan of a run on several boards: how long each case takes, and which shard measures it.
+"""The plan of a run on several boards: which shard measures a case.
 
 Cases of equal work stay together, since one of them is measured and the others take its results.
 """
@@ -6,24 +6,14 @@ Cases of equal work stay together, since one of them is measured and the others 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from ..errors import RunRecordError, UsageError
+from ..errors import UsageError
 from ..runner.case_kernels import Kernels
+from ..runner.run.reckoning import expected_seconds, works_of
 from ..schema import Case, Run
-from ..store.finding import run_folders
-from ..store.run_folder import read_run
 
-START_S = 3.0
-"""Seconds of a case of few bytes, where no stored run knows better: a nightly of 142 cases takes an H200 12 minutes."""
-MOST_READ = 5
-"""Stored runs that are looked at for the seconds of their cases."""
-SECONDS_PER_GB = 8.0
-"""Seconds more per 1e9 bytes that its op must move: inputs are made, checked in float64 and moved in all rounds."""
 T = TypeVar("T")
 _SHARD = re.compile(r"(\d{1,4})/(\d{1,4})")
 
@@ -54,26 +44,6 @@ def parse_shard(text: str) -> Shard:
     return shard
 
 
-def works_of(cases: Sequence[Case], collection: Kernels) -> dict[Hashable, list[Case]]:
-    """The cases by their work, in their order."""
-    found: dict[Hashable, list[Case]] = defaultdict(list)
-    for case in cases:
-        found[case.op, collection.op(case.op, where=f"case {case.key}").facts(case.params).params].append(case)
-    return found
-
-
-def expected_seconds(cases: Sequence[Case], collection: Kernels, known: Run | None) -> dict[str, float]:
-    """By key, the seconds that a case is expected to take: as `known`, a stored run, measured it, else by its bytes."""
-    measured: Mapping[str, float] = {
-        one.case.key: one.seconds for one in (known.cases if known is not None else ()) if one.seconds is not None and not one.same_as
-    }
-
-    def by_bytes(case: Case) -> float:
-        return START_S + SECONDS_PER_GB * collection.op(case.op).facts(case.params).minimum_bytes / 1e9
-
-    return {case.key: measured.get(case.key) or by_bytes(case) for case in cases}
-
-
 def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, known: Run | None) -> tuple[Case, ...]:
     """The cases of one shard, in their order.  Every host gets the same parts from the same sources and baseline.
 
@@ -101,13 +71,3 @@ def dealt(items: Sequence[T], seconds: Sequence[float], parts: int) -> list[list
         found[place].append(item)
         loads[place] += length
     return found
-
-
-def newest_run(runs: Path, device_name: str) -> Run | None:
-    """The newest readable run of the device model in the folder `runs`, by which leases are planned where there is no baseline."""
-    for folder in reversed(run_folders(runs)[-MOST_READ:]):
-        with suppress(RunRecordError):
-            found = read_run(folder)
-            if found.environment.device_name == device_name and any(one.seconds is not None for one in found.cases):
-                return found
-    return None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from ..device import Device
 from ..device.boards import cores_beside
 from ..errors import DeviceUnfitError
@@ -17,6 +19,7 @@ from ..runner.case_kernels import CaseKernels, work_of
 from ..runner.context import AHEAD, Reporter
 from ..runner.engine import Budget
 from ..runner.run.command import RunRequest, Session, checks_ahead
+from ..runner.run.reckoning import expected_seconds
 from ..runner.run.strategy import MOST_CASES, PROCESSES, RunOptions, RunStrategy
 from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
@@ -26,7 +29,7 @@ from ..verdict.baseline.compare_to_baseline import Suspect
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
 from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork
-from .planning import dealt, expected_seconds
+from .planning import dealt
 
 
 class FleetStrategy(RunStrategy):
@@ -54,7 +57,14 @@ class FleetStrategy(RunStrategy):
             planned_by: a stored run, whose seconds per case plan the leases.
         """
         super().__init__(
-            context, request.collection, options, rule=request.rule, baseline=baseline, confirm=request.confirm, journal=journal
+            context,
+            request.collection,
+            options,
+            rule=request.rule,
+            baseline=baseline,
+            confirm=request.confirm,
+            reckoning=request.reckoning,
+            journal=journal,
         )
         self._check_first = checks_ahead(request)
         self._make_boards, self._most_at_once, self._planned_by = boards, most_at_once, planned_by
@@ -131,12 +141,22 @@ class FleetStrategy(RunStrategy):
             if not board.idle:
                 continue
             unit, work = waiting.pop(0), self._checks
-            share = self._budget.share(max(1, -(-(len(waiting) + 1) // max(1, min(self._most_at_once, len(boards.alive))))))
             lease = CaseLease(
-                key=unit.case.key, passed=work.passed.get(work_of(unit), {}), wrong=work.wrong.get(work_of(unit), {}), seconds=share
+                key=unit.case.key,
+                passed=work.passed.get(work_of(unit), {}),
+                wrong=work.wrong.get(work_of(unit), {}),
+                seconds=self._seconds_of_lease(unit, waiting, max(1, min(self._most_at_once, len(boards.alive)))),
+                expected_s=self._reckoning.cases.get(unit.case.key) if self._reckoning is not None else None,
             )
             board.give(lease, f"{unit.case.key}  begins")
             busy += 1
+
+    def _seconds_of_lease(self, unit: CaseKernels, waiting: Sequence[CaseKernels], boards: int) -> float | None:
+        """The seconds that a case may take on one of so many boards, while others wait."""
+        left = self._budget.share(1)
+        if left is None or self._reckoning is None:
+            return self._budget.share(-(-(len(waiting) + 1) // boards))
+        return msgspec.structs.replace(self._reckoning, boards=boards).allowance(unit.case.key, [one.case.key for one in waiting], left)
 
     @property
     def _budget_is_over(self) -> bool:

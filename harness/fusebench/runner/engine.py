@@ -110,6 +110,11 @@ class Strategy(ABC, Generic[Item, U, W, Record]):
         """Every timed call that is kept, in order."""
         return []
 
+    def seconds_for(self, unit: U, rest: int, budget: Budget) -> float | None:
+        """The seconds that a unit may take, of which there are `rest` with it: an even share of the budget's rest.  None for no limit,
+        and none or fewer where the budget is over."""
+        return budget.share(rest)
+
     def taken_over(self, unit: U) -> bool:
         """Whether an earlier run had finished the unit; it is then in the record."""
         return False
@@ -222,7 +227,7 @@ class Engine(Generic[Item, U, W, Record]):
             strategy.context.reporter.note(f"case {unit.case.key} is the same work as {earlier.case.key}, whose results it takes")
             strategy.repeat(unit, earlier)
             return
-        seconds = None if strategy.whole_units else self.budget.share(units - number)
+        seconds = None if strategy.whole_units else strategy.seconds_for(unit, units - number, self.budget)
         if seconds is not None and seconds <= 0:
             self._lacking = True
             strategy.skip(unit, f"{self.budget} ended before this case")

@@ -41,6 +41,10 @@ CODE = "digests of machine code"
 """The phase of `decided_before`."""
 VERIFYING = "outputs of timed calls, and bursts"
 """The phase in which timed calls are verified."""
+PLACING = "placements"
+"""The phase in which buffers are placed anew."""
+TIMING = "timed rounds"
+"""The phase of the timed calls."""
 MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget is."""
 
@@ -116,10 +120,10 @@ def measure_case(
             timings.cut_short = True
             break
         on_call("")
-        with timings.phase("placements"):
+        with timings.phase(PLACING):
             placement = Placement(op, params, values, device, rng)
             arms = _placed(placement, _without(specs, length.idle_arms() - kept), own_values, rng, on_call)
-        with timings.phase("first calls, which compile" if replicate == 0 else "placements"):
+        with timings.phase("first calls, which compile" if replicate == 0 else PLACING):
             seconds = _first_calls(arms, device, on_arm if replicate == 0 else lambda name: None)
         if replicate == 0:
             timings.first_call_s = seconds
@@ -133,7 +137,7 @@ def measure_case(
                 _prove_cold(mix_of(op, params), timer, prepare, device, timings)
             prepare.give_head_start(timings.host_us)
         verification.choose(placement.watches, arms, plan.rounds)
-        with timings.phase("timed rounds"), without_garbage_collection():
+        with timings.phase(TIMING), without_garbage_collection():
             timed = time_rounds(balanced_rounds(arms, plan.rounds, rng), timer, prepare)
         taken = timings.take_in(case_key, replicate, timed)
         with timings.phase(VERIFYING):

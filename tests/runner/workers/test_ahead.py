@@ -156,6 +156,20 @@ def test_a_few_cases_or_a_single_process_are_not_worth_it(ahead: Any, units: lis
     assert ahead(units, processes=1)[1].lent == []
 
 
+def test_no_case_is_begun_after_the_seconds_there_are(ahead: Any, units: list[CaseKernels], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(checking_ahead, "time", clock)
+
+    def answer(task: AheadTask) -> CheckedAhead:
+        clock.now += 10.0
+        return right(task)
+
+    checks, pool = ahead(units, answer, seconds=25.0)
+    assert 3 <= len(pool.tasks) <= 5, "three processes, of which each may have begun one case when the time is over"
+    assert len(checks.passed) == len(pool.tasks)
+
+
 def test_what_failed_was_wrong_or_was_tuned_by_timing_does_not_count(ahead: Any, units: list[CaseKernels]) -> None:
     def answer(task: AheadTask) -> CheckedAhead | Failure:
         if task.case.name == "n10":

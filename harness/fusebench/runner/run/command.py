@@ -30,8 +30,12 @@ from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_of_ru
 from ..evidence.regressions import any_regressed, explained_run
 from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
+from .reckoning import Reckoning, measured_before, reckon
 from .resuming import Resumed
 from .strategy import RunOptions, RunStrategy
+
+MOST_AHEAD = 0.5
+"""Part of a budget after which no further case is checked ahead: compilers without their caches may take several times as long."""
 
 
 class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
@@ -53,6 +57,10 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     """Whether suspects are remeasured in fresh processes."""
     evidence: EvidenceTools | None = None
     """How evidence about regressions is shown; None leaves it out."""
+    boards: int = 1
+    """Boards that measure at once."""
+    reckoning: Reckoning | None = None
+    """The seconds that the run is expected to take; `measure_run` makes it where there is a budget."""
 
 
 class Session(Protocol):
@@ -90,14 +98,41 @@ def on_one_device(
             baseline=baseline,
             confirm=request.confirm,
             ahead=checks_ahead(request),
+            ahead_s=request.budget_s * MOST_AHEAD if request.budget_s is not None else None,
+            reckoning=request.reckoning,
             journal=journal,
         )
         yield strategy, warnings
 
 
 def checks_ahead(request: RunRequest) -> bool:
-    """Whether several processes check before the first case: a budget is for the first cases, and a resumed run has compiled most."""
-    return request.device.kind == "cuda" and request.budget_s is None and request.resume is None
+    """Whether several processes check before the first case: not where a budget is too small, and a resumed run has compiled most."""
+    budget, reckoning = request.budget_s, request.reckoning
+    whole = budget is None or (reckoning is not None and reckoning.fits(budget))
+    return request.device.kind == "cuda" and whole and request.resume is None
+
+
+def with_reckoning(request: RunRequest, options: RunOptions, runs: Path, baseline: Run | None) -> RunRequest:
+    """The request with the seconds that its cases take; unchanged without a budget, or where nothing is known of a CPU."""
+    if request.budget_s is None:
+        return request
+    known = measured_before(runs, request.device.name, baseline)
+    if known is None and request.device.kind == "cpu":
+        return request
+    before = {one.case.key for one in options.resumed.run.cases} if options.resumed is not None else set()
+    cases = [case for case in request.cases if case.key not in before]
+    return msgspec.structs.replace(request, reckoning=reckon(cases, request.collection, known, request.plan, boards=request.boards))
+
+
+def _words_of_budget(request: RunRequest, reporter: Reporter) -> list[str]:
+    """The warning about a budget that does not suffice; one that does is noted, and not kept."""
+    budget, reckoning = request.budget_s, request.reckoning
+    if budget is None or reckoning is None or not reckoning.cases:
+        return []
+    if not reckoning.fits(budget):
+        return [reckoning.shortage(budget, request.plan)]
+    reporter.note(f"expected are {reckoning.total_s:.0f} s of the budget of {budget:g} s ({reckoning.source}), which is a deadline")
+    return []
 
 
 def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_one_device) -> Outcome[Run]:
@@ -127,12 +162,14 @@ def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_o
         where = baseline_folder(project.results, device_slug(device.name))
         baseline = load_valid_baseline(project.results, device.name)
     altered = seal_of(where).altered if baseline is not None else ""
+    request = with_reckoning(request, options, journal.parent, baseline)
     engine: Engine[Any, Any, Any, Run] | None = None
     judged: Run | None = None
     try:
         with session(request, reporter, options, baseline=baseline, journal=journal) as (strategy, warnings):
             engine = Engine(strategy, request.budget_s if strategy.engine_keeps_budget else None)
             told = [altered_words("the baseline", altered, where)] if altered else []
+            told += _words_of_budget(request, reporter)
             interruption = attempt(engine, request.cases, [*warnings, *told, *warnings_of_note(project.results, device.name)])
         if interruption is None:
             record = engine.record()

@@ -92,14 +92,18 @@ class CaseMeasurement(_CaseWork):
         context: MeasuringContext,
         passed: Mapping[str, Accuracy] | None = None,
         wrong: Mapping[str, Accuracy] | None = None,
+        expected_s: float | None = None,
     ) -> None:
         """
         Args:
             passed: by kernel, the checks that were made ahead.
             wrong: those of kernels that were wrong; they are checked again, on the same draws.
+            expected_s: seconds that the whole work is expected to take; None where nothing is known.
         """
         super().__init__(unit, context)
-        self._passed, self._wrong = passed or {}, wrong or {}
+        self._passed, self._wrong, self._expected_s = passed or {}, wrong or {}, expected_s
+        self._whole = True
+        """Whether there is time for every process, so that they begin before they are needed."""
 
     def measure(self, seconds: float | None) -> None:
         """Check every kernel, and time the correct ones against their baseline.
@@ -112,7 +116,9 @@ class CaseMeasurement(_CaseWork):
         """
         began, context = time.monotonic(), self._context
         self._add(self._unit.declined)
-        begin_ahead(context, seconds)
+        self._whole = seconds is None or (self._expected_s is not None and seconds >= self._expected_s)
+        if self._whole:
+            begin_ahead(context)
         context.start_first()
         with context.phases.timed(CHECK):
             checked = check_all(
@@ -147,7 +153,7 @@ class CaseMeasurement(_CaseWork):
             figures = self._figures(replies)
             return [figures.measured(result) for result in ready]
 
-        replies = measure_in_processes(task, context, enough=lambda replies: not imprecise(timed(replies), context.plan))
+        replies = measure_in_processes(task, context, enough=lambda replies: not imprecise(timed(replies), context.plan), ahead=self._whole)
         if isinstance(replies, Failure):
             self._time_without(replies, ready, _left(seconds, began))
             return

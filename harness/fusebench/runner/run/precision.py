@@ -32,13 +32,13 @@ one fused kernel, and in 95 % of those with three, all of which must reach the p
 """
 
 
-def begin_ahead(context: MeasuringContext, seconds: float | None) -> None:
+def begin_ahead(context: MeasuringContext) -> None:
     """Start the processes that every case needs in the background, during its checks."""
-    context.pool.begin(_ahead(context.plan, seconds))
+    context.pool.begin(_ahead(context.plan))
 
 
 def measure_in_processes(
-    task: TimeTask, context: MeasuringContext, *, enough: Callable[[Sequence[Measured]], bool]
+    task: TimeTask, context: MeasuringContext, *, enough: Callable[[Sequence[Measured]], bool], ahead: bool = True
 ) -> list[Measured] | Failure:
     """The answer of each process, in order, with its number in its samples; or the first failure.
 
@@ -47,14 +47,15 @@ def measure_in_processes(
     Args:
         task: its `seconds` are those of the case: no process is begun after them.
         enough: whether the speedups are known to the requested precision.
+        ahead: whether processes begin before they are needed; not where the time may end before they are asked.
     """
     plan = task.plan
     looks = LOOKS if plan.precision is not None else (plan.processes,)
     most = looks[-1]
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
     replies: list[Measured] = []
-    if ahead := _ahead(plan, task.seconds):
-        context.fresh(ahead)  # before the first one measures, the workers started ahead wait idle
+    if ahead and (others := _ahead(plan)):
+        context.fresh(others)  # before the first one measures, the workers started ahead wait idle
 
     def time_is_up() -> bool:
         return bool(replies) and deadline is not None and time.monotonic() >= deadline
@@ -91,9 +92,9 @@ def measure_in_fresh(task: TimeTask, context: MeasuringContext, processes: int) 
     return replies
 
 
-def _ahead(plan: SamplingPlan, seconds: float | None) -> int:
-    """How many processes begin before a case measures; none within a budget, which may end before they are asked."""
-    return (LOOKS[0] if plan.precision is not None else plan.processes) - 1 if seconds is None else 0
+def _ahead(plan: SamplingPlan) -> int:
+    """How many processes begin before a case measures."""
+    return (LOOKS[0] if plan.precision is not None else plan.processes) - 1
 
 
 def _worker(context: MeasuringContext, number: int, looks: Sequence[int]) -> WorkerProcess:

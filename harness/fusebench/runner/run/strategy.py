@@ -36,6 +36,7 @@ from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
 from .measured_case import CaseMeasurement, Remeasurement
 from .precision import LOOKS
+from .reckoning import Reckoning
 from .resuming import Resumed
 from .summarise import untimed_summary
 
@@ -117,6 +118,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         baseline: Run | None = None,
         confirm: bool = True,
         ahead: bool = False,
+        ahead_s: float | None = None,
+        reckoning: Reckoning | None = None,
         journal: Journal | None = None,
     ) -> None:
         """
@@ -125,10 +128,13 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
             baseline: the stored baseline, which is valid; None if there is none.
             confirm: whether suspects are remeasured.
             ahead: whether several processes check the kernels of all cases before the first one is measured.
+            ahead_s: seconds after which they begin no further case; None for no limit.
+            reckoning: shares a budget out by the cases' expected seconds; evenly where None.
         """
         self.context: MeasuringContext = context
         self.collection, self.options = collection, options
-        self._rule, self._baseline, self._confirm, self._ahead = rule, baseline, confirm, ahead
+        self._rule, self._baseline, self._confirm = rule, baseline, confirm
+        self._ahead, self._ahead_s, self._reckoning = ahead, ahead_s, reckoning
         self._judgement: RunJudgement | None = None
         self._results: list[Result] = []
         self._cases: list[CaseSummary] = []
@@ -176,13 +182,22 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         context = self.context
         with context.phases.timed(AHEAD):
             self._checks = check_ahead(
-                context.pool, units, on_step=lambda done, total: context.reporter.step("compile and check", done, total)
+                context.pool,
+                units,
+                seconds=self._ahead_s,
+                on_step=lambda done, total: context.reporter.step("compile and check", done, total),
             )
         context.phases.add({}, self._checks.seconds)
 
     def same_work(self, unit: CaseKernels) -> Hashable | None:
         copied = any(summary.same_as for summary in self._cases if summary.case.key == unit.case.key)
         return None if copied else work_of(unit)
+
+    def seconds_for(self, unit: CaseKernels, rest: int, budget: Budget) -> float | None:
+        left, keys = budget.share(1), list(self._units)
+        if left is None or self._reckoning is None:
+            return budget.share(rest)
+        return self._reckoning.allowance(unit.case.key, keys[len(keys) - rest + 1 :], left)
 
     def taken_over(self, unit: CaseKernels) -> bool:
         resumed, found = self.options.resumed, self.finished_before(unit)
@@ -219,7 +234,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     def work_on(self, unit: CaseKernels, number: int) -> CaseWork:
         # Every case chooses its timer anew: where the default one fails on one case, it may do for the next.
         work = work_of(unit)
-        return CaseMeasurement(unit, self.context, self._checks.passed.get(work), self._checks.wrong.get(work))
+        expected_s = self._reckoning.cases.get(unit.case.key) if self._reckoning is not None else None
+        return CaseMeasurement(unit, self.context, self._checks.passed.get(work), self._checks.wrong.get(work), expected_s)
 
     def keep(self, unit: CaseKernels, work: CaseWork, *, finished: bool) -> None:
         """Take over final results, also before an interruption; the reporter has shown them."""

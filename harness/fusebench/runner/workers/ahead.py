@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import getpass
 import hashlib
+import math
 import os
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -66,6 +68,7 @@ def check_ahead(
     *,
     processes: int | None = None,
     marks: Path | None = None,
+    seconds: float | None = None,
     on_step: OnStep = lambda done, total: None,
 ) -> Checks:
     """Check every runnable kernel of every case, in processes that end before this returns.
@@ -75,6 +78,7 @@ def check_ahead(
 
     Args:
         processes: at a time; half the cores, at most `MOST_PROCESSES`, where None.
+        seconds: no further case is begun after them; None for no limit.
         marks: folder of a file per compiled case; in Inductor's cache where None, so that marks go with the code.
     """
     processes = min(MOST_PROCESSES, usable_cores() // 2) if processes is None else processes
@@ -90,8 +94,10 @@ def check_ahead(
     """Kernels that took a process down: each costs the start of another one."""
     queue = _Queue(units, int(MEMORY_SHARE * (pool.device.memory_bytes or 0)))
 
+    deadline = time.monotonic() + seconds if seconds is not None else math.inf
+
     def work(worker: WorkerProcess) -> None:
-        while True:
+        while time.monotonic() < deadline:
             with queue.next() as unit:
                 if unit is None:
                     return
