@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("s3")
-def test_a_run_is_judged_promoted_compared_and_shown_from_the_store(fusebench: Fusebench, keep: Callable[..., Path]) -> None:
+def test_a_run_is_judged_promoted_compared_and_shown_from_the_store(
+    fusebench: Fusebench, keep: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no command leaves the folder that it downloads records into."""
+    (tmp_path / "downloads").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "downloads"))
     first, second = (keep(run_id=name, created=f"2026-07-0{day}T03:00:00Z") for day, name in enumerate(("one", "two"), 1))
     published = fusebench("catalogue", "publish", str(first), *AT)
     assert f"published: {URL}/runs/{first.name}" in published.stderr
@@ -54,6 +61,9 @@ def test_a_run_is_judged_promoted_compared_and_shown_from_the_store(fusebench: F
     assert (row["runs"], row["newest_run"]) == (2, "two")
     counted = fusebench("catalogue", "query", "SELECT count(DISTINCT run) AS runs FROM results", "--json", *AT)
     assert json.loads(counted.stdout) == [{"runs": 2}]
+    del gate, promoted, compared  # which hold the frames of their commands
+    gc.collect()
+    assert list((tmp_path / "downloads").iterdir()) == []
     assert "0 files merged" in fusebench("catalogue", "merge", *AT).stdout
     Store(URL).write("runs/20260101T000000Z_half/results.parquet", b"half")
     rebuilt = fusebench("catalogue", "rebuild", *AT)

@@ -1,15 +1,15 @@
 """`--results DIR|URL`: the results that a command reads and adds to, in place of the project's own.
 
-Everything below works on folders.  So of a store, the records that a command needs are downloaded into a folder that ends with the command,
-and new ones are written to this machine first and uploaded when they are whole.
+Everything below works on folders.  So of a store, the records that a command needs are downloaded into a folder, which is removed with the
+command's `Results`, and new ones are written to this machine first and uploaded when they are whole.
 """
 
 from __future__ import annotations
 
-import atexit
 import shlex
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ ResultsOption = Annotated[
 
 @dataclass
 class Results:
-    """The results of a command.  Without a store, `project` and `own` are the same."""
+    """The results of a command, which keeps this value to its end.  Without a store, `project` and `own` are the same."""
 
     project: Project
     """The project, whose `results` hold the downloaded records."""
@@ -178,9 +178,10 @@ def open_results(text: str | None, project: Project) -> Results:
 
     store = Store(text)
     mirror = Path(tempfile.mkdtemp(prefix="fusebench-results-"))
-    atexit.register(shutil.rmtree, mirror, ignore_errors=True)
+    opened = Results(project=msgspec.structs.replace(project, results=mirror), own=project, store=store)
+    weakref.finalize(opened, shutil.rmtree, mirror, ignore_errors=True)
     own = project.results / CALIBRATION
     if own.is_dir():
         shutil.copytree(own, mirror / CALIBRATION)
     fetch_calibrations(store, mirror)
-    return Results(project=msgspec.structs.replace(project, results=mirror), own=project, store=store)
+    return opened
