@@ -59,6 +59,8 @@ def harness_differences(run: Recorded, baseline: Recorded) -> list[str]:
 
 def case_differences(case: Case, baseline: Case) -> list[str]:
     """Differences in op and parameters of a case that kept its name."""
+    if case.op == baseline.op and case.params == baseline.params:
+        return []
     pairs = {"op": (baseline.op, case.op)}
     for name in sorted(case.params.keys() | baseline.params.keys()):
         pairs[f"parameter {name}"] = (baseline.params.get(name, "absent"), case.params.get(name, "absent"))
