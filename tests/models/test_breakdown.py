@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusebench.models.breakdown import Activity, busy_time, marks, profile_step, stage_of, summarise
+from fusebench.models.measuring.breakdown import Activity, busy_time, marks, profile_step, stage_of, summarise
 
 ELEMENTWISE = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float>>>"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"

@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from fusebench.models import step_timing
 from fusebench.models.command import accepted, conclude, exit_code, speedups_of
-from fusebench.models.timed_variants import SmClock
+from fusebench.models.measuring import step_timing
+from fusebench.models.measuring.timed_variants import SmClock
 from fusebench.schema import Estimate, ExitCode, Verdict, VerdictKind
 from fusebench.schema.models import Confirmation, Drift, LoopTime, ModelRecord, StepTime
 

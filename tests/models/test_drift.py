@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fusebench.models.drift import LIMIT, distances, judge, other_order
+from fusebench.models.measuring.drift import LIMIT, distances, judge, other_order
 from fusebench.schema import VerdictKind
 
 BY = "another order"

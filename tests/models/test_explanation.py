@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusebench.models.explanation import explain, predict
+from fusebench.models.measuring.explanation import explain, predict
 from fusebench.schema import Estimate, Run
 from fusebench.schema.models import Breakdown, SiteCalls, StageTime, StepTime
 from fusebench.store.baselines import load_baseline

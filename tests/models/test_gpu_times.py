@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fusebench.errors import TimerError
-from fusebench.models.gpu_times import with_gpu_times
+from fusebench.models.measuring.gpu_times import with_gpu_times
 from fusebench.schema import Estimate
 from fusebench.schema.models import StepTime
 from fusebench.timing.arm import Arm, CallTiming

@@ -13,8 +13,8 @@ from fusebench.models import step_timing, whole_stack
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
 from fusebench.models.denoise import Denoising
+from fusebench.models.measuring.whole_stack import extrapolated, shortened
 from fusebench.models.variants import make_variant
-from fusebench.models.whole_stack import extrapolated, shortened
 from fusebench.schema.models import WholeStack
 
 pytest.importorskip("diffusers")

@@ -31,9 +31,9 @@ from ..store.files import require_writable
 from ..store.finding import runs_folder
 from ..store.model_folder import write_model
 from .diffusion_model import DiffusionModel
-from .explanation import explain
+from .measuring.explanation import explain
+from .measuring.step_timing import ratio
 from .process_main import MARK, REFUSED
-from .step_timing import ratio
 from .variants import COMPILED, FUSED_COMPILED, GRAPH, parse_variant
 from .work import LOOP, ModelTask, ModelWork
 

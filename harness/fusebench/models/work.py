@@ -16,19 +16,19 @@ from ..registry import Collection, load_collection
 from ..schema import Case
 from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime, WholeStack
 from ..timing.cupti import CuptiTimer
-from . import drift as drifting
-from .breakdown import profile_step
 from .building import build, full_config, load
 from .catalogue import load_model
 from .denoise import Denoising
-from .gpu_times import ON_A_CPU, with_gpu_times
+from .measuring import drift as drifting
+from .measuring.breakdown import profile_step
+from .measuring.gpu_times import ON_A_CPU, with_gpu_times
+from .measuring.step_timing import TARGET
+from .measuring.timed_variants import SmClock, step_of, timed_loops, timed_steps
+from .measuring.whole_stack import whole_stack
 from .memory import require_memory
 from .op_calls import OpCall
-from .step_timing import TARGET
-from .timed_variants import SmClock, step_of, timed_loops, timed_steps
 from .variants import SPLIT, WARM_UPS, Variant, make_variant, parse_variant, told
 from .verification import verify_calls
-from .whole_stack import whole_stack
 
 if TYPE_CHECKING:
     import torch

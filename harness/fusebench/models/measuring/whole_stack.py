@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import UsageError
-from ..schema.models import WholeStack, WholeStep
+from ...errors import UsageError
+from ...schema.models import WholeStack, WholeStep
+from ..denoise import Denoising
+from ..variants import FUSED, SPLIT, WARM_UPS, Variant, make_variant, share_weights
 from . import step_timing
-from .denoise import Denoising
 from .step_timing import Step, ratio, step_time, time_rounds
 from .timed_variants import step_of
-from .variants import FUSED, SPLIT, WARM_UPS, Variant, make_variant, share_weights
 
 if TYPE_CHECKING:
-    from ..registry.lookup import Collection
+    from ...registry.lookup import Collection
 
 FEWEST = 3
 """Rounds of the sizes."""

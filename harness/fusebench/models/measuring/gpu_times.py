@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import TimerError
-from ..schema.models import GpuTime, StepTime
-from ..timing.arm import Arm, Timer
-from .denoise import Denoising
+from ...errors import TimerError
+from ...schema.models import GpuTime, StepTime
+from ...timing.arm import Arm, Timer
+from ..denoise import Denoising
+from ..variants import SPLIT, Variant, told
 from .step_timing import Step, ratio, step_time, time_rounds
 from .timed_variants import step_of
-from .variants import SPLIT, Variant, told
 
 if TYPE_CHECKING:
     import torch

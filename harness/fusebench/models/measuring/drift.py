@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..schema import Verdict, VerdictKind
-from ..schema.models import Drift, DriftStep
+from ...schema import Verdict, VerdictKind
+from ...schema.models import Drift, DriftStep
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..schema.models import Breakdown, KernelTime, StageTime
+from ...schema.models import Breakdown, KernelTime, StageTime
 
 if TYPE_CHECKING:
     import torch

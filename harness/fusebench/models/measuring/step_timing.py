@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..schema import Estimate
-from ..stats.paired import half_width, ratio_estimate, time_estimate
+from ...schema import Estimate
+from ...stats.paired import half_width, ratio_estimate, time_estimate
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..schema import Result, Run, Status
-from ..schema.models import Breakdown, Cause, Explanation, OpSaving, SiteCalls, StepTime
-from .variants import GRAPH, SPLIT
+from ...schema import Result, Run, Status
+from ...schema.models import Breakdown, Cause, Explanation, OpSaving, SiteCalls, StepTime
+from ..variants import GRAPH, SPLIT
 
 LIBRARY_STAGES = ("matmul", "attention")
 """Stages that no op touches: they do the same work in both steps but for GELUs in products, and differ by clocks."""

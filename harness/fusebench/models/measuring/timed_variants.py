@@ -8,12 +8,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..device import nvml
-from ..device.readings import GpuUnavailableError
-from ..schema.models import LoopTime, StepTime
-from .denoise import Denoising
+from ...device import nvml
+from ...device.readings import GpuUnavailableError
+from ...schema.models import LoopTime, StepTime
+from ..denoise import Denoising
+from ..variants import SPLIT, Variant, parse_variant
 from .step_timing import ratio, step_time, time_rounds
-from .variants import SPLIT, Variant, parse_variant
 
 if TYPE_CHECKING:
     import torch

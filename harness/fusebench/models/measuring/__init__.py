@@ -1,0 +1,1 @@
+"""Times, clocks, breakdown, explanation and drift of the variants of one model."""
