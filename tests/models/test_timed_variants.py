@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fusebench.models import step_timing, timed_variants
+from fusebench.models.measuring import step_timing, timed_variants
 from fusebench.models.measuring.timed_variants import SmClock, timed_loops, timed_steps
 from fusebench.schema import Estimate
 from fusebench.schema.models import LoopTime, StepTime

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fusebench.errors import UsageError
-from fusebench.models import step_timing, whole_stack
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
 from fusebench.models.denoise import Denoising
+from fusebench.models.measuring import step_timing, whole_stack
 from fusebench.models.measuring.whole_stack import extrapolated, shortened
 from fusebench.models.variants import make_variant
 from fusebench.schema.models import WholeStack
