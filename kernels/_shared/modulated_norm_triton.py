@@ -18,7 +18,7 @@ from fusebench.registry.launching import tracing
 
 from .modulation import address, addressing, rows_differ
 from .norm_arguments import Plan
-from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
+from .row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_pointer, row_statistics, stride_unit, tile_mask
 from .row_tiles import RowTile
 
 
@@ -76,6 +76,7 @@ def _modulated_norm(
     SCALE: tl.constexpr,
     SHIFT: tl.constexpr,
     PER_ROW: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """One program: ROWS rows.  GATE, SCALE and SHIFT are addressings, or negative where there is none; PER_ROW: rows of a program
     may take different modulations."""
@@ -85,8 +86,7 @@ def _modulated_norm(
     token = rows - batch * tokens
     head_columns = tl.arange(0, HEAD)[None, :]
     head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
-    # 64-bit: rows x D passes 2^31 elements on long videos.
-    source = x_ptr + batch.to(tl.int64) * x_batch_stride + token.to(tl.int64) * x_row_stride
+    source = row_pointer(x_ptr, batch, token, x_batch_stride, x_row_stride, UNIT)
     head = load_activation(source, head_columns, head_mask)
     tail_columns = head_columns
     tail_mask = head_mask
@@ -104,8 +104,8 @@ def _modulated_norm(
     target = rows.to(tl.int64) * D
 
     if RESIDUAL:
-        residual_source = residual_ptr + batch.to(tl.int64) * residual_batch_stride + token.to(tl.int64) * residual_row_stride
-        gate_row = modulation_row(gate_ptr, group_batch, group_token, gate_batch_stride, gate_group_stride, gate_rows, GATE)
+        residual_source = row_pointer(residual_ptr, batch, token, residual_batch_stride, residual_row_stride, UNIT)
+        gate_row = modulation_row(gate_ptr, group_batch, group_token, gate_batch_stride, gate_group_stride, gate_rows, GATE, UNIT)
         residual = load_activation(residual_source, head_columns, head_mask)
         gate = 1.0
         if GATE >= 0:
@@ -123,8 +123,8 @@ def _modulated_norm(
 
     if NORM or SCALE >= 0:
         # The modulations are asked for before the reduction waits for the row.
-        scale_row = modulation_row(scale_ptr, group_batch, group_token, scale_batch_stride, scale_group_stride, scale_rows, SCALE)
-        shift_row = modulation_row(shift_ptr, group_batch, group_token, shift_batch_stride, shift_group_stride, shift_rows, SHIFT)
+        scale_row = modulation_row(scale_ptr, group_batch, group_token, scale_batch_stride, scale_group_stride, scale_rows, SCALE, UNIT)
+        shift_row = modulation_row(shift_ptr, group_batch, group_token, shift_batch_stride, shift_group_stride, shift_rows, SHIFT, UNIT)
         head_scale = 0.0
         head_shift = 0.0
         tail_scale = 0.0
@@ -192,6 +192,7 @@ def launch(
     per_row = rows_differ(used, tile.rows)
     kernel: Any = launchable(_modulated_norm)
     other = x if residual is None else residual
+    gate_at, scale_at, shift_at = address(plan.gate, gate), address(plan.scale, scale), address(plan.shift, shift)
     kernel[(triton.cdiv(plan.rows, tile.rows),)](
         x,
         other,  # pointers of stages that are left out are never read
@@ -208,9 +209,9 @@ def launch(
         x.stride(1),
         other.stride(0),
         other.stride(1),
-        *address(plan.gate, gate),
-        *address(plan.scale, scale),
-        *address(plan.shift, shift),
+        *gate_at,
+        *scale_at,
+        *shift_at,
         eps,
         D=plan.hidden,
         ROWS=tile.rows,
@@ -225,6 +226,7 @@ def launch(
         SCALE=addressing(plan.scale, scale),
         SHIFT=addressing(plan.shift, shift),
         PER_ROW=per_row,
+        UNIT=stride_unit(*x.stride()[:2], *other.stride()[:2], *gate_at[:2], *scale_at[:2], *shift_at[:2]),
         num_warps=tile.num_warps,
         **({} if tracing() else options),
     )

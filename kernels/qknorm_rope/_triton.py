@@ -83,6 +83,38 @@ def process_heads(
                 turned_b = tl.where(pairs < HALF, turned_b, b)
             y = tl.reshape(tl.join(turned_a, turned_b), (BLOCK_H, BLOCK_D))
         tl.store(pointers, y.to(DTYPE), mask=mask)
+    elif HALF * base.dtype.element_ty.primitive_bitwidth % 32:
+        # A pair lies R/2 apart, an odd number of 16-bit values: its halves as tiles of their own would be loaded and stored 2 bytes at a
+        # time. The whole head is one tile of wide loads and stores; the other value of each pair is loaded again, out of the L1.
+        WHOLE: tl.constexpr = D if NORM else R
+        BLOCK: tl.constexpr = triton.next_power_of_2(WHOLE)
+        columns = tl.arange(0, BLOCK)[None, :]
+        mask = (heads < HEADS) & (columns < WHOLE)
+        pointers = base + heads * D + columns
+        y = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+        if ROPE:
+            rotated = columns < R
+            partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
+            other = tl.load(base + heads * D + partner, mask=mask & rotated, other=0.0).to(tl.float32)
+        if NORM:
+            weight = 1.0
+            if AFFINE:
+                weight = tl.load(weight_ptr + columns, mask=columns < D, other=0.0).to(tl.float32)
+            scale = tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
+            y = normalise(y, scale, weight, AFFINE, ROUND and ROPE, DTYPE)
+            if ROPE:
+                other_weight = 1.0
+                if AFFINE:
+                    other_weight = tl.load(weight_ptr + partner, mask=rotated, other=0.0).to(tl.float32)
+                other = normalise(other, scale, other_weight, AFFINE, ROUND, DTYPE)
+        if ROPE:
+            angle = tl.where(columns < HALF, columns, columns - HALF)
+            cos = tl.load(cos_row + angle, mask=rotated, other=1.0).to(tl.float32)
+            sin = tl.load(sin_row + angle, mask=rotated, other=0.0).to(tl.float32)
+            turned = tl.where(columns < HALF, y * cos - other * sin, y * cos + other * sin)
+            y = tl.where(rotated, turned, y)
+            tl.debug_barrier()  # no thread may store what another has yet to load
+        tl.store(pointers, y.to(DTYPE), mask=mask)
     else:
         # A pair lies R/2 apart: its two halves are loaded as tiles of their own, what is not rotated as a third.
         BLOCK_HALF: tl.constexpr = triton.next_power_of_2(HALF)

@@ -16,7 +16,16 @@ from fusebench.registry.launching import tracing
 
 from ..modulated_norm_triton import load_activation
 from ..modulation import ROW, address, addressing, rows_differ
-from ..row_norm_triton import load_modulation, load_parameter, modulation_row, normalise, row_statistics, tile_mask
+from ..row_norm_triton import (
+    load_modulation,
+    load_parameter,
+    modulation_row,
+    normalise,
+    row_pointer,
+    row_statistics,
+    stride_unit,
+    tile_mask,
+)
 from ..row_tiles import RowTile
 from .plan import TanhPlan, is_shifted
 from .tiles import most_registers
@@ -90,6 +99,7 @@ def _norm_tanh(
     RESIDUAL_PER_ROW: tl.constexpr,
     PER_ROW: tl.constexpr,
     SHIFTED: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """One program: ROWS rows.  RESIDUAL, GATE and SCALE2 are addressings, or negative where there is none; STREAM: the residual has
     a row for every token; RESIDUAL_PER_ROW: rows of a program may take different residuals; PER_ROW: different gates or scales;
@@ -100,8 +110,7 @@ def _norm_tanh(
     token = rows - batch * tokens
     head_columns = tl.arange(0, HEAD)[None, :]
     head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
-    # 64-bit: rows x D passes 2^31 elements on long videos.
-    source = x_ptr + batch.to(tl.int64) * x_batch_stride + token.to(tl.int64) * x_row_stride
+    source = row_pointer(x_ptr, batch, token, x_batch_stride, x_row_stride, UNIT)
     head = load_activation(source, head_columns, head_mask)
     tail_columns = head_columns
     tail_mask = head_mask
@@ -118,15 +127,17 @@ def _norm_tanh(
     if GATE >= 0:
         # Residual and gate are asked for before the reduction waits for the row.
         if RESIDUAL_PER_ROW:
-            residual_row = modulation_row(residual_ptr, batch, token, residual_batch_stride, residual_group_stride, residual_rows, RESIDUAL)
+            residual_row = modulation_row(
+                residual_ptr, batch, token, residual_batch_stride, residual_group_stride, residual_rows, RESIDUAL, UNIT
+            )
         else:
             residual_row = modulation_row(
-                residual_ptr, first_batch, first_token, residual_batch_stride, residual_group_stride, residual_rows, RESIDUAL
+                residual_ptr, first_batch, first_token, residual_batch_stride, residual_group_stride, residual_rows, RESIDUAL, UNIT
             )
         if PER_ROW:
-            gate_row = modulation_row(gate_ptr, batch, token, gate_batch_stride, gate_group_stride, gate_rows, GATE)
+            gate_row = modulation_row(gate_ptr, batch, token, gate_batch_stride, gate_group_stride, gate_rows, GATE, UNIT)
         else:
-            gate_row = modulation_row(gate_ptr, first_batch, first_token, gate_batch_stride, gate_group_stride, gate_rows, GATE)
+            gate_row = modulation_row(gate_ptr, first_batch, first_token, gate_batch_stride, gate_group_stride, gate_rows, GATE, UNIT)
         if STREAM:
             head_residual = load_activation(residual_row, head_columns, head_mask)
         else:
@@ -164,9 +175,11 @@ def _norm_tanh(
 
     if SCALE2 >= 0:
         if PER_ROW:
-            scale2_row = modulation_row(scale2_ptr, batch, token, scale2_batch_stride, scale2_group_stride, scale2_rows, SCALE2)
+            scale2_row = modulation_row(scale2_ptr, batch, token, scale2_batch_stride, scale2_group_stride, scale2_rows, SCALE2, UNIT)
         else:
-            scale2_row = modulation_row(scale2_ptr, first_batch, first_token, scale2_batch_stride, scale2_group_stride, scale2_rows, SCALE2)
+            scale2_row = modulation_row(
+                scale2_ptr, first_batch, first_token, scale2_batch_stride, scale2_group_stride, scale2_rows, SCALE2, UNIT
+            )
         head_scale = load_modulation(scale2_row, head_columns, head_mask, SCALE2, PER_ROW, D)
         tail_scale = head_scale
         if TAIL:
@@ -226,6 +239,7 @@ def launch(
         return
     gates = [broadcast for given, broadcast in ((gate, plan.gate), (scale2, plan.scale2)) if given is not None and broadcast]
     narrow = all(tensor is None or tensor.element_size() == 2 for tensor in (x, residual, gate, weight, bias, weight2, bias2, scale2))
+    residual_at, gate_at, scale2_at = address(plan.residual, residual), address(plan.gate, gate), address(plan.scale2, scale2)
     kernel: Any = launchable(_norm_tanh_of_any_rows if any_rows else _norm_tanh)
     kernel[(triton.cdiv(plan.rows, tile.rows),)](
         x,
@@ -242,9 +256,9 @@ def launch(
         plan.tokens,
         x.stride(0),
         x.stride(1),
-        *address(plan.residual, residual),
-        *address(plan.gate, gate),
-        *address(plan.scale2, scale2),
+        *residual_at,
+        *gate_at,
+        *scale2_at,
         eps,
         D=plan.hidden,
         ROWS=tile.rows,
@@ -263,6 +277,7 @@ def launch(
         RESIDUAL_PER_ROW=residual is not None and rows_differ([plan.residual], tile.rows),
         PER_ROW=rows_differ(gates, tile.rows),
         SHIFTED=residual is not None and scale2 is not None and is_shifted(plan, layer=norm == "layer"),
+        UNIT=stride_unit(x.stride(0), x.stride(1), *residual_at[:2], *gate_at[:2], *scale2_at[:2]),
         num_warps=tile.num_warps,
         # Contracted, unlike where v must be torch's to the bit: no step here is the split chain's, whose roundings come in between,
         # and tanh would be longer.  Under torch.compile options cannot be passed, and Triton's defaults decide.

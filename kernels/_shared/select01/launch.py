@@ -19,7 +19,7 @@ from fusebench.registry.layouts import layout_of
 from .. import modulated_norm_triton, norm_arguments
 from ..modulated_norm_triton import load_activation
 from ..modulation import Broadcast, broadcast
-from ..row_norm_triton import load_parameter, normalise, row_statistics, tile_mask
+from ..row_norm_triton import load_parameter, normalise, row_pointer, row_statistics, stride_unit, tile_mask, whole
 from ..row_tiles import RowTile, flat, tuned
 from .plan import Plan, rows_of
 
@@ -94,6 +94,7 @@ def _select01(
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     BOTH: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """One program: ROWS rows.  BOTH: load both row sets and select between values; else select the address and load one."""
     first = tl.program_id(0) * ROWS
@@ -110,9 +111,9 @@ def _select01(
 
     head_columns = tl.arange(0, HEAD)[None, :]
     head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
-    x_row = x_ptr + batch * x_batch_stride + token * x_row_stride
-    residual_row = residual_ptr + batch * residual_batch_stride + token * residual_row_stride
-    residual_gate_row = residual_gate_ptr + batch * residual_gate_batch_stride + token * residual_gate_row_stride
+    x_row = row_pointer(x_ptr, batch, token, x_batch_stride, x_row_stride, UNIT)
+    residual_row = row_pointer(residual_ptr, batch, token, residual_batch_stride, residual_row_stride, UNIT)
+    residual_gate_row = row_pointer(residual_gate_ptr, batch, token, residual_gate_batch_stride, residual_gate_row_stride, UNIT)
     head = load_activation(x_row, head_columns, head_mask)
     if RESIDUAL:
         head = load_activation(residual_row, head_columns, head_mask) + head * load_activation(residual_gate_row, head_columns, head_mask)
@@ -129,12 +130,12 @@ def _select01(
             )
 
     # All modulations are asked for before the reduction waits for the row, and before any store, which no load may overtake.
-    scale0 = scale0_ptr + batch * scale0_stride
-    scale1 = scale1_ptr + batch * scale1_stride
-    shift0 = shift0_ptr + batch * shift0_stride
-    shift1 = shift1_ptr + batch * shift1_stride
-    gate0 = gate0_ptr + batch * gate0_stride
-    gate1 = gate1_ptr + batch * gate1_stride
+    scale0 = scale0_ptr + batch * whole(scale0_stride, UNIT)
+    scale1 = scale1_ptr + batch * whole(scale1_stride, UNIT)
+    shift0 = shift0_ptr + batch * whole(shift0_stride, UNIT)
+    shift1 = shift1_ptr + batch * whole(shift1_stride, UNIT)
+    gate0 = gate0_ptr + batch * whole(gate0_stride, UNIT)
+    gate1 = gate1_ptr + batch * whole(gate1_stride, UNIT)
     head_gate = load_selected(gate0, gate1, chosen, head_columns, head_mask, ROWS, BOTH)
     head_scale = load_selected(scale0, scale1, chosen, head_columns, head_mask, ROWS, BOTH)
     head_shift = load_selected(shift0, shift1, chosen, head_columns, head_mask, ROWS, BOTH)
@@ -233,6 +234,7 @@ def launch(
         WEIGHT=weight is not None,
         BIAS=bias is not None,
         BOTH=both,
+        UNIT=stride_unit(*x.stride()[:2], *other.stride()[:2], *factor.stride()[:2], *plan.row_strides),
         num_warps=tile.num_warps,
         # Uncontracted, residual + gate * x rounds as torch's float32 chain does.  Under torch.compile the option cannot be passed, and
         # the last bit may differ from the eager call's where a rounding is close.

@@ -25,6 +25,7 @@ EDGES: dict[str, dict[str, Any]] = {
     "8192 in float32": {"tokens": 2, "hidden": 8192, "dtype": "float32", "norm": "layer"},
     "masked tail, strided tokens": {"tokens": 2, "hidden": 2056, "modulation": "token", "scale2": "token", "strided": True},
     "short rows of frames": {"hidden": 64, "tokens": 6, "modulation": "frame", "frames": 3, "dtype": "float16", "residual": "frame"},
+    "8 divides the width": {"hidden": 3832, "modulation": "token", "residual": "batch", "residual_dtype": "float32"},
     "one value": {"tokens": 2, "hidden": 72, "modulation": "scalar", "residual": "scalar"},
     "float32 modulation, layer": {"modulation_dtype": "float32", "norm": "layer"},
     "few rows": {"tokens": 32},
@@ -37,7 +38,7 @@ REGISTERS = 65536
 def compiled(compile_launches: Any) -> Any:
     kernels = [f"{op}/{kernel}" for op in Z_IMAGE for kernel in TUNED] + [f"{ONE}/fused_triton@1"]
     wanted = [{"kernel": kernel, "case": "z_image", "params": Z_IMAGE[kernel.partition("/")[0]]} for kernel in kernels]
-    wanted += [edge("one value")]
+    wanted += [edge("one value"), edge("8 divides the width")]
     wanted += [
         {"kernel": f"{op}/{kernel}", "case": "odd rows", "params": params | {"tokens": 1025}}
         for op, params in Z_IMAGE.items()
@@ -93,6 +94,11 @@ def test_the_tuned_cut_of_z_images_row_moves_16_bytes_at_a_time(compiled: Any, o
     assert all(access.endswith(".v4.b32") for access in launch["stores"] + launch["loads"])
     assert sum("evict_first" in load for load in launch["loads"]) == 8, "x and the residual, two rows of two times 16 bytes each"
     assert launch["SHARED"] <= 1024 + 256, "a few sums per row pass through shared memory, no tile does (1 KiB is the system's)"
+
+
+def test_rows_whose_distance_8_divides_and_16_does_not_are_moved_16_bytes_at_a_time(compiled: Any) -> None:
+    launch = compiled.one(f"{TWO}/fused_triton@2", "8 divides the width")
+    assert all(access.endswith(".v4.b32") for access in launch["stores"] + launch["loads"])
 
 
 @pytest.mark.parametrize("kernel", TUNED)

@@ -9,6 +9,8 @@ import pytest
 NORM, RESIDUAL = "norm_scale_shift", "residual_gate_norm_scale_shift"
 FLUX = {"tokens": 2, "hidden": 3072}
 WAN = {"tokens": 2, "hidden": 5120, "modulation_dtype": "float32", "affine": True}
+ODD = {"tokens": 2, "hidden": 3032, "modulation": "token"}
+"""8 divides the rows' distances, 16 does not."""
 LAUNCHES = {
     f"{NORM}/fused_triton@1": 1, f"{NORM}/fused_triton@2": 1, f"{NORM}/split_triton@1": 2,
     f"{RESIDUAL}/fused_triton@1": 1, f"{RESIDUAL}/fused_triton@2": 1, f"{RESIDUAL}/split_triton@1": 3,
@@ -31,7 +33,7 @@ EDGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def compiled(compile_launches: Any) -> Any:
-    tuned = {"flux": FLUX, "wan": WAN}
+    tuned = {"flux": FLUX, "wan": WAN, "odd width": ODD}
     wanted = [
         {"kernel": f"{op}/fused_triton@2", "case": name, "params": params} for op in (NORM, RESIDUAL) for name, params in tuned.items()
     ]
@@ -70,7 +72,7 @@ def test_edge_cases_compile(all_compiled: Any, case: str) -> None:
 
 
 @pytest.mark.parametrize("op", [NORM, RESIDUAL])
-@pytest.mark.parametrize("case", ["flux", "wan"])
+@pytest.mark.parametrize("case", ["flux", "wan", "odd width"])
 def test_the_tuned_tile_moves_16_bytes_at_a_time_and_spills_nothing(compiled: Any, op: str, case: str) -> None:
     launch = compiled.one(f"{op}/fused_triton@2", case)
     assert set(launch["stores"]) == {"st.global.v4.b32"}

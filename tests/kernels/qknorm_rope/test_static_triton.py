@@ -14,6 +14,7 @@ TRITON = {"qknorm_rope/fused_triton@1": 1, "qknorm_rope/fused_triton@2": 1, "qkn
 EDGES: dict[str, dict[str, Any]] = {
     "neox, D 80, R 32, packed": {"layout": "neox", "head_dim": 80, "rope_dim": 32, "packed": True, "affine": False, "mode": "round_norm"},
     "neox, a single pair": {"layout": "neox", "rope_dim": 2, "position_dtype": "int32", "position_offset": 1},
+    "neox, two pairs": {"layout": "neox", "rope_dim": 4},
     "R/2 odd, float16": {"head_dim": 96, "rope_dim": 66, "dtype": "float16", "cache_dtype": "activation"},
     "D 256 float32": {"head_dim": 256, "dtype": "float32", "kv_heads": 1},
 }
@@ -22,7 +23,7 @@ EDGES: dict[str, dict[str, Any]] = {
 NEOX: dict[str, dict[str, Any]] = {"neox": {}, "neox, R 64": {"rope_dim": 64}}
 
 
-NEEDED = ("neox, a single pair",)
+NEEDED = ("neox, a single pair", "neox, two pairs")
 """The edges that other tests look at."""
 
 
@@ -92,6 +93,12 @@ def test_the_tuned_tile_spills_nothing_in_the_other_layout(compiled: Any) -> Non
     assert set(launch["stores"]) == {"st.global.v4.b32"}
 
 
+def test_neox_halves_of_an_odd_number_of_16_bit_values_are_stored_with_the_head_16_bytes_at_a_time(compiled: Any) -> None:
+    launch = compiled.one("qknorm_rope/fused_triton@2", "neox, a single pair")
+    assert set(launch["stores"]) == {"st.global.v4.b32"}
+    assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
+
+
 def test_products_and_sums_are_not_contracted(compiled: Any) -> None:
     """What the bitwise contract rests on: both launches of the split chain and the fused one round every product."""
     for kernel in ("qknorm_rope/fused_triton@2", "qknorm_rope/split_triton@1"):
@@ -120,9 +127,9 @@ def test_partly_rotated_neox_rows_are_added_up_in_another_order_and_promise_no_b
 
 
 def test_spills_narrow_accesses_and_contraction_would_be_seen(compiled: Any) -> None:
-    """The detectors above, on the tuned tile with half its registers and with contraction, and on rows whose pairs lie alone."""
+    """The detectors above, on the tuned tile with half its registers and with contraction, and on rows whose pairs are few."""
     launch = compiled.one("qknorm_rope/fused_triton@2", "planted")
     assert launch["STACK"] > 0 or launch["LOCAL"] > 0
     assert launch["fused"] > 0
-    single_pair = compiled.one("qknorm_rope/fused_triton@2", "neox, a single pair")
-    assert set(single_pair["stores"]) != {"st.global.v4.b32"}
+    two_pairs = compiled.one("qknorm_rope/fused_triton@2", "neox, two pairs")
+    assert set(two_pairs["stores"]) != {"st.global.v4.b32"}

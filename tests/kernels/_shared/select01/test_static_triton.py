@@ -15,6 +15,7 @@ CASES: dict[str, dict[str, Any]] = {
     "short": {"hidden": 512, "index_dtype": "bool"},
     "float32 rows": {"hidden": 3072, "affine": True, "modulation_dtype": "float32", "index_dtype": "int64"},
     "longest": {"hidden": 8192, "dtype": "float32", "affine": True},
+    "8 divides the width": {"hidden": 3032},
     "masked, strided": {"hidden": 1032, "strided": True},
     "one token": {"hidden": 3072, "batch": 1, "tokens": 1},
 }
@@ -37,6 +38,7 @@ def compiled(compile_launches: Any) -> Any:
 
 FAST = [(f"{op}/{version}", case) for op in OPS for version in VERSIONS for case in PAIRED]
 FAST += [(f"{PLAIN}/fused_triton@2", "short"), (f"{PLAIN}/fused_triton@2", "float32 rows")]
+FAST += [(f"{PLAIN}/fused_triton@2", "8 divides the width")]
 
 
 @pytest.mark.parametrize(("kernel", "case"), FAST)
