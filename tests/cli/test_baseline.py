@@ -107,6 +107,7 @@ def test_several_runs_are_joined_and_their_processes_and_boards_are_told(
     (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
     assert (row["run"], row["processes"], row["boards"], row["objections"]) == ("r7", 8, 2, [])
     assert row["joined"] == [f"r{number}" for number in range(8)]
+    assert "r3 is part of this baseline" in fusebench("gate", "r3").stdout
     gated = fusebench("gate", "r3")
     assert (gated.exit_code, "8 processes on 2 boards\n" in gated.stdout) == (0, True), gated.output
 
@@ -126,5 +127,6 @@ def test_one_unfit_run_among_several_needs_force(keep: Callable[..., Path], fuse
     keep(run_id="r2", created="2026-07-02T03:00:00Z")
     refused = fusebench("baseline", "promote", "r1", "r2")
     assert (refused.exit_code, "run r1 is not fit to be a baseline: it is incomplete" in refused.stderr) == (2, True)
+    assert "Leave it out, run again" in refused.stderr
     forced = fusebench("baseline", "promote", "r1", "r2", "--force")
     assert (forced.exit_code, "promoted although it is incomplete" in forced.stderr) == (0, True)

@@ -50,7 +50,8 @@ def promote(
     """Make RUN the baseline of its device model: record, samples, report and plot, in results/baselines/.
 
     Name at least eight runs, of several boards where there are, or one run of eight processes: a gate cannot tell the mode of a baseline's
-    one process from a change.  A kernel on a case joins the runs that timed it with the newest run's code.
+    one process from a change.  The runs may be of several commits: a kernel on a case joins the runs that timed it with the newest run's
+    machine code.  Device model, timer and cache state must be the same, and every working tree clean.
 
     A run that is slower than the last baseline by more than the margin, or less accurate, is refused unless --reason says why.
 
@@ -61,7 +62,7 @@ def promote(
     from ..store.baselines import VIEWS, objections, promote
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.baseline.joined import join_runs, partly_joined, support_words
+    from ..verdict.baseline.joined import join_runs, partly_joined, shares, support_words
     from ..verdict.baseline.promotion import require_reason
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
@@ -90,7 +91,9 @@ def promote(
         for objection in objections(one, where):
             remark("warning", f"promoted although {objection}{f' (run {one.id})' if others else ''}")
     if partly := partly_joined(record):
-        remark("note", f"{len(partly)} times rest on fewer runs: the others lack them, or ran other code: {', '.join(_places(partly))}")
+        remark("note", f"{len(partly)} times rest on fewer runs: {', '.join(_places(partly))}")
+        for share in shares(list(folders.values())):
+            remark("note", share)
     typer.echo(f"baseline of {device}: run {record.id}, in {where_kept}; {support_words(record)}")
 
 

@@ -150,6 +150,8 @@ def _print(found: RunJudgement, judged: Run, against: Run, rule: MarginRule, att
 
     output = console()
     output.print(f"run {judged.id} against baseline {against.id} ({against.environment.device_name}), {support_words(against)}")
+    if judged.id in {against.id, *(one.id for one in against.joined)}:
+        output.print(f"run {judged.id} is part of this baseline, so it is judged by its own times, too; judge a run made after it")
     output.print(margin_words(rule, judged))
     print_judgements(found.judgements, output)
     for suite in found.shrunken:

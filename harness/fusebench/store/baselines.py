@@ -96,12 +96,12 @@ def promote(
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
-    for folder, record in [(run_folder, run), *((other, read_run(other)) for other in others)]:
-        against = objections(record, folder)
-        if against and not force:
-            raise RunRecordError(
-                f"run {record.id} is not fit to be a baseline: {'; '.join(against)}. Run again, or promote it with --force"
-            )
+    every = [(run_folder, run), *((other, read_run(other)) for other in others)]
+    against = {one.id: objections(one, folder) for folder, one in every}
+    unfit = [f"run {name} is not fit to be a baseline: {'; '.join(reasons)}" for name, reasons in against.items() if reasons]
+    if unfit and not force:
+        instead = f"Leave {'it' if len(unfit) == 1 else 'them'} out, run" if others else "Run"
+        raise RunRecordError(f"{'; '.join(unfit)}. {instead} again, or promote with --force")
     kept = (SAMPLES_FILE, *VIEWS) if joined is None else ()
     run = joined or run
     target = baseline_folder(results, device_slug(run.environment.device_name))

@@ -8,7 +8,7 @@ import pytest
 
 from fusebench.errors import RunRecordError
 from fusebench.schema import ClassScatter, Measurement, Reference, Run
-from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, support_words
+from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, shares, support_words
 from fusebench.verdict.margins.support import board_distance, change_between, support_of
 from fusebench.verdict.margins.words import own_coverage
 from fusebench.verdict.record_validation import require_valid
@@ -139,3 +139,25 @@ def test_a_run_says_what_its_own_intervals_cover(synthetic: ModuleType) -> None:
     assert own_coverage(msgspec.structs.replace(run, results=several)).startswith("intervals cover these processes only: the next run")
     mixed = own_coverage(msgspec.structs.replace(run, results=[*several[1:], run.results[0]]))
     assert "of cases that one process measured, this process only" in mixed
+
+
+def test_each_run_says_how_many_times_it_joins_and_why_not_the_others(synthetic: ModuleType) -> None:
+    old, new = runs(synthetic, 1.0, 1.0)
+    assert shares([new, old]) == []
+    assert "fewer" not in support_words(join_runs([old, new]))
+    changed = synthetic.with_code(old, [synthetic.FUSED])
+    (told,) = shares([changed, new])
+    timed = sum(one.measurement is not None for one in new.results)
+    assert told == f"run r0 joins {timed - len(MANY)} of {timed} times; {len(MANY)}: other machine code"
+    assert f"2 processes on 1 board ({len(MANY)} of {timed} times on fewer, the least on 1)" in support_words(join_runs([changed, new]))
+
+
+def test_without_digests_runs_of_two_commits_do_not_join_and_the_commits_are_named(synthetic: ModuleType) -> None:
+    made = [
+        synthetic.make_run(run_id=f"r{n}", created=f"2026-07-0{n}T03:00:00Z", cases=MANY, environment={"git_commit": str(n) * 40})
+        for n in (1, 2)
+    ]
+    (told,) = shares(made)
+    assert "joins 0 of" in told
+    assert "as on a CPU" in told
+    assert "(111111111111, 222222222222)" in told

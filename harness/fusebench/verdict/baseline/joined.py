@@ -6,6 +6,7 @@ One run stands on one process of one board, and a gate cannot tell either from t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -66,6 +67,9 @@ def support_words(run: Run) -> str:
     """`8 processes on 3 boards`; for too few processes also what to do."""
     processes, boards = processes_and_boards(run)
     words = f"{processes} process{'' if processes == 1 else 'es'} on {boards} board{'' if boards == 1 else 's'}"
+    if partly := partly_joined(run):
+        timed = [one.measurement.processes for one in run.results if one.measurement is not None]
+        words += f" ({len(partly)} of {len(timed)} times on fewer, the least on {min(timed)})"
     if processes >= FEWEST_PROCESSES:
         return words
     return f"{words}: too few to tell a process's or a board's mode from a change; join {FEWEST_PROCESSES} runs: baseline promote RUN..."
@@ -82,6 +86,20 @@ def partly_joined(run: Run) -> list[Result]:
     return [one for one in run.results if one.measurement is not None and len(one.measurement.runs) < len(run.joined)]
 
 
+def shares(runs: Sequence[Run]) -> list[str]:
+    """One sentence for each older run that some of the newest one's times lack: how many it joins, and why it does not join the others."""
+    *older, newest = sorted(runs, key=lambda run: run.created)
+    timed = [one for one in newest.results if one.measurement is not None]
+    found = []
+    for place, run in enumerate(older):
+        other = _Other(run, newest, place)
+        reasons = Counter(why for one in timed if (why := other.why_not(one)))
+        if reasons:
+            told = "; ".join(f"{count}: {why}" for why, count in reasons.most_common())
+            found.append(f"run {run.id} joins {len(timed) - reasons.total()} of {len(timed)} times; {told}")
+    return found
+
+
 class _Other:
     """One of the older runs, beside the newest one."""
 
@@ -95,15 +113,29 @@ class _Other:
 
     def alike(self, result: Result) -> Measurement | None:
         """Its timing of the same kernel, code and work; None if it has none."""
+        return None if self.why_not(result) else self.results[result.case_key, result.kernel].measurement
+
+    def why_not(self, result: Result) -> str:
+        """Why it has no timing of the same kernel, code and work; empty if it has one."""
         mine = self.results.get((result.case_key, result.kernel))
         now, then = self.cases.get(result.case_key), self.newest_cases.get(result.case_key)
-        if mine is None or mine.measurement is None or now is None or then is None or now.not_cold or mine.covers != result.covers:
-            return None
-        if mine.suspicious:
-            return None
-        if case_differences(now.case, then.case) or not equal_code(mine, result, self.run, self.newest):
-            return None
-        return mine.measurement
+        if mine is None or mine.measurement is None or now is None or then is None:
+            return "not timed there"
+        if now.not_cold or mine.suspicious:
+            return "not cold, or suspicious, there"
+        if mine.covers != result.covers or case_differences(now.case, then.case):
+            return "another shape or part there"
+        return "" if equal_code(mine, result, self.run, self.newest) else self._other_code(mine, result)
+
+    def _other_code(self, mine: Result, newest: Result) -> str:
+        """Why the code is not known to be the same."""
+        if mine.code is not None and newest.code is not None:
+            return "other machine code"
+        commits = [
+            f"{one.environment.git_commit[:12] or 'unknown'}{' with uncommitted changes' if one.environment.git_dirty else ''}"
+            for one in (self.run, self.newest)
+        ]
+        return f"machine code not in both records, as on a CPU, and not one clean commit and toolchain ({commits[0]}, {commits[1]})"
 
     def log_ratio(self, mine: Measurement, newest: Measurement, key: str) -> float:
         """Its time over the newest run's, on the logarithm, without what changed for all calls."""
