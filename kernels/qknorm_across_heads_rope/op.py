@@ -130,11 +130,12 @@ class QkNormAcrossHeadsRope(Op):
         return made
 
     def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
-        """Weights far from one, of both signs."""
-        from fusebench.accuracy.inputs import unusual_channels
+        """The table's rows in no order; weights far from one, of both signs."""
+        from fusebench.accuracy.inputs import shuffled_rows, unusual_channels
 
         names = ("q_weight", "k_weight") if params.affine else ()
-        return {**buffers, **{name: unusual_channels(buffers[name], generator=generator) for name in names}}
+        (table,) = shuffled_rows(buffers["cos_sin_cache"], generator=generator)
+        return {**buffers, "cos_sin_cache": table, **{name: unusual_channels(buffers[name], generator=generator) for name in names}}
 
     def magnitudes(self, params: Params) -> tuple[float, ...]:
         return (1.0, 1e-3, LARGE_ROWS[params.dtype])

@@ -203,10 +203,12 @@ class QkNormRope(Op):
         return made
 
     def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
-        """Positions in no order, some repeated, none negative (the table has no such row); weights far from one, of both signs."""
-        from fusebench.accuracy.inputs import shuffled_positions, unusual_channels
+        """Positions and the table's rows in no order, some positions repeated, none negative (the table has no such row); weights far from
+        one, of both signs."""
+        from fusebench.accuracy.inputs import shuffled_positions, shuffled_rows, unusual_channels
 
         made = {**buffers, "positions": shuffled_positions(buffers["positions"], params.tokens, generator=generator)}
+        (made["cos_sin_cache"],) = shuffled_rows(buffers["cos_sin_cache"], generator=generator)
         for name in ("q_weight", "k_weight") if params.affine else ():
             made[name] = unusual_channels(buffers[name], generator=generator)
         return made

@@ -180,9 +180,12 @@ class RotaryEmbedding(Op):
         return made
 
     def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
-        """Positions in no order, some repeated.  No position is negative: the table has no such row."""
-        from fusebench.accuracy.inputs import shuffled_positions
+        """Positions and the tables' rows in no order, some positions repeated.  No position is negative: the table has no such row."""
+        from fusebench.accuracy.inputs import shuffled_positions, shuffled_rows
 
+        names = [name for name in ("cos_cache", "sin_cache") if name in buffers]
+        tables = shuffled_rows(*(buffers[name] for name in names), generator=generator)
+        buffers = {**buffers, **dict(zip(names, tables, strict=True))}
         if params.positions == "index":
             return buffers
         return {**buffers, "positions": shuffled_positions(buffers["positions"], params.tokens, generator=generator)}

@@ -165,6 +165,29 @@ def test_a_kernel_that_is_right_for_models_inputs_only_fails(
     assert "exceeds" in accuracy.reason or ", expected " in accuracy.reason, accuracy.reason
 
 
+def trusts_the_ends(split: Kernel, arguments: dict[str, Any]) -> Any:
+    positions = arguments["positions"]
+    if int(positions[0]) == 0 and int(positions[-1]) == len(positions) - 1:
+        return assumes_arange(split, arguments)
+    return split(**arguments)
+
+
+def table_of_three_rows(split: Kernel, arguments: dict[str, Any]) -> Any:
+    """Computes every row of the table from the first two, as a kernel that has found out its regularity."""
+    table = arguments["cos_sin_cache"].double()
+    first, second = (torch.complex(*row.chunk(2)) for row in table[:2])
+    rows = first * (second / first) ** torch.arange(len(table))[:, None]
+    made = torch.cat((rows.real, rows.imag), dim=-1)
+    return split(**arguments | {"cos_sin_cache": made.to(arguments["cos_sin_cache"].dtype)})
+
+
+@pytest.mark.parametrize("function", [trusts_the_ends, table_of_three_rows])
+def test_a_shortcut_for_regular_positions_or_tables_is_found(collection: Collection, function: Function) -> None:
+    found = [check(collection, "qknorm_rope", function, seed) for seed in range(4)]
+    assert any(not accuracy.passed for accuracy in found), "a draw sees it now and then: one of these four"
+    assert check(collection, "qknorm_rope", honest).passed
+
+
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -178,6 +201,7 @@ def test_positions_of_a_check_are_in_range_and_never_those_of_a_timed_call() -> 
         assert tokens == 1 or not any(torch.equal(positions, usual) for positions in drawn)
     assert any(len(positions.unique()) < 50 for positions in drawn), "some repeat positions"
     assert any(len(positions.unique()) == 50 for positions in drawn), "some permute them"
+    assert any(int(one[0]) == 0 and int(one[-1]) == 49 and not torch.equal(one, usual) for one in drawn), "some keep the ends"
 
 
 def test_a_table_turns_by_even_angles_from_random_phases_with_one_amplitude_per_pair() -> None:

@@ -60,6 +60,10 @@ UNUSUAL_SHARE = 0.25
 `gate` compares with stored ones, stay those of usual values."""
 
 
+_LEAST_INNER = 6
+"""Positions of which some can be moved while both ends stay."""
+
+
 def unusual_channels(
     values: torch.Tensor, *, generator: torch.Generator, least: float = 2.0**-4, most: float = 4.0, share: float = UNUSUAL_SHARE
 ) -> torch.Tensor:
@@ -78,18 +82,34 @@ def unusual_channels(
 
 
 def shuffled_positions(usual: torch.Tensor, tokens: int, *, generator: torch.Generator) -> torch.Tensor:
-    """Positions `[N]` in `0 ... tokens - 1` in no order: half of the calls permute `usual`, the others repeat some and leave some out.
+    """Positions `[N]` in `0 ... tokens - 1` in no order: a third of the calls permute `usual`, a third repeat some and leave some out, and a
+    third permute two of them up to all but the ends: a kernel that looks at a few positions takes these for the usual ones.
 
     Never equal to `usual`, unless there is one position only.
     """
     import torch
 
-    if int(torch.randint(2, (), generator=generator, device=usual.device)):
-        order = torch.randperm(len(usual), generator=generator, device=usual.device)
-        drawn = usual[order]
+    drawn_by: Any = {"generator": generator, "device": usual.device}
+    kind = int(torch.randint(3, (), **drawn_by))
+    if kind == 2 and len(usual) >= _LEAST_INNER:
+        inner = 1 + torch.randperm(len(usual) - 2, **drawn_by)
+        share = 2.0 ** -float(torch.rand((), **drawn_by) * math.log2(len(inner)))
+        moved = inner[: max(2, int(share * len(inner)))]
+        drawn = usual.clone()
+        drawn[moved] = usual[moved.roll(1)]
+    elif kind:
+        drawn = usual[torch.randperm(len(usual), **drawn_by)]
     else:
-        drawn = torch.randint(tokens, usual.shape, generator=generator, device=usual.device).to(usual.dtype)
+        drawn = torch.randint(tokens, usual.shape, **drawn_by).to(usual.dtype)
     return (drawn + 1) % tokens if torch.equal(drawn, usual) else drawn
+
+
+def shuffled_rows(*tables: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """`tables` `[rows, ...]` with their rows in one random order: a kernel that computes a row from others is wrong."""
+    import torch
+
+    order = torch.randperm(len(tables[0]), generator=generator, device=tables[0].device)
+    return tuple(table[order] for table in tables)
 
 
 def rotary_table(rows: int, rotary: int, *, device: torch.device, generator: torch.Generator) -> torch.Tensor:
