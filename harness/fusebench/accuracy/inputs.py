@@ -82,8 +82,8 @@ def unusual_channels(
 
 
 def shuffled_positions(usual: torch.Tensor, tokens: int, *, generator: torch.Generator) -> torch.Tensor:
-    """Positions `[N]` in `0 ... tokens - 1` in no order: a third of the calls permute `usual`, a third repeat some and leave some out, and a
-    third permute two of them up to all but the ends: a kernel that looks at a few positions takes these for the usual ones.
+    """Positions `[N]` in `0 ... tokens - 1` in no order: a third of the calls permute `usual`, a third repeat some and leave some out, and
+    a third permute two of them up to all but the ends: a kernel that looks at a few positions takes these for the usual ones.
 
     Never equal to `usual`, unless there is one position only.
     """

@@ -83,6 +83,51 @@ def test_an_end_has_its_cause(tmp_path: Path, code: str, cause: Cause, exit_code
     assert outcome.describe()
 
 
+ENDED = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+import ctypes
+ctypes.CDLL(None).prctl(36, 0)
+def burn():
+    while time.process_time() < 0.25: pass
+    os._exit(0)
+if HOW == "waited":
+    if not (child := os.fork()): burn()
+    try: os.waitpid(child, 0)
+    except ChildProcessError: pass
+elif HOW == "left":
+    if not os.fork(): burn()
+elif not os.fork():
+    if not os.fork(): burn()
+    os._exit(0)
+Path("ready").write_text("")
+time.sleep(60)
+"""
+"""A child that computes and ends: waited for, left alone, or the child of one that ended before."""
+
+
+@pytest.mark.parametrize("how", ["waited", "left", "orphaned"])
+def test_time_of_children_that_have_ended_counts(tmp_path: Path, how: str) -> None:
+    """Planted: the process asks that its children vanish at their end."""
+    process = start(CONFINE + f"HOW = {how!r}" + ENDED, tmp_path)
+    until((tmp_path / "ready").exists)
+    alone = ~process.pid << 3 | 2
+    until(lambda: process.cpu_ns() > time.clock_gettime_ns(alone) + 200e6)
+    time.sleep(0.3)  # a child that still computes would end meanwhile
+    assert process.cpu_ns() > time.clock_gettime_ns(alone) + 200e6
+    assert process.kill().survivors == ()
+
+
+def test_memory_files_that_are_mapped_nowhere_count(tmp_path: Path) -> None:
+    code = "import os, time\nfd = os.memfd_create('x')\nos.write(fd, bytes(1 << 26))\ntime.sleep(60)"
+    assert end(code, tmp_path, memory_bytes=48 << 20).cause is Cause.OUT_OF_MEMORY
+    given = os.memfd_create("given")
+    os.write(given, bytes(1 << 26))
+    process = start("import time\ntime.sleep(60)", tmp_path, memory_bytes=48 << 20, pass_descriptors=[given])
+    assert process.wait(1.5) is None, "memory that it was lent is not its own"
+    process.kill()
+    os.close(given)
+
+
 def test_time_of_children_counts_and_a_paused_tree_uses_none(tmp_path: Path) -> None:
     process = start("import os\nos.fork()\nopen('ready', 'a').write('.')\nwhile True: pass", tmp_path)
     until(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").stat().st_size == 2)
@@ -269,7 +314,7 @@ def test_triton_keeps_compiled_kernels_where_no_file_may_change_its_folder(tmp_p
 
 def test_threads_from_before_are_told(tmp_path: Path) -> None:
     code = (
-        "import threading, time\nfrom pathlib import Path\nthreading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
+        "import threading, time\nfrom pathlib import Path\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "from fusebench.judge.confinement.isolation import confine\n"
         "for measure in confine(Path.cwd(), readable=[], writable=[], memory_bytes=None, seconds=None, gpu=True):\n"
         "    print(measure.name, measure.reason)"

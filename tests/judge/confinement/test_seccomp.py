@@ -58,6 +58,14 @@ def test_the_filter_decides_as_its_tables_say(machine: str, scoped: bool) -> Non
     for numbers in seccomp._SIGNALS.values():
         assert answer(numbers, 0) == answer(numbers, PID) == ALLOW
         assert answer(numbers, PID + 1) == answer(numbers, -1) == (ALLOW if scoped else REFUSED)
+    for numbers, commands in ((seccomp._FCNTL, seccomp._OWNER_COMMANDS), (seccomp._IOCTL, seccomp._OWNER_REQUESTS)):
+        assert {answer(numbers, 0, command) for command in commands} == {REFUSED}
+        assert answer(numbers, 0, 3) == answer(numbers, 0, 0x5401) == ALLOW
+    assert answer(seccomp._SIGACTION, 17) == PRETENDED
+    assert answer(seccomp._SIGACTION, 2) == ALLOW
+    assert answer(seccomp._PRCTL, 36) == answer(seccomp._PRCTL, 1) == REFUSED
+    assert answer(seccomp._PRCTL, 15) == ALLOW
+    assert answer(seccomp._CLONE, 0x8000 | 17) == REFUSED
     assert answer(seccomp._SOCKET, socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) == ALLOW
     assert answer(seccomp._SOCKET, socket.AF_UNIX, socket.SOCK_SEQPACKET) == ALLOW
     for family, kind in ((socket.AF_UNIX, socket.SOCK_DGRAM), (socket.AF_INET, socket.SOCK_STREAM), (socket.AF_INET6, socket.SOCK_DGRAM)):

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -52,6 +52,7 @@ _PASSED = (
 """Variables that the process inherits. Everything else, tokens among them, stays here."""
 
 
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED of Linux' posix-timers_types.h: the clock of another process's CPU time, as clock_getcpuclockid(3) builds it."""
 
@@ -143,14 +144,17 @@ class ConfinedProcess:
         memory_bytes: int | None,
         deadline: float | None,
         output_bytes: int,
+        lent: Collection[tuple[int, int]] = (),
     ) -> None:
+        """`lent`: device and number of memory files that it was given, which are not its own."""
         self._process, self._mark, self._folder, self._memory_bytes, self._deadline = process, mark, folder, memory_bytes, deadline
         self._output = _Output(output_bytes)
         self._cause: Cause | None = None
-        self._peak = 0
+        self._peak = self._files_bytes = 0
         self._survivors: tuple[int, ...] = ()
         self._seen: dict[int, float] = {}
         self._kills_before = _out_of_memory_kills()
+        self._lent = lent
         self._ended = threading.Event()
         self._change = threading.Lock()
         self._reader = threading.Thread(target=self._read, name="confined-output", daemon=True)
@@ -204,11 +208,18 @@ class ConfinedProcess:
                 os.killpg(self.pid, number)
 
     def cpu_ns(self) -> int:
-        """CPU time that the living processes of the group have used, by the kernel's account; 0 once all have ended."""
+        """CPU time that the processes of the group and their ended children have used, by the kernel's account; 0 once all have ended.
+
+        An ended child counts until its parent asks for it, and then, in steps of `_TICK_NS`, as the parent's.  Where `isolation` keeps
+        children, nobody else can ask.
+        """
         total = 0
         for pid in self._members():
             with suppress(OSError):
                 total += time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                total += (int(stat[13]) + int(stat[14])) * _TICK_NS
         return total
 
     def _members(self) -> list[int]:
@@ -281,7 +292,10 @@ class ConfinedProcess:
             memory = psutil.virtual_memory()
             if memory.available < SPARE_SHARE * memory.total:
                 return Cause.OUT_OF_MEMORY
-        self._peak = max(self._peak, sum(_resident_bytes(member, shared=len(members) > 1) for member in members))
+            files = {key: size for member in members for key, size in _memory_files(member.pid)}
+            self._files_bytes = sum(size for key, size in files.items() if key not in self._lent)
+        resident = sum(_resident_bytes(member, shared=len(members) > 1) for member in members)
+        self._peak = max(self._peak, resident + self._files_bytes)
         return Cause.OUT_OF_MEMORY if self._memory_bytes is not None and self._peak > self._memory_bytes else None
 
 
@@ -321,7 +335,10 @@ def start_confined(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
         cwd=scratch, env=variables, pass_fds=tuple(pass_descriptors), start_new_session=True,
     )  # fmt: skip
-    return ConfinedProcess(process, mark, folder=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes)
+    given = {(found.st_dev, found.st_ino) for found in map(os.fstat, pass_descriptors)}
+    return ConfinedProcess(
+        process, mark, folder=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes, lent=given
+    )
 
 
 def signal_name(number: int) -> str:
@@ -350,6 +367,17 @@ def _resident_bytes(process: psutil.Process, *, shared: bool) -> int:
     with suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
+
+
+def _memory_files(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Device and number of each memory file that a process holds open, with its bytes, which are resident only where they are mapped."""
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208  twice a second
+            with suppress(OSError):
+                if os.readlink(f"{folder}/{name}").startswith("/memfd:"):  # noqa: PTH115
+                    found = os.stat(f"{folder}/{name}")  # noqa: PTH116
+                    yield (found.st_dev, found.st_ino), found.st_blocks * 512
 
 
 def _runs(pid: int) -> bool:

@@ -14,6 +14,7 @@ import ctypes
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,7 +38,7 @@ EXTRA_TASKS = 4096
 """Processes and threads that the user may have more than now: torch, OpenMP and CUDA start about three threads a core."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47  # of linux/prctl.h
-_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_PR_CAP_AMBIENT_CLEAR_ALL, _PR_SET_CHILD_SUBREAPER = 4, 36
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522  # of linux/capability.h
 _CAP_DAC_READ_SEARCH = 2
@@ -121,6 +122,7 @@ def confine(
     steps: list[tuple[str, Callable[[], str | None]]] = [
         ("process_group", _lead_a_session),
         ("parent_death", _end_with_parent),
+        ("children_kept", _keep_children),
         ("descriptors", lambda: _close_others(descriptors)),
         ("core_dumps", _dump_no_core),
         ("oom_victim", lambda: _write("/proc/self/oom_score_adj", "1000")),
@@ -220,6 +222,12 @@ def _end_with_parent() -> str | None:
     if parent and parent != str(os.getppid()):
         raise SystemExit("the process that started this one has ended")
     return None if parent else "the process that started this one is unknown; start it by start_confined"
+
+
+def _keep_children() -> None:
+    """Ended children, and those of ended children, wait for this process to ask for them: until then their CPU time can be read."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _close_others(keep: Collection[int] | None) -> str | None:

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import socket
 import sys
 from collections.abc import Iterable
@@ -50,14 +51,21 @@ _OF_THIS_PROCESS = {
     "prlimit64": (302, 261), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "move_pages": (279, 239),
 }  # fmt: skip
+_SIGACTION = (13, 134)
+"""Pretended for SIGCHLD: children of a process that ignores it leave no trace of their CPU time."""
 _SIGNALS = {"kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240)}
 _SOCKET, _CLONE, _CLONE3, _PRCTL = (41, 198), (56, 220), (435, 435), (157, 167)
+_FCNTL, _IOCTL = (72, 25), (16, 29)
+_OWNER_COMMANDS, _OWNER_REQUESTS = (8, 10, 15), (0x8901, 0x8902)
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX; FIOSETOWN and SIOCSPGRP."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables above, and AUDIT_ARCH of `linux/audit.h`."""
 
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW* of `linux/sched.h`: mount, cgroup, UTS, IPC, user, PID and network."""
-_PR_SET_PDEATHSIG = 1
+_CLONE_PARENT = 0x8000
+"""The child's end would be nobody's to ask for."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06  # of linux/bpf_common.h
@@ -117,6 +125,11 @@ def program(machine: str, pid: int, *, signals_scoped: bool) -> list[Instruction
     if not signals_scoped:
         for numbers in _SIGNALS.values():
             code += _only(numbers[column], (0, pid))
+    # The owner of an open file gets a signal of choice whenever the file can be read.
+    for number, argument, commands in ((_FCNTL[column], 1, _OWNER_COMMANDS), (_IOCTL[column], 1, _OWNER_REQUESTS)):
+        code += [(_EQUAL, 0, len(commands) + 3, number), (_LOAD, 0, 0, _argument(argument))]
+        code += [(_EQUAL, len(commands) - place, 0, command) for place, command in enumerate(commands)]
+        code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     # A path of a datagram socket needs no connect.
     stream_only = [
         (_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 5, socket.AF_UNIX),
@@ -126,12 +139,14 @@ def program(machine: str, pid: int, *, signals_scoped: bool) -> list[Instruction
     code += [(_EQUAL, 0, len(stream_only), _SOCKET[column]), *stream_only]
     code += _refuse(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library falls back to clone
     code += [
-        (_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _argument(0)), (_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+        (_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _argument(0)), (_ANY_BIT, 0, 1, _NEW_NAMESPACES | _CLONE_PARENT),
         (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW),
     ]  # fmt: skip
     code += [
-        (_EQUAL, 0, 4, _PRCTL[column]), (_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 1, _PR_SET_PDEATHSIG),
-        (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 5, _PRCTL[column]), (_LOAD, 0, 0, _argument(0)), (_EQUAL, 1, 0, _PR_SET_PDEATHSIG),
+        (_EQUAL, 0, 1, _PR_SET_CHILD_SUBREAPER), (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 4, _SIGACTION[column]), (_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 1, signal.SIGCHLD),
+        (_RETURN, 0, 0, _ERROR), (_RETURN, 0, 0, _ALLOW),
     ]  # fmt: skip
     return [*code, (_RETURN, 0, 0, _ALLOW)]
 
