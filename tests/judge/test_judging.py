@@ -211,6 +211,7 @@ def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[A
     one._task = SimpleNamespace(cases=tuple(cases), stage=Stage.QUICK)
     one._began = time.monotonic()
     one._limits = Limits(one._began + seconds)
+    one._phases = one._limits.phases
     asked: list[Any] = []
     one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from .metrics import ErrorMetrics, merge, rms_spread
 from .one_draw import Drawing
 from .pool import Pool
 from .repetition import Repetition
-from .shared_draws import Draws, DrawStore, room_on
+from .shared_draws import Draws, DrawStore, Timed, room_on
 
 _CONFIRM_FACTORS = (4, 16)
 """Multiples of the first judgement's draws, each judged again.  A bfloat16 kernel that rounds as often as the split chain, but elsewhere,
@@ -49,6 +50,7 @@ def check_kernel(
     on_draw: OnDraw | None = None,
     store: DrawStore | None = None,
     repetition: Repetition | None = None,
+    timed: Timed = nullcontext,
 ) -> Accuracy:
     """Judge `kernel` on `params` by its contract; a kernel of a part of the op by that part's reference and split chain.
 
@@ -62,6 +64,7 @@ def check_kernel(
         on_draw: progress.
         store: where draws are kept for checks of other kernels on this case with the same `seed`.
         repetition: repeated calls of a kernel that passed, in search of a call that is wrong now and then; None for none.
+        timed: entered around each draw that is not kept.
 
     Returns:
         The result; `passed` is False with a `reason` that names the defect, its place and its magnitude.
@@ -77,7 +80,9 @@ def check_kernel(
     seed = secrets.randbits(32) if seed is None else seed
     room = room_on(device) if store is not None else 0
     case = (op.name, repr(checked), device, seed)
-    shared = (store or DrawStore()).of(case, kernel.part, lambda: Draws(op, checked, split=split, device=device, seed=seed, room=room))
+    shared = (store or DrawStore()).of(
+        case, kernel.part, lambda: Draws(op, checked, split=split, device=device, seed=seed, room=room, timed=timed)
+    )
     if refused := refused_contract(kernel.id, kernel.contract_for(checked), op):
         raise KernelDeclarationError(refused)
     check = _Check(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,10 @@ from .metrics import ErrorMetrics, as_bits
 ROOM_SHARE = 8
 """Draws may take this part of the memory that is free before the first one: an eighth.  A check without kept draws needs some thirteen
 times the bytes of an output, and a draw six to twelve times; the rest stays free for kernels and for other processes."""
+
+
+Timed = Callable[[], AbstractContextManager[None]]
+"""Entered around each draw, by whoever counts the time of draws."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,12 @@ def draw_of(op: Op, params: Any, buffers: Buffers, split: Kernel) -> Draw:
 class Draws:
     """The draws of one case, by magnitude and number."""
 
-    def __init__(self, op: Op, params: Any, *, split: Kernel, device: torch.device, seed: int, room: int = 0) -> None:
+    def __init__(
+        self, op: Op, params: Any, *, split: Kernel, device: torch.device, seed: int, room: int = 0, timed: Timed = nullcontext
+    ) -> None:
         """`seed`: of all draws.  `room`: bytes of draws to keep."""
         self.seed = seed
+        self._timed = timed
         self._op, self._params, self._split, self._device = op, params, split, device
         self._room = room
         self._kept: dict[tuple[float, int, tuple[Special, ...], bool], tuple[Draw, list[int]]] = {}
@@ -85,6 +93,11 @@ class Draws:
         key = (magnitude, number, specials, variant)
         if key in self._kept:
             return self._kept[key][0]
+        with self._timed():
+            return self._made(key)
+
+    def _made(self, key: tuple[float, int, tuple[Special, ...], bool]) -> Draw:
+        magnitude, number, specials, variant = key
         params = self.variant if variant else self._params
         rng = random.Random(f"{self.seed} {magnitude} {number}")
         buffers = self._inputs(magnitude, rng)

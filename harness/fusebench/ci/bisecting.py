@@ -23,7 +23,7 @@ def read_outcome(folder: Path) -> JobOutcome:
     file = folder / "outcome.json"
     try:
         found = msgspec.json.decode(file.read_bytes(), type=JobOutcome)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{file}: cannot be read: {why}; name the folder of a `fusebench ci nightly` with --out DIR") from error
     if found.job != "nightly":

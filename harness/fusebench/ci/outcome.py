@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import msgspec
 
+from ..errors import UsageError
 from ..report.escape import one_line
 from .findings import Judged
 from .steps import Step
@@ -43,3 +47,18 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
         """`nightly on NVIDIA H200: regression (exit code 1)`."""
         dry = " (dry run)" if self.dry else ""
         return f"{self.job} on {one_line(self.device)}{dry}: {MEANINGS.get(self.exit_code, 'failure')} (exit code {self.exit_code})"
+
+
+def read_outcomes(folders: Iterable[Path]) -> list[JobOutcome]:
+    """The outcomes that jobs left in `folders`, in the order of the folders' names.
+
+    Raises:
+        UsageError: one cannot be read.
+    """
+    found = []
+    for file in sorted(folder / "outcome.json" for folder in folders):
+        try:
+            found.append(msgspec.json.decode(file.read_bytes(), type=JobOutcome))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UsageError(f"{file}: cannot be read: {error}; expected the outcome of a `fusebench ci` job") from error
+    return found

@@ -149,18 +149,10 @@ def comment(
     ] = None,
 ) -> None:
     """Print the pull request's comment over all its jobs: the text that replaces the one with the same hidden marker."""
-    import msgspec
-
-    from ..ci.outcome import JobOutcome
+    from ..ci.outcome import read_outcomes
     from ..ci.texts import comment as text_of
 
-    found = []
-    for file in sorted(folder / "outcome.json" for folder in folders or ()):
-        try:
-            found.append(msgspec.json.decode(file.read_bytes(), type=JobOutcome))
-        except (OSError, msgspec.DecodeError) as error:
-            raise UsageError(f"{file}: cannot be read: {error}; expected the outcome of a `fusebench ci` job") from error
-    typer.echo(text_of(found), nl=False)
+    typer.echo(text_of(read_outcomes(folders or ())), nl=False)
 
 
 @ci.command(short_help="Print a pull request's GPU labels as JSON.")

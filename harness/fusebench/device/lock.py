@@ -158,7 +158,7 @@ def read_holder(note: Path) -> Holder | None:
     """The note's content; None without a note, or where the file is not one."""
     try:
         return msgspec.json.decode(note.read_bytes(), type=Holder)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -26,6 +26,7 @@ from ..runner.context import Reporter
 from ..runner.run.command import RunRequest
 from ..schema import Accuracy, Estimate, Status
 from ..store.files import write_file
+from ..store.record_files import encode_json
 from ..verdict.baseline.yardsticks import median_of_logs
 from .board_process import CaseLease, Received
 from .boards import Board, Boards, setups_of
@@ -98,10 +99,10 @@ def load_interference(results: Path, device_name: str) -> Interference | None:
     """
     file = interference_file(results, device_name)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Interference)
+        found = msgspec.json.decode(file.read_bytes(), type=Interference, strict=False)  # "inf" is a number
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunRecordError(f"{file}: cannot be read: {error}; make it again with `fusebench calibrate --device all`") from error
     if found.version != VERSION:
         raise RunRecordError(f"{file}: version {found.version}, expected {VERSION}; make it again with `fusebench calibrate --device all`")
@@ -130,7 +131,7 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
     record = _record(measured, devices)
     file = interference_file(request.project.results, devices[0].name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    write_file(file, encode_json(msgspec.to_builtins(record)))
     return record, file
 
 

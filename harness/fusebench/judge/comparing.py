@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..schema import Bitwise, Close, Contract
 from ..schema.evaluation import EvaluationStatus
 from .exchange import Returned
 from .failures import CandidateError
+from .phases import COMPARE, DRAW, Phases
 
 GROSS = 4.0
 """Multiple of a contract's bound that no luck of a single call explains; the gate, which pools draws, judges what lies nearer."""
@@ -54,13 +56,23 @@ class Comparison:
     """Draws calls of one case, and compares what came back."""
 
     def __init__(
-        self, kernel: Kernel, op: Op, params: Any, *, split: Kernel, target: Kernel | None, contract: Contract, device: torch.device
+        self,
+        kernel: Kernel,
+        op: Op,
+        params: Any,
+        *,
+        split: Kernel,
+        target: Kernel | None,
+        contract: Contract,
+        device: torch.device,
+        phases: Phases,
     ) -> None:
         """`target`: of a bitwise contract; the op's own split chain may be it."""
+        self._phases = phases
         self._kernel, self._op = kernel, op
         self._split, self._target, self._contract, self._device = split, target, contract, device
         self._rng = random.Random(secrets.randbits(128))
-        self._draws = Draws(op, params, split=split, device=device, seed=secrets.randbits(63))
+        self._draws = Draws(op, params, split=split, device=device, seed=secrets.randbits(63), timed=partial(phases.timed, DRAW))
         self._numbers = 0
         self._variant: bool | None = None
         self._names = op.outputs_of(params)
@@ -100,6 +112,10 @@ class Comparison:
         Raises:
             CandidateError: they are wrong, beyond what luck explains.
         """
+        with self._phases.timed(COMPARE):
+            self._judge(call, returned)
+
+    def _judge(self, call: Call, returned: Returned) -> None:
         kernel = _delivering(self._kernel, self._op, returned)
         execution = run_guarded(kernel, self._op, call.draw.params, call.placed, expected=call.draw.split, intercept=False)
         self.compared += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..accuracy.shared_draws import Draws
 from ..runner.workers.checking import INTERPRETER_ROWS
 from ..schema import Case, Estimate
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
 from .channel.protocol import CaseOpened, EvaluateTask, OpenCase, Step, Yardstick, YardstickDone
-from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
+from .crosscheck import below_limit, credited_us, doubt_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge
 from .loaded_candidate import LoadedCandidate
+from .phases import BASELINE, READY, SPLIT_CALLS, WARM, Phases
 from .process import KernelProcess
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ class Evaluating(LoadedCandidate):
         super().__init__(judge, task, process, source, report=report, deadline=deadline)
         self._source = source
         self._began = time.monotonic()
+        left = self._limits.deadline - self._began
+        self._planned = self._began + stages.planned_s(task.stage, self._device.type, left)
+        """When the stage plans to be done."""
         self._small_left, self._longer_left = stages.CHECK_CASES, stages.LONGER_CASES
         self._drawn = 0
         """Cases that the stage judges."""
@@ -53,25 +59,30 @@ class Evaluating(LoadedCandidate):
         weights: list[float] = []
         status, reason = EvaluationStatus.PASSED, ""
         try:
-            self._process.until_ready()
             todo = self._todo()
+            self._warm_up([params for _, params in todo])
+            with self._phases.timed(READY):
+                self._process.until_ready()
             self._load()
             if len(self._task.cases) > self._drawn:
                 self._remarks.append(
                     f"Judged on {self._drawn} of {len(self._task.cases)} cases, drawn anew each time; --stage final judges all, "
                     "--case names some."
                 )
+            left_out: list[Case] = []
             for number, (case, params) in enumerate(todo, 1):
-                if cases and self._interpreted and not self._time_for_another(len(cases)):
-                    self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: Triton's interpreter leaves no time for more.")
+                if cases and self._task.stage is not Stage.FINAL and not self._time_for_another(len(cases)):
+                    left_out = [case for case, _ in todo[number - 1 :]]
+                    which = "the time is too short" if not self._interpreted else "Triton's interpreter leaves no time"
+                    self._remarks.append(f"Judged on {len(cases)} of {len(todo)} cases: {which} for more.")
                     break
                 self._report(Step(text=f"judging {case.key}", case=number, cases=len(todo)))
                 cases.append(self._case(case, params, share=1 / (len(todo) - number + 1)))
                 weights.append(case.weight)
                 if cases[-1].status not in _TOLD_LAST:
                     break
-            else:
-                cases += self._others([case for case, _ in todo])
+            if cases and cases[-1].status in _TOLD_LAST:
+                cases += self._others([case for case, _ in todo if case not in left_out], left_out)
         except CandidateError as error:
             status, reason = error.status, error.reason
         failed = next((case for case in cases if case.status not in _TOLD_LAST), None)
@@ -98,6 +109,18 @@ class Evaluating(LoadedCandidate):
             output_tail=self._process.output_tail(),
         )
 
+    @property
+    def phases(self) -> Phases:
+        """Where the time goes."""
+        return self._phases
+
+    def _warm_up(self, shapes: Sequence[Any]) -> None:
+        """Draw once while the candidate's process starts: the first draw of a judge loads its operators, and starts its device."""
+        if shapes and not self._process.ready:
+            with self._phases.timed(WARM):
+                small = stages.small(self._op, shapes[0], self._rng)
+                Draws(self._op, small, split=self._split, device=self._device, seed=secrets.randbits(63)).draw(1.0, 0, ())
+
     def _time_for_another(self, done: int) -> bool:
         """Whether a case will end within the budget, if it takes as long as the `done` cases before it did."""
         now = time.monotonic()
@@ -122,7 +145,8 @@ class Evaluating(LoadedCandidate):
     def _case(self, case: Case, params: Any, *, share: float) -> CaseEvaluation:
         """Judge one case; what the candidate does wrong is the result."""
         began = time.monotonic()
-        until = began + share * max(0.0, self._limits.deadline - began)
+        left = max(0.0, (self._limits.deadline if self._interpreted else self._planned) - began)
+        until, compared_until = began + share * left, began + stages.COMPARED_SHARE * share * left
         shape = self._op.shape(params)
         judge: CaseJudge | None = None
         try:
@@ -133,11 +157,16 @@ class Evaluating(LoadedCandidate):
                     case=case.name, suite=case.suite, shape=shape, status=EvaluationStatus.UNSUPPORTED, reason=opened.declined
                 )
             self._report(Step(text="compare"))
-            if compared == params and not self._interpreted:
-                self._compare_small(params)
+            own = compared == params and not self._interpreted
+            if own and self._small_left:
+                self._small_left -= 1
+                self._compare_small(params, stages.SMALL_CALLS)
             judge = self._judge_of(opened, compared)
             judge.check()
-            judge.compare(self._calls_due())
+            judge.compare(self._calls_due(), compared_until if own else float("inf"))
+            if own and (missing := self._calls_due() - judge.found.compared) > 0 and self._compare_small(params, missing):
+                judge.found.compared += missing
+                judge.found.calls += missing
             if self._interpreted or self._task.stage is Stage.CHECK:
                 self._compare_longer(params, compared)
             if reason := late_work(judge.found.late_shares):
@@ -159,46 +188,48 @@ class Evaluating(LoadedCandidate):
             **timing,
         )
 
-    def _compare_small(self, params: Any) -> None:
-        """Compare a few calls of the case at a small shape with an odd number of tokens, then open the case again.
+    def _compare_small(self, params: Any, calls: int) -> bool:
+        """Compare `calls` of the case at a small shape with an odd number of tokens, then open the case again; whether it was possible.
 
         Raises:
             CandidateError: the candidate is wrong there, or failed.
         """
         small = stages.small(self._op, params, self._rng)
-        if small == params or self._small_left == 0:
-            return
-        self._small_left -= 1
+        if small == params:
+            return False
         opened = self._asked(small)
         if opened.declined is None:
             try:
-                self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+                self._judge_of(opened, small).compare(calls)
             except CandidateError as error:
                 raise CandidateError(error.status, f"at {self._op.shape(small)}: {error.reason}") from error
         self._asked(params)
+        return opened.declined is None
 
-    def _others(self, judged: Sequence[Case]) -> list[CaseEvaluation]:
-        """Compare a few calls of the cases that were not drawn at a small shape, as many as the stage has time for: a kernel may be wrong
-        for one dtype or layout alone.  Returns the case that failed, if any."""
+    def _others(self, judged: Sequence[Case], left_out: Sequence[Case] = ()) -> list[CaseEvaluation]:
+        """Compare calls of further cases at a small shape: all due ones of those that were left out, and a few of those that were not
+        drawn, as many as the stage has time for.  A kernel may be wrong for one dtype or layout alone.  Returns the case that failed, if
+        any."""
         allowed = stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0)
         ends = time.monotonic() + min(allowed, stages.OTHERS_SHARE * (self._limits.deadline - time.monotonic()))
         known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
         kinds = {key: stages.small(self._op, params, random.Random(0)) for key, params in known.items()}
         seen = {kinds[case.key] for case in judged if case.key in kinds}
-        others = self._rng.sample(self._task.cases, len(self._task.cases))
+        others = [case for case in self._rng.sample(self._task.cases, len(self._task.cases)) if case not in left_out]
         compared = 0
-        for case in others:
+        for case in (*left_out, *others):
+            due = case in left_out
             # A batch that compiled tells how long the next one may take.
-            if self._interpreted or time.monotonic() + self._limits.longest_s > ends:
+            if self._interpreted or (not due and time.monotonic() + self._limits.longest_s > ends):
                 break
-            if kinds[case.key] in seen:
+            if kinds[case.key] in seen and not due:
                 continue
             seen.add(kinds[case.key])
             small = stages.small(self._op, known[case.key], self._rng)
             try:
                 opened = self._asked(small)
                 if opened.declined is None:
-                    self._judge_of(opened, small).compare(stages.SMALL_CALLS)
+                    self._judge_of(opened, small).compare(self._calls_due() if due else stages.SMALL_CALLS)
                     compared += 1
             except CandidateError as error:
                 if error.status is EvaluationStatus.UNDECIDED:
@@ -238,10 +269,14 @@ class Evaluating(LoadedCandidate):
     def _timing(self, judge: CaseJudge, params: Any, until: float) -> dict[str, Any]:
         """Time the case beside the baseline; fields of the case's evaluation."""
         self._report(Step(text="time"))
-        baseline, _ = self._judge.baseline_process(self._task)
-        baseline.ask(OpenCase(token="", params=msgspec.to_builtins(params)), CaseOpened, doing="supports()", deadline=self._limits.until())
-        limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
-        judge.time(Exchange(baseline, judge.expected), stages.PAIRS[self._task.stage], until)
+        with self._phases.timed(BASELINE):
+            baseline, _ = self._judge.baseline_process(self._task)
+        question = OpenCase(token="", params=msgspec.to_builtins(params))
+        with self._phases.timed(SPLIT_CALLS):
+            baseline.ask(question, CaseOpened, doing="supports()", deadline=self._limits.until())
+            limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
+        exchange = Exchange(baseline, judge.expected, phases=self._phases, names=(SPLIT_CALLS, SPLIT_CALLS))
+        judge.time(exchange, stages.PAIRS[self._task.stage], until)
         found = judge.found
         if len(found.pairs) < 2:
             reason = next((text for text in found.untimed if text), "its calls could not be timed")
@@ -258,10 +293,11 @@ class Evaluating(LoadedCandidate):
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
         known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
+        speedup, doubt = ratio_estimate(other, own, 0.0), doubt_us(found.outside)
         return known | {
-            "time_us": time_us,
+            "time_us": msgspec.structs.replace(time_us, high=time_us.high + doubt),
             "baseline_us": time_estimate(other, 0.0),
-            "speedup": ratio_estimate(other, own, 0.0),
+            "speedup": msgspec.structs.replace(speedup, low=speedup.low * time_us.value / (time_us.value + doubt)),
         }
 
 

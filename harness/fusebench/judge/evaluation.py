@@ -22,6 +22,7 @@ from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
 from .channel.protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
 from .compiled_code import Compilers
 from .confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
+from .phases import BEFORE
 
 if TYPE_CHECKING:
     from ..device.select import Device
@@ -105,7 +106,9 @@ class Evaluator:
             while True:
                 message = channel.receive(REPORTS, deadline=began + request.seconds + GRACE_S)
                 if isinstance(message, Finished):
-                    return message.evaluation
+                    found = message.evaluation
+                    before = max(0.0, time.monotonic() - began - found.spent_s)
+                    return msgspec.structs.replace(found, phases_s={**found.phases_s, BEFORE: round(before, 3)})
                 if isinstance(message, Unable):
                     raise UsageError(message.reason)
                 if reporter is not None:

@@ -18,6 +18,7 @@ from .channel.protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, P
 from .channel.region import ALIGNMENT, Region
 from .channel.views import dtype_of, spec_of, view_of
 from .failures import CandidateError
+from .phases import CALLS, COPIES, FIRST_CALLS, Phases
 from .process import KernelProcess
 
 _MOST_ELEMENTS = 2**48
@@ -96,9 +97,21 @@ class Returned:
 class Exchange:
     """Runs batches in one process for one case."""
 
-    def __init__(self, process: KernelProcess, expected: Sequence[torch.Tensor]) -> None:
-        """`expected`: outputs of the split chain, for shapes and dtypes."""
+    def __init__(
+        self,
+        process: KernelProcess,
+        expected: Sequence[torch.Tensor],
+        *,
+        phases: Phases | None = None,
+        names: tuple[str, str] = (FIRST_CALLS, CALLS),
+    ) -> None:
+        """
+        Args:
+            expected: outputs of the split chain, for shapes and dtypes.
+            phases: where its time is counted, as the first and the second of `names`: the first batch, and the others.
+        """
         self._process = process
+        self._phases, self._names = phases or Phases(), names
         self._expected = tuple(TensorSpec(-1, str(one.dtype)[6:], 0, tuple(one.shape), tuple(one.stride())) for one in expected)
         self._output_bytes = _OUTPUT_SLACK * sum(_packed(one) for one in self._expected)
         self.calls = 0
@@ -113,7 +126,8 @@ class Exchange:
         device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
         try:
             pairs = enumerate(zip(specs, answer.calls, strict=True))
-            return [self._unpack(spec, done, device, number) for number, (spec, done) in pairs], times
+            with self._phases.timed(COPIES):
+                return [self._unpack(spec, done, device, number) for number, (spec, done) in pairs], times
         except ProtocolError as error:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
 
@@ -126,10 +140,12 @@ class Exchange:
         return self._asked(sets, deadline, doing)[2]
 
     def _asked(self, sets: Sequence[Mapping[str, Any]], deadline: float, doing: str) -> tuple[list[CallSpec], BatchDone, BatchTimes]:
-        specs, nbytes = self._pack(sets)
+        with self._phases.timed(COPIES):
+            specs, nbytes = self._pack(sets)
         batch = Batch(token="", region_bytes=nbytes, calls=tuple(specs), expected=self._expected)
         used = self._process.cpu_ns()
-        answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
+        with self._phases.timed(self._names[self.calls > 0]):
+            answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
         cpu_s = (self._process.cpu_ns() - used) / 1e9
         self.calls += len(sets)
         try:

@@ -20,6 +20,7 @@ from .channel.protocol import EvaluateTask, Load, Loaded, Step
 from .evaluating import Evaluating
 from .failures import CandidateError
 from .loaded_candidate import LOAD_S
+from .phases import END, Phases
 from .process import KernelProcess
 from .starting import Starter
 
@@ -64,13 +65,18 @@ class Judge:
         process = self._starter.candidate(task)
         if task.keep and task.stage is Stage.CHECK:  # nothing is timed that the start of the next one's process could disturb
             self._starter.candidate_ahead(task)
+        phases = Phases()
         try:
-            found = Evaluating(self, task, process, source, report=report, deadline=began + task.seconds).run()
+            evaluating = Evaluating(self, task, process, source, report=report, deadline=began + task.seconds)
+            phases, found = evaluating.phases, evaluating.run()
         finally:
-            process.close()
+            with phases.timed(END):
+                process.close()
         if task.keep:
             self._starter.candidate_ahead(task)
-        return msgspec.structs.replace(found, spent_s=round(time.monotonic() - began, 3))
+        return msgspec.structs.replace(
+            found, spent_s=round(time.monotonic() - began, 3), phases_s=phases.seconds(), start_s=process.start_s
+        )
 
     def project(self, task: EvaluateTask, *, all_kernels: bool = False) -> Collection:
         """The project's op with its split chain, or with all its kernels."""

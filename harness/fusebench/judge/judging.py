@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,8 +22,9 @@ from .comparing import Call, Comparison, named
 from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair
 from .exchange import BatchTimes, Exchange
 from .failures import CandidateError
+from .phases import COMPARE, DRAW, Phases
 from .process import KernelProcess
-from .stages import MOST_CALLS
+from .stages import LEAST_OWN, MOST_CALLS
 
 _MOST_BESIDE = 3
 """Calls beside the gate's one in a batch, drawn from 0 to this."""
@@ -48,6 +50,8 @@ class Limits:
     answer_s: float = 60.0
     """For one answer; the first calls may compile."""
     longest_s: float = 0.0
+    phases: Phases = field(default_factory=Phases)
+    """Where the time went."""
 
     def learn(self, seconds: float) -> None:
         """Take a batch's time into account: later ones are compiled, and get `_PATIENCE` times the longest so far."""
@@ -124,10 +128,12 @@ class CaseJudge:
         )
         self.proxy.op = op
         self.proxy.supports(takes)
-        self._comparison = Comparison(self.proxy, op, params, split=split, target=target, contract=contract, device=device)
+        self._comparison = Comparison(
+            self.proxy, op, params, split=split, target=target, contract=contract, device=device, phases=limits.phases
+        )
         self.expected = self._comparison.expected()
         """Outputs of the split chain, for shapes and dtypes."""
-        self._exchange = Exchange(process, self.expected)
+        self._exchange = Exchange(process, self.expected, phases=limits.phases)
         self._rng = random.Random(secrets.randbits(128))
         self._call_bytes = op.minimum_bytes(params) + _GUARDS_BYTES
         self._most = max(1, _BATCH_BYTES // self._call_bytes)
@@ -140,30 +146,35 @@ class CaseJudge:
             CandidateError: the candidate is wrong, or failed.
         """
         others = {} if self._target is None else {str(self._target.id): self._target}
+        phases = self._limits.phases
         try:
-            accuracy = check_kernel(
-                self.proxy,
-                self._op,
-                self._params,
-                split=self._split,
-                others=others,
-                device=self._device,
-                on_draw=lambda done, total: self._limits.require_time(),
-            )
+            with phases.timed(COMPARE):
+                accuracy = check_kernel(
+                    self.proxy,
+                    self._op,
+                    self._params,
+                    split=self._split,
+                    others=others,
+                    device=self._device,
+                    on_draw=lambda done, total: self._limits.require_time(),
+                    timed=partial(phases.timed, DRAW),
+                )
         except KernelDeclarationError as error:
             raise CandidateError(EvaluationStatus.INVALID, str(error)) from error
         self.found.accuracy = msgspec.structs.replace(accuracy, seed=0)
         if not accuracy.passed:
             raise CandidateError(EvaluationStatus.WRONG, accuracy.reason)
 
-    def compare(self, least: int) -> None:
-        """Further batches, until `least` calls were compared.
+    def compare(self, least: int, until: float = float("inf")) -> None:
+        """Further batches, until `least` calls were compared, or `until` has passed and `LEAST_OWN` were.
 
         Raises:
             CandidateError: a call was wrong, or the candidate failed.
         """
         least = min(least, _CASE_BYTES // self._call_bytes)
         while self.found.compared < least:
+            if self.found.compared >= LEAST_OWN and time.monotonic() > until:
+                break
             self._limits.require_time()
             count = min(self._rng.randint(1, _BATCH_CALLS), self._most, least - self.found.compared)
             self._run(self._comparison.some(count))

@@ -19,6 +19,7 @@ from . import stages
 from .channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step
 from .failures import CandidateError
 from .judging import CaseJudge, Limits, capped
+from .phases import ASK, IMPORT, OPS
 from .process import KernelProcess
 
 if TYPE_CHECKING:
@@ -43,10 +44,12 @@ class LoadedCandidate:
         self._judge, self._task, self._process, self._report = judge, task, process, report
         self._request = Load(token="", op=task.op, file=task.file, source=source)
         self._limits = Limits(deadline)
+        self._phases = self._limits.phases
         self._device = torch.device(task.device)
         self._rng = random.Random(secrets.randbits(128))
-        self._op: Op = judge.project(task).op(task.op)
-        self._split = judge.project(task).kernel(f"{task.op}/{self._op.split_reference}")
+        with self._phases.timed(OPS):
+            self._op: Op = judge.project(task).op(task.op)
+            self._split = judge.project(task).kernel(f"{task.op}/{self._op.split_reference}")
         self._loaded: Loaded | None = None
         self._remarks: list[str] = []
 
@@ -57,7 +60,8 @@ class LoadedCandidate:
     def _load(self) -> None:
         self._report(Step(text="load the candidate"))
         try:
-            self._loaded, _ = self._process.ask(self._request, Loaded, doing="its import", deadline=self._until(LOAD_S))
+            with self._phases.timed(IMPORT):
+                self._loaded, _ = self._process.ask(self._request, Loaded, doing="its import", deadline=self._until(LOAD_S))
         except CandidateError as error:
             if error.status is EvaluationStatus.CRASHED and "exited with" in error.reason:
                 raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
@@ -96,7 +100,8 @@ class LoadedCandidate:
 
     def _asked(self, params: Any) -> CaseOpened:
         request = OpenCase(token="", params=msgspec.to_builtins(params))
-        return self._process.ask(request, CaseOpened, doing="supports()", deadline=self._limits.until())[0]
+        with self._phases.timed(ASK):
+            return self._process.ask(request, CaseOpened, doing="supports()", deadline=self._limits.until())[0]
 
     def _judge_of(self, opened: CaseOpened, params: Any) -> CaseJudge:
         assert self._loaded is not None

@@ -78,6 +78,8 @@ class KernelProcess:
         self.isolation: tuple[IsolationMeasure, ...] = ()
         self.timer_fallback = ""
         """Why calls are not timed by the device's default timer; empty if they are."""
+        self.start_s: dict[str, float] = {}
+        """Seconds by step of the start, as the process tells them before it has a candidate."""
         self.marks: list[float] = []
         """When the calls of the last batch began and were through, as `time.perf_counter` has it; empty on a CPU."""
         self._prepared, self._confined = False, confined
@@ -115,6 +117,11 @@ class KernelProcess:
     def alive(self) -> bool:
         return self._process.running()
 
+    @property
+    def ready(self) -> bool:
+        """Whether `until_ready` returns at once."""
+        return self._prepared or self._channel.pending()
+
     def until_ready(self) -> None:
         """Wait until the process can be asked.
 
@@ -128,6 +135,7 @@ class KernelProcess:
                 tail = self.output_tail().strip()
                 raise CandidateError(EvaluationStatus.UNFIT, f"a process for kernels did not start: {error.reason}; {tail}") from error
             self._prepared, self.isolation, self.timer_fallback = True, prepared.isolation, prepared.timer_fallback
+            self.start_s = {step: round(seconds, 3) for step, seconds in prepared.start_s.items()}
 
     def ask(self, request: msgspec.Struct, kind: type[T], *, doing: str, deadline: float) -> tuple[T, float]:
         """Send `request`, whose token is replaced by a fresh one; returns the answer and the seconds until it came.

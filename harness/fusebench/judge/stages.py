@@ -30,6 +30,14 @@ OTHERS_S: dict[str, dict[Stage, float]] = {"cpu": {Stage.CHECK: 5.0, Stage.QUICK
 """Time for the cases that a stage does not draw, of which it compares some calls at small shapes.  `final` judges all."""
 OTHERS_SHARE = 0.25
 """Most that they take of the time that is left."""
+QUICK_S = {"cuda": 22.0, "cpu": float("inf")}
+"""Seconds that `quick` plans to take, without the start of the command: 30 with it."""
+PLANNED_SHARE = 0.75
+"""Share of the budget that `quick` and `final` plan to take at most; the rest is for calls that take longer than those before."""
+COMPARED_SHARE = 0.5
+"""Share of a case's time after which no further call is compared at its own shape; the rest is for times."""
+LEAST_OWN = 8
+"""Calls compared at a case's own shape whatever they take.  The rest of `COMPARED_CALLS` are compared at a small shape."""
 SMALL_CALLS = 8
 """Calls that `quick` and `final` compare at a small shape of a case before its own."""
 _FINAL_ROWS = (0.3, 1.3)
@@ -40,6 +48,13 @@ PAIRS = {Stage.CHECK: 0, Stage.QUICK: 12, Stage.FINAL: 30}
 """Timed batches by the candidate and the baseline each, per case."""
 MOST_CALLS = 6
 """Calls of a timed batch, drawn from 2 to this."""
+
+
+def planned_s(stage: Stage, device: str, budget_s: float) -> float:
+    """Seconds that a stage plans to take of its budget; `check`, whose shapes are small, takes what it takes."""
+    if stage is Stage.CHECK:
+        return budget_s
+    return min(PLANNED_SHARE * budget_s, QUICK_S[device] if stage is Stage.QUICK else budget_s)
 
 
 def chosen(cases: Sequence[Case], stage: Stage, rng: random.Random, nbytes: Callable[[Case], int], device: str) -> list[Case]:

@@ -72,15 +72,7 @@ def load(model: DiffusionModel, folder: Path, config: Mapping[str, Any], *, devi
     import torch
 
     wanted = model.transformer.__name__
-    try:
-        stored = json.loads((folder / "config.json").read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no config.json; expected a folder of {wanted} as save_pretrained writes it") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / 'config.json'}: cannot be read as JSON: {error}") from error
-    if not isinstance(stored, dict) or stored.get("_class_name") != wanted:
-        found = stored.get("_class_name") if isinstance(stored, dict) else None
-        raise UsageError(f"{folder} holds {found or 'no model'}; expected a folder of {wanted} as save_pretrained writes it")
+    stored = stored_configuration(folder, wanted)
     _require_configuration(model, folder, stored, config)
     stacks = {stack: config[stack] for stack in model.stacks}
     transformer = _constructed(model, dict(stored) | stacks, device=device, dtype=dtype, from_config=True)
@@ -95,6 +87,42 @@ def load(model: DiffusionModel, folder: Path, config: Mapping[str, Any], *, devi
     if missing:
         raise UsageError(f"{folder}: {len(missing)} weights of {wanted} are missing, such as {next(iter(missing))!r}")
     return transformer.eval().requires_grad_(False)
+
+
+def stored_configuration(folder: Path, wanted: str) -> dict[str, Any]:
+    """The configuration in a folder that diffusers' `save_pretrained` wrote for a model of the class `wanted`.
+
+    Raises:
+        UsageError: there is none, it cannot be read, or it is another class's.
+    """
+    try:
+        stored = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{folder} holds no config.json; expected a folder of {wanted} as save_pretrained writes it") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{folder / 'config.json'}: cannot be read as JSON: {error}") from error
+    if not isinstance(stored, dict) or stored.get("_class_name") != wanted:
+        found = stored.get("_class_name") if isinstance(stored, dict) else None
+        raise UsageError(f"{folder} holds {found or 'no model'}; expected a folder of {wanted} as save_pretrained writes it")
+    return stored
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: the only one, or those that its index lists.
+
+    Raises:
+        UsageError: the index cannot be read.
+    """
+    index = folder / f"{WEIGHTS}.index.json"
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else [WEIGHTS]
+        return [folder / Path(name).name for name in names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> UsageError:
+    return UsageError(f"{folder}: its weights cannot be read ({error}); expected {WEIGHTS}, or {WEIGHTS}.index.json and its parts")
 
 
 def _constructed(
@@ -128,22 +156,22 @@ def _plain(value: Any) -> Any:
 
 
 def _stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and weights of the folder's safetensors files: the only one, or those that its index lists.
+    """Names and weights of the folder's safetensors files.
 
     Raises:
         UsageError: there are none, or one cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
-    index = folder / f"{WEIGHTS}.index.json"
     try:
-        files = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else [WEIGHTS]
-        for name in files:
-            with safe_open(folder / Path(name).name, framework="pt") as file:
+        for name in weight_files(folder):
+            with safe_open(name, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118  it is no mapping
                     yield key, file.get_tensor(key)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise UsageError(f"{folder}: its weights cannot be read ({error}); expected {WEIGHTS}, or {index.name} and its parts") from error
+        if isinstance(error, UsageError):
+            raise
+        raise _unreadable(folder, error) from error
 
 
 def _is_beyond(name: str, model: DiffusionModel, config: Mapping[str, Any]) -> bool:

@@ -133,5 +133,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """End of what the candidate wrote to stdout and stderr; bounded."""
     spent_s: float = 0.0
     """Wall time of the evaluation in seconds."""
+    phases_s: dict[str, float] = {}
+    """Where it went: seconds by part of the judge's work, each without those inside it, the most first.  `judge.phases` names them."""
+    start_s: dict[str, float] = {}
+    """What the candidate's process did before it had a candidate, in seconds by step; it may have done so during the evaluation before."""
     next_command: str = ""
     """The command to run next."""

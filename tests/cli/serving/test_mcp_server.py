@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +17,7 @@ from mcp.client.client import Client
 from fusebench.cli.serving.evaluation_queue import Order
 from fusebench.cli.serving.mcp_server import make_server
 from fusebench.schema.evaluation import Evaluation
+from helpers.mutations import mutated
 
 from .conftest import SOURCE
 
@@ -77,3 +80,23 @@ def test_a_call_that_nobody_waits_for_is_stopped(evaluations: Any) -> None:
 
     with_client(evaluations, leave, prepare=prepare)
     assert judges[0].stopped.is_set()
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_whatever_a_call_holds_it_is_answered(evaluations: Any, count: int) -> None:
+    """By a document, or by an error; a client's call raises nothing else."""
+    draw = random.SystemRandom()
+    order = json.dumps({"op": "scale", "source": SOURCE, "stage": "check", "suite": ["s"], "seconds": 5.0, "memory_bytes": 1 << 30})
+
+    async def act(client: Any) -> list[bool]:
+        failed = []
+        while len(failed) < count:
+            try:
+                given = json.loads(mutated(order.encode(), random.Random(draw.getrandbits(32))))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(given, dict):
+                failed.append((await client.call_tool("evaluate_kernel", given)).is_error)
+        return failed
+
+    assert True in with_client(evaluations, act)

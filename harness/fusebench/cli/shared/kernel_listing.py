@@ -59,7 +59,7 @@ class ListingFile:
         """The kept listing, if it is what the loader would say now."""
         try:
             entry = msgspec.json.decode(self._path.read_bytes(), type=_Entry)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         if entry.files != self._files or any(_stamp(file) != tuple(stamp) for file, stamp in entry.outside.items()):
             return None

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ _THREADS = 1
 
 def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
     """Answer requests until the judge closes its pipe."""
+    steps = [("", time.monotonic())]
+
+    def done(step: str) -> None:
+        steps.append((step, time.monotonic()))
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from ..channel.protocol import LOADS, PREPARES, Channel, ChannelClosedError, Prepared
     from ..confinement.isolation import confine_candidate, protect
@@ -32,13 +39,17 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         isolation = (
             tuple(confine_candidate(prepare, seconds=_MOST_SECONDS, gpu=gpu, descriptors=descriptors)) if prepare.scratch else (protect(),)
         )
+        done("confinement")
         import torch
 
         torch.set_num_threads(_THREADS)
         device = torch.device(prepare.device)
+        done("import of torch")
         if device.type == "cuda":
             torch.cuda.set_device(device)
             torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.zeros(1, device=device)
+            done("the device's context")
         from ..channel.region import PAGE, Region
 
         region = Region(memory_fd, PAGE)
@@ -47,9 +58,11 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
             from .calling_cuda import CudaClock
 
             clock = CudaClock(device, timed=prepare.timed)
+            done("clock")
         timer, fallback = (clock.name, clock.fallback) if clock is not None else ("host", "")
-        channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback))
-        _import_ahead(device, candidate=bool(prepare.scratch))
+        start_s = {step: at - before for (_, before), (step, at) in pairwise(steps)}
+        channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback, start_s=start_s))
+        _import_ahead(device, clock, candidate=bool(prepare.scratch))
         serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock)
         while True:
             serving.answer_one()
@@ -57,12 +70,25 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         return
 
 
-def _import_ahead(device: Any, *, candidate: bool) -> None:
-    """Import what every candidate needs while the process waits for one; on a GPU, also compile a first Triton kernel."""
+def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> None:
+    """Import what every candidate needs while the process waits for one; on a GPU, also make a first call and compile a Triton kernel.
+
+    CUDA loads each kernel of torch and of the harness at its first launch: a call that copies bytes loads those of every batch.
+    """
     from contextlib import suppress
 
     from . import calling, loading, tampering  # noqa: F401
 
+    if clock is not None:
+        import torch
+
+        from .calling_cuda import DeviceCall
+
+        host = torch.zeros(1 << 10, dtype=torch.uint8)
+        there, kept = torch.zeros(1 << 10, dtype=torch.uint8, device=device), host.to(device)
+        call = DeviceCall(lambda: there.fill_(1), lambda: there.copy_(kept), lambda: host.copy_(there.clone()))
+        like = [torch.empty(16, dtype=dtype, device=device) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
+        clock.time([call, call], like, lambda: None)
     if device.type == "cuda" and candidate:
         with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
             from .first_kernel import compile_first_kernel

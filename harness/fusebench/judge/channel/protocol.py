@@ -53,6 +53,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     timer: _Text = ""
     timer_fallback: _Text = ""
     """Why the timer is not the device's default; empty if it is."""
+    start_s: dict[_Text, float] = {}
+    """Seconds by step of the start."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag="mark"):
