@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from fusebench.judge.confinement.confined_process import ConfinedProcess
-from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us
+from fusebench.judge.crosscheck import BatchPair, CpuPair, hidden_cpu, unclaimed_us, unexcluded_us
 
 PAIRS = [BatchPair(candidate_us=10.0, candidate_wall_us=500.0, baseline_us=120.0, baseline_wall_us=600.0)] * 12
 
@@ -20,6 +20,15 @@ def outside(*hidden_us: float, baseline_us: tuple[float, ...] = (900.0,)) -> lis
 
 def test_hidden_work_earns_nothing() -> None:
     assert unclaimed_us(outside(*[110.0] * 12)) == 110.0
+
+
+def test_a_speedup_holds_what_the_account_does_not_exclude_against_a_candidate() -> None:
+    """Planted: 80 us a call are hidden under noise of 200 us, so that little of it can be added to the claimed time."""
+    noisy = outside(*[80.0 + noise for noise in (-100.0, -40.0, 0.0, 40.0, 90.0, 100.0)] * 2)
+    assert unclaimed_us(noisy) < 80.0
+    assert unclaimed_us(noisy) + unexcluded_us(noisy) > 80.0
+    assert unexcluded_us(outside(*[110.0] * 12)) == 0.0, "it is all added already"
+    assert unexcluded_us([]) == 0.0
 
 
 def test_a_claim_that_hides_most_of_the_work_is_suspicious() -> None:

@@ -19,7 +19,8 @@ from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import Limits, capped
-from fusebench.judge.stages import COMPARED_CALLS
+from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, Phases
+from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
 from fusebench.registry import load_collection
 from fusebench.schema import Bitwise, Case, Close
 from fusebench.schema.evaluation import EvaluationStatus, Stage
@@ -244,6 +245,39 @@ def test_other_cases_are_left_out_where_a_batch_takes_longer_than_they_may() -> 
     one._limits.longest_s = 60.0
     assert one._others([case("drawn")]) == []
     assert asked == []
+
+
+def test_a_case_that_was_left_out_is_compared_at_a_small_size_as_often_as_it_is_due() -> None:
+    one, _ = evaluating(cases := [case("drawn"), case("longer", tokens=8192)])
+    one._drawn, due = 2, []
+    one._judge_of = lambda opened, params: SimpleNamespace(compare=due.append)
+    one._limits.longest_s = 60.0
+    assert one._others(cases[:1], cases[1:]) == []
+    assert due == [114]
+
+
+def test_calls_at_a_cases_own_shape_end_with_its_time_but_for_a_few() -> None:
+    judge, _ = judge_of(fresh)
+    judge.compare(200, until=0.0)
+    assert LEAST_OWN <= judge.found.compared < LEAST_OWN + 12
+
+
+def test_phases_add_up_and_an_inner_one_is_not_its_outer_ones() -> None:
+    phases = Phases()
+    began = time.monotonic()
+    with phases.timed("outer"):
+        time.sleep(0.02)
+        with phases.timed("inner"):
+            time.sleep(0.03)
+        with phases.timed("inner"):
+            pass
+    whole, found = time.monotonic() - began, phases.seconds()
+    assert found["inner"] >= 0.029
+    assert found["outer"] >= 0.019
+    assert sum(found.values()) <= whole + 0.002
+    judge, _ = judge_of(fresh)
+    judge.check()
+    assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, DRAW, COMPARE}
 
 
 def test_an_interpreted_kernel_is_judged_on_as_many_cases_as_there_is_time_for() -> None:

@@ -47,3 +47,17 @@ def test_a_long_case_is_compared_at_many_tokens_too() -> None:
     assert stages.longer(op, short, "cpu") == short
     cut = stages.longer(op, long, "cpu")
     assert stages.CHECK_BYTES["cpu"] / 4 < op.minimum_bytes(cut) <= stages.CHECK_BYTES["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "budget", "planned"),
+    [
+        (Stage.QUICK, "cuda", 180.0, 22.0),
+        (Stage.QUICK, "cuda", 20.0, 15.0),
+        (Stage.QUICK, "cpu", 180.0, 135.0),
+        (Stage.FINAL, "cuda", 900.0, 675.0),
+        (Stage.CHECK, "cpu", 60.0, 60.0),
+    ],
+)
+def test_a_stage_that_times_plans_to_be_done_before_its_budget_ends(stage: Stage, device: str, budget: float, planned: float) -> None:
+    assert stages.planned_s(stage, device, budget) == planned

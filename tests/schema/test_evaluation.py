@@ -27,6 +27,8 @@ KEYS = [
     "isolation",
     "output_tail",
     "spent_s",
+    "phases_s",
+    "start_s",
     "next_command",
 ]
 CASE_KEYS = [

@@ -104,7 +104,7 @@ def unclaimed_us(outside: Sequence[CpuPair], *, excused: bool = False) -> float:
     return max(0.0, statistics.quantiles(hidden, n=5)[1])
 
 
-def doubt_us(outside: Sequence[CpuPair]) -> float:
+def unexcluded_us(outside: Sequence[CpuPair]) -> float:
     """CPU time per call, beyond `unclaimed_us`, that the kernel's account does not exclude: what a candidate may hide in the account's own
     noise.  The claimed lower end of a speedup holds it against the candidate.
 

@@ -19,7 +19,7 @@ from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, St
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
 from .channel.protocol import CaseOpened, EvaluateTask, OpenCase, Step, Yardstick, YardstickDone
-from .crosscheck import below_limit, credited_us, doubt_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us
+from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us, unexcluded_us
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge
@@ -293,11 +293,11 @@ class Evaluating(LoadedCandidate):
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
         known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
-        speedup, doubt = ratio_estimate(other, own, 0.0), doubt_us(found.outside)
+        speedup, unexcluded = ratio_estimate(other, own, 0.0), unexcluded_us(found.outside)
         return known | {
-            "time_us": msgspec.structs.replace(time_us, high=time_us.high + doubt),
+            "time_us": msgspec.structs.replace(time_us, high=time_us.high + unexcluded),
             "baseline_us": time_estimate(other, 0.0),
-            "speedup": msgspec.structs.replace(speedup, low=speedup.low * time_us.value / (time_us.value + doubt)),
+            "speedup": msgspec.structs.replace(speedup, low=speedup.low * time_us.value / (time_us.value + unexcluded)),
         }
 
 

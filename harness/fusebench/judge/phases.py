@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,7 +28,7 @@ class Phases:
     """Adds up seconds by name.  An inner part is not also the outer's, so that all parts together are at most the whole."""
 
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._open: list[str] = []
         self._since = 0.0
 
@@ -46,7 +46,8 @@ class Phases:
     def seconds(self) -> dict[str, float]:
         """Seconds by name, the most first."""
         self._count()
-        return {name: round(seconds, 3) for name, seconds in self._seconds.most_common()}
+        most_first = sorted(self._seconds.items(), key=lambda part: -part[1])
+        return {name: round(seconds, 3) for name, seconds in most_first}
 
     def _count(self) -> None:
         now = time.monotonic()

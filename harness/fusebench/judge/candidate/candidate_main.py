@@ -86,7 +86,14 @@ def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> None:
 
         host = torch.zeros(1 << 10, dtype=torch.uint8)
         there, kept = torch.zeros(1 << 10, dtype=torch.uint8, device=device), host.to(device)
-        call = DeviceCall(lambda: there.fill_(1), lambda: there.copy_(kept), lambda: host.copy_(there.clone()))
+
+        def fill() -> None:
+            there.copy_(kept)
+
+        def keep() -> None:
+            host.copy_(there.clone())
+
+        call = DeviceCall(fill, fill, keep)
         like = [torch.empty(16, dtype=dtype, device=device) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
         clock.time([call, call], like, lambda: None)
     if device.type == "cuda" and candidate:
