@@ -56,6 +56,7 @@ def forking() -> Forking:
         [
             *("torch", "scipy.special", "sympy", "networkx", "jinja2", "torch.distributed.tensor", "torch.onnx"),
             *("fusebench.runner.workers.worker.main", "fusebench.timing.measure", "fusebench.accuracy.gate"),
+            "helpers.preloaded",
         ]
     )
     os.register_at_fork(after_in_child=_keep_server)
