@@ -14,11 +14,13 @@ class BuildWithShippedFolders(build_py):
     """Copies `kernels/` and `suites/` into the built package."""
 
     def run(self):
+        package = Path(self.build_lib) / "fusebench"
+        if not self.editable_mode:
+            shutil.rmtree(package, ignore_errors=True)  # a file that is gone must not live on in an old build folder
         super().run()
         if not self.editable_mode:
             for name in SHIPPED:
-                target = Path(self.build_lib) / "fusebench" / "_shipped" / name
-                shutil.rmtree(target, ignore_errors=True)  # a file that is gone must not live on in an old build folder
+                target = package / "_shipped" / name
                 shutil.copytree(name, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
 
 

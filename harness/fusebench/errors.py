@@ -103,7 +103,7 @@ class RecordNotWrittenError(UsageError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is close."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
 def describe_unknown(what: str, name: str, known: Iterable[str], where: str = "") -> str:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from click.testing import Result as Outcome
 
+from fusebench.cli.shared.progress import PlainReporter
 from fusebench.device import device_lock, resolve_device
 from fusebench.judge import evaluation as module
 from fusebench.schema import Accuracy, Estimate
@@ -91,6 +92,18 @@ def test_the_exit_code_follows_from_the_status(planted: Any, fusebench: Fusebenc
     assert outcome.exit_code == CODES.get(status.value, 5), outcome.output
     assert outcome.stdout.startswith(f"{status.value}: scale/mine@1 on Toy CPU, stage quick")
     assert stand_in.closed == 1
+
+
+def test_progress_begins_before_the_evaluation_and_ends_before_the_verdict(
+    planted: Any, fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted defect: on a terminal the spinner began late and never ended, so that it stood in the verdict's first line."""
+    planted(document())
+    told: list[str] = []
+    monkeypatch.setattr(PlainReporter, "begin", lambda _: told.append("begin"))
+    monkeypatch.setattr(PlainReporter, "end", lambda _: told.append("end"))
+    assert fusebench("eval", "mine.py", "--op", "scale", "--device", "cpu").exit_code == 0
+    assert told == ["begin", "end"]
 
 
 def test_json_is_the_document_alone(planted: Any, fusebench: Fusebench) -> None:

@@ -32,6 +32,8 @@ def test_a_new_project_passes_check_at_once(tmp_path: Path, monkeypatch: pytest.
     assert code == 0, err
     for kernel in ("split_torch@1", "fused_triton@1"):
         assert kernel in out
+    code, out, err = invoke("suite", "random", "--op", "silu_mul", "--count", "1")
+    assert (code, "[[case]]" in out) == (0, True), err
     assert len((tmp_path / "mine" / "kernels" / "silu_mul" / "op.py").read_text().splitlines()) < 50
 
 

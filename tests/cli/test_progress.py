@@ -90,12 +90,26 @@ def test_the_live_line_shows_the_current_step(monkeypatch: pytest.MonkeyPatch) -
     reporter.case(1, 2, CASE, "8")
     reporter.step("check scale/fast@2", 1, 3)
     reporter.step("measure")
+    reporter.line("building the fused model")
     reporter.end()
     assert [line.rstrip() for line in shown] == [
         "[1/2] scale:even  8",
         "[1/2] scale:even  8  check scale/fast@2 1/3",
         "[1/2] scale:even  8  measure",
+        "[1/2] scale:even  8  building the fused model",
     ]
+
+
+def test_a_step_without_a_case_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: a terminal showed nothing of `model`, whose progress is lines without cases."""
+    reporter = LiveReporter()
+    shown: list[str] = []
+    reporter.begin()
+    assert reporter._spinner is not None
+    monkeypatch.setattr(reporter._spinner, "update", lambda text: shown.append(str(text)))
+    reporter.line("building the fused model")
+    reporter.end()
+    assert shown == ["building the fused model"]
 
 
 @pytest.mark.parametrize("make", [PlainReporter, LiveReporter])

@@ -101,6 +101,12 @@ def test_an_engine_measures_every_shard_and_its_record_is_one(project: Path, in_
     assert [len(found.parts), found.complete] == [2, True]
 
 
+def test_a_number_of_shards_without_an_engine_is_refused(fusebench: Fusebench, project: Path) -> None:
+    """Planted defect: without `--on` the option did nothing."""
+    outcome = fusebench("run", *OPTIONS, "--shards", "2")
+    assert (outcome.exit_code, "--shards belongs to --on" in outcome.stderr) == (ExitCode.USAGE, True), project
+
+
 @pytest.mark.usefixtures("workers")
 def test_the_whole_is_kept_here_and_judged_by_the_baseline_of_the_store(
     fusebench: Fusebench, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from fusebench.cli.shared.output import print_table
 from fusebench.report.run.pages import only_suite
 from fusebench.report.run.table import print_run
 from fusebench.report.terminal import NARROWEST, FittedTable
@@ -69,3 +70,10 @@ def test_the_table_of_a_run_shows_every_verdict_at_any_width(width: int) -> None
     assert len(rows) == 2 * 10
     assert all(len(row) <= width and row.split()[-1] in ("pass", "undecided", "advisory") for row in rows)
     assert "…" not in "\n".join(rows)
+
+
+def test_a_path_longer_than_a_line_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted defect: `list suites` on 60 columns cut every path at the last one."""
+    path = "/site-packages/fusebench/" + "x" * 60
+    print_table(("suite", "path"), [("smoke", path)], piped=40)
+    assert path in capsys.readouterr().out

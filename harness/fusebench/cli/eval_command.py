@@ -119,12 +119,16 @@ def eval_command(
     from .shared.output import print_json
     from .shared.progress import make_reporter
 
+    reporter = make_reporter()
     with Evaluator(target) as evaluator:
+        reporter.begin()
         try:
-            evaluation = run_evaluation(evaluator, request, options, make_reporter())
+            evaluation = run_evaluation(evaluator, request, options, reporter)
         except KeyboardInterrupt:
             evaluator.stop()
             raise
+        finally:
+            reporter.end()
     if json:
         print_json(evaluation)
     else:

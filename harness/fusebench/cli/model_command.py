@@ -127,7 +127,12 @@ def model(
     request = ModelRequest(
         project=project, model=found, device=target, task=task, confirm=confirm, wait_s=wait, out=out, command=command_line()
     )
-    outcome = measure_model(request, make_reporter())
+    reporter = make_reporter()
+    reporter.begin()
+    try:
+        outcome = measure_model(request, reporter)
+    finally:
+        reporter.end()
     record, folder = outcome.record, outcome.folder
     if outcome.interruption is not None:
         say_what_is_kept(outcome)

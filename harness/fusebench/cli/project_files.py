@@ -15,16 +15,20 @@ OP = '''\
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 import fusebench
+import msgspec
 from fusebench import Op, axis, define_op, tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tokens: int
     hidden: int
-    dtype: str = "bfloat16"
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
 
 
 class Arguments(fusebench.Arguments, axes={"N": "tokens", "D": axis("hidden", least=1)}, returns={"y": "x"}):
@@ -35,18 +39,18 @@ class Arguments(fusebench.Arguments, axes={"N": "tokens", "D": axis("hidden", le
 @define_op
 class SiluMul(Op):
     name, Params, Arguments = "silu_mul", Params, Arguments
+    space = {"hidden": (1024, range(64, 8192, 8))}  # the widths of random cases
 
     def buffers(self, params, *, device, generator, magnitude=1.0):
         import torch  # here, so that suites are read without it
-
         from fusebench.accuracy.inputs import normal_with_outliers
 
         drawn = {"dtype": getattr(torch, params.dtype), "device": device, "generator": generator, "magnitude": magnitude}
         return {name: normal_with_outliers((params.tokens, params.hidden), **drawn) for name in ("x", "gate")}
 
     def reference(self, params, arguments):
-        gate = arguments["gate"].double()
-        return {"y": gate * gate.sigmoid() * arguments["x"].double()}
+        x, gate = (arguments[name].double() for name in ("x", "gate"))
+        return {"y": gate * gate.sigmoid() * x}
 
     def minimum_bytes(self, params):
         return 3 * params.tokens * params.hidden * (4 if params.dtype == "float32" else 2)

@@ -102,6 +102,8 @@ def run(
     from ..timing.select import require_timer
     from .shared.selection import resolve_selection, with_kernels
 
+    if shards is not None and on is None:
+        raise UsageError("--shards belongs to --on; without an engine, measure one part with --shard I/N")
     # Everything that the command line can have wrong comes before the kernels and the engine, whose imports take seconds.
     require_timer(timer)
     part = parse_shard(shard) if shard is not None else None

@@ -192,8 +192,6 @@ class Evaluator:
 
 def _tell(reporter: Reporter, step: Step, request: EvaluationRequest) -> None:
     if step.case:
-        if step.case == 1:
-            reporter.begin()
         reporter.line(f"[{step.case}/{step.cases}] {step.text}")
     else:
         reporter.step(step.text, step.done, step.total)

@@ -64,7 +64,7 @@ def print_ab(comparison: Comparison, console: Console) -> None:
         for one in _of(comparison, case):
             *cells, verdict = _cells(one)
             rows.append([*cells, Text(verdict, style=VERDICT_STYLES[one.verdict.kind])])
-        console.print(FittedTable(HEADER, rows, title=_case_line(case), right=HEADER[1:-1]))
+        console.print(FittedTable(HEADER, rows, title=_case_line(case), right=HEADER[1:-1]), crop=False)
     for line, style in ab_lines(comparison):
         console.print(Text(line, style=style))
     for part in evidence_parts(_attached(comparison)):

@@ -108,7 +108,7 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
                 _verdict(judgement),
             ]
         )
-    console.print(FittedTable(("case", "kernel", *figures, "verdict"), rows, right=figures))
+    console.print(FittedTable(("case", "kernel", *figures, "verdict"), rows, right=figures), crop=False)
     for judgement in judgements:
         if judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))

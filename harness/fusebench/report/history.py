@@ -100,7 +100,7 @@ def print_history(history: History, console: Console) -> None:
     rows = [(_row(history, track, shift), _style(shift)) for track, shift in history.changes()]
     if rows:
         right = [*HEADER[2:6], *HEADER[7:10]]
-        console.print(FittedTable(HEADER, [[Text(cell, style=style) for cell in cells] for cells, style in rows], right=right))
+        console.print(FittedTable(HEADER, [[Text(cell, style=style) for cell in cells] for cells, style in rows], right=right), crop=False)
     for line in _events(history):
         console.print(Text(line))
     for line in _suite_lines(history):

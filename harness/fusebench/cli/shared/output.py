@@ -41,7 +41,7 @@ def print_table(
 
     out = console(piped)
     with out.capture() as captured:
-        out.print(FittedTable(columns, cleaned([list(row) for row in rows]), title=title, right=tuple(right)))
+        out.print(FittedTable(columns, cleaned([list(row) for row in rows]), title=title, right=tuple(right)), crop=False)
     typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 

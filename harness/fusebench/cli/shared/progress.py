@@ -101,16 +101,20 @@ class LiveReporter:
             from ...report.escape import text as safe
 
             counted = f" {done}/{total}" if total else ""
-            self._spinner.update(Text(safe(f"{self._case}  {text}{counted}"), no_wrap=True, overflow="ellipsis"))
+            shown = "  ".join(part for part in (self._case, f"{text}{counted}") if part)
+            self._spinner.update(Text(safe(shown), no_wrap=True, overflow="ellipsis"))
 
     def result(self, result: Result) -> None:
-        self.line(describe(result), failed=result.status in FAILED_STATUSES)
+        if result.status in FAILED_STATUSES:
+            self.line(describe(result), failed=True)
 
     def line(self, text: str, *, failed: bool = False) -> None:
         if failed:
             from ...report.escape import text as safe
 
             self._console.print(safe(f"{self._case}: {text}"), style="red")
+        else:
+            self.step(text)
 
     def note(self, text: str) -> None:
         remark("note", text)
