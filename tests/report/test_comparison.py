@@ -54,3 +54,15 @@ def test_advisory_verdicts_are_counted_apart(synthetic: ModuleType) -> None:
     )
     rows = {(row["case"], row["kernel"]): row["decides"] for row in comparison_document(old, new, judgements)["rows"]}
     assert [rows[place] for place in (*places, ("flux_1024", synthetic.FUSED))] == [False, False, True]
+
+
+def test_new_kernels_and_cases_are_one_line_a_suite_unless_there_are_few(synthetic: ModuleType) -> None:
+    def said(**old: object) -> list[str]:
+        console = Console(file=io.StringIO(), width=500)
+        print_judgements(judge_each(synthetic.make_run(), synthetic.make_run(**old), MarginRule()), console)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().splitlines()
+
+    lines = said(kernels=[name for name in synthetic.KERNELS if name != synthetic.FUSED])
+    assert lines[0] == f"incomparable  qknorm_rope: 5 kernel-case pairs ({synthetic.FUSED}, on 5 cases)  not in the baseline"
+    assert lines[1] == "30 kernel-case pairs: 25 pass, 5 incomparable"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,9 @@ from .wording import DASH, count, error_ratio, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+FEWEST_GROUPED = 4
+"""New kernel-case pairs of a suite from which one line tells them all."""
 
 
 class _Figures(msgspec.Struct, frozen=True):
@@ -115,11 +118,20 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
 
 
 def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
-    """Print every verdict but a pass with its reason, then the count of each verdict."""
+    """Print every verdict but a pass with its reason, then the count of each verdict.  A suite's new kernels and cases are one line."""
     judgements = escape.cleaned(list(judgements))
+    grown: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
     for judgement in judgements:
-        if judgement.verdict.kind is not VerdictKind.PASS:
+        if judgement.presence is Presence.NEW and judgement.verdict.kind is VerdictKind.INCOMPARABLE:
+            grown[judgement.suite, judgement.verdict.reason].append(judgement)
+        elif judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
+    for those in grown.values():
+        if len(those) < FEWEST_GROUPED:
+            for judgement in those:
+                console.print(_explained(judgement))
+        else:
+            console.print(_grouped(those))
     counted = _counted(judgements)
     silent = _counted([one for one in judgements if not one.verdict.gating and one.verdict.kind is not VerdictKind.PASS])
     without = f"; advisory, not in the exit status: {silent} of these" if silent else ""
@@ -139,6 +151,17 @@ def _explained(judgement: Judgement) -> Any:
 
     text = Text(f"{judgement.verdict.kind}", style=VERDICT_STYLES[judgement.verdict.kind])
     return text.append(f"  {judgement.suite}:{judgement.case}  {judgement.kernel}  {judgement.verdict.reason}", style="default")
+
+
+def _grouped(those: Sequence[Judgement]) -> Any:
+    """New kernels and cases of one suite, with one reason."""
+    from rich.text import Text
+
+    first = those[0]
+    kernels, cases = (list(dict.fromkeys(getattr(one, name) for one in those)) for name in ("kernel", "case"))
+    text = Text(f"{first.verdict.kind}", style=VERDICT_STYLES[first.verdict.kind])
+    what = f"{count(len(those), 'kernel-case pair')} ({', '.join(kernels)}, on {count(len(cases), 'case')})"
+    return text.append(f"  {first.suite}: {what}  {first.verdict.reason}", style="default")
 
 
 def _verdict(judgement: Judgement) -> Any:
