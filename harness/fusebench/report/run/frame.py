@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...schema import CaseSummary, Estimate, Result, Run
 from .. import escape
+from ..wording import error_over_split
 from .document import ends, finite
-from .wording import error_over_split
 
 if TYPE_CHECKING:
     import pandas as pd
