@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("diffusers")
 
+from fusebench.models.configurations import feed_forward
 from fusebench.models.configurations.streams import project, side_by_side
 
 HEAD_DIM = 4
@@ -160,19 +161,19 @@ def test_single_stream_blocks_of_flux_concatenate_their_activation_alone(concate
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize(("bias", "adapter"), [(True, False), (False, False), (True, True)])
 @torch.no_grad()
-def test_inductor_copies_nothing_on_the_way_to_attention(adapter: bool) -> None:
+def test_inductor_copies_nothing_on_the_way_to_attention(bias: bool, adapter: bool) -> None:
     """Neither to join two streams, nor before an op that overwrites one of them."""
     from torch._inductor.utils import run_and_get_code
 
-    streams = streams_of()
+    streams = streams_of(bias=bias)
     if adapter:
         with_adapter(streams)
 
     def attended(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         projected = project(streams, HEAD_DIM)
-        torch.ops.fusebench_models.add_product(projected.streams[1][0][0].flatten(1), rows, weight)
+        feed_forward.add_product(projected.streams[1][0][0].flatten(1), rows, weight)
         query, key, value = (each.transpose(1, 2) for each in projected.joined())
         return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 

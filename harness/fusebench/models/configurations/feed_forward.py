@@ -32,7 +32,7 @@ def product_of_both(layer: Any, first: torch.Tensor, second: torch.Tensor) -> to
         return joined
     of_first, of_second = layer.weight.split([first.shape[-1], second.shape[-1]], dim=1)
     made = torch.nn.functional.linear(first, of_first, layer.bias).flatten(0, -2)
-    add = torch.ops.fusebench_models.add_product if torch.compiler.is_compiling() else _add_product
+    add = add_product if torch.compiler.is_compiling() else _add_product
     add(made, second.flatten(0, -2), of_second)
     return made.view(*first.shape[:-1], -1)
 
@@ -41,7 +41,8 @@ def _add_product(made: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -
     made.addmm_(rows, weight.t())
 
 
-# Inductor makes the sum a kernel of its own where no other kernel of the block reads it.
-torch.library.custom_op(
+add_product = torch.library.custom_op(
     "fusebench_models::add_product", _add_product, mutates_args=("made",), schema="(Tensor(a!) made, Tensor rows, Tensor weight) -> ()"
-).register_fake(lambda made, rows, weight: None)
+)
+"""The same for torch.compile, whose Inductor makes the sum a kernel of its own where no other kernel of the block reads it."""
+add_product.register_fake(lambda made, rows, weight: None)

@@ -41,7 +41,7 @@ def project(streams: Sequence[Stream], head_dim: int) -> Projected:
     if len(streams) == 1 or not all(_writes_anywhere(tokens, layer) for tokens, layers in streams for layer in layers):
         return Projected([[layer(tokens).unflatten(-1, (-1, head_dim)) for layer in layers] for tokens, layers in streams], None)
     lengths = [tokens.shape[1] for tokens, _ in streams]
-    write = torch.ops.fusebench_models.project_into if torch.compiler.is_compiling() else _project_into
+    write = project_into if torch.compiler.is_compiling() else _project_into
     joint, apart = [], []
     for alike in zip(*(layers for _, layers in streams), strict=True):  # the layers of all streams' queries, keys or values
         whole: Any = streams[0][0].new_empty(1, sum(lengths), alike[0].out_features)
@@ -62,14 +62,15 @@ def _project_into(whole: torch.Tensor, tokens: list[torch.Tensor], weights: list
             torch.addmm(bias, each[0], weight.t(), out=part)
 
 
-# Inductor writes no matrix product into a slice: it concatenates, which copies q, k and v.  It calls an operator of its own as it is, with
-# a tensor that it made itself.
-torch.library.custom_op(
+project_into = torch.library.custom_op(
     "fusebench_models::project_into",
     _project_into,
     mutates_args=("whole",),
     schema="(Tensor(a!) whole, Tensor[] tokens, Tensor[] weights, Tensor?[] biases) -> ()",
-).register_fake(lambda whole, tokens, weights, biases: None)
+)
+"""The same for torch.compile, whose Inductor writes no matrix product into a slice: it concatenates, which copies q, k and v.  It calls an
+operator as it is, with a tensor that it made itself."""
+project_into.register_fake(lambda whole, tokens, weights, biases: None)
 
 
 def side_by_side(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
