@@ -6,7 +6,7 @@ overflows to infinity.  The conversion back is wrong for subnormals, and is repl
 
 At every launch, and at every call of a device function within one, the interpreter searches all of triton.language for the functions that
 it replaces: up to a quarter of a check's time.  The functions never change, so the search is made once.  A launch has replaced them for its
-device functions too, so their calls replace nothing.
+device functions too, so their calls replace nothing.  For every tensor it also makes a table of numpy's types, which is remembered as well.
 """
 
 from __future__ import annotations
@@ -73,6 +73,18 @@ def install_remembered_builtins() -> None:
             return interpreter._LangPatchScope()
         return patch_lang(fn)
 
+    numpy_type = interpreter._get_np_dtype
+    known: dict[str, Any] = {}
+
+    def numpy_type_once(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if type(scalar) is not tl.dtype:  # a pointer
+            return numpy_type(dtype)
+        if scalar.name not in known:
+            known[scalar.name] = numpy_type(scalar)
+        return known[scalar.name]
+
     patch_builtin.remembers = True  # type: ignore[attr-defined]
     interpreter._patch_builtin = patch_builtin
     interpreter._patch_lang = patch_lang_once
+    interpreter._get_np_dtype = numpy_type_once

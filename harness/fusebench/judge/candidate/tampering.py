@@ -48,7 +48,9 @@ class Tampering:
             if callable(member)
         ]
         functions = [found for *_, found in self._watched] + [member for *_, member in self._classes]
-        self._code = [(one, _code(one)) for one in map(_plain_function, functions) if one is not None]
+        # Once each, since most modules import functions of others, and spelled out in `_replaced`: all of it is read after every batch.
+        plain = {id(one): one for one in map(_plain_function, functions) if one is not None}
+        self._code = [(one, one.__code__, one.__defaults__, one.__kwdefaults__) for one in plain.values()]
         self._modes = _modes()
         self._methods = dict(vars(torch.Tensor))
         self._collections = list(gc.callbacks)
@@ -84,8 +86,8 @@ class Tampering:
         for name, owner, key, member in self._classes:
             if vars(owner).get(key) is not member:
                 return f"{name} was replaced"
-        for function, code in self._code:
-            if any(now is not before for now, before in zip(_code(function), code, strict=True)):
+        for function, code, defaults, keywords in self._code:  # a function can be given other code while it stays the same function
+            if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not keywords:
                 return f"the code of {function.__module__}.{function.__qualname__} was replaced"
         return ""
 
@@ -99,11 +101,6 @@ def _plain_function(value: Any) -> FunctionType | None:
     value = getattr(value, "__func__", getattr(value, "fget", value))
     value = inspect.unwrap(value) if callable(value) else value
     return value if isinstance(value, FunctionType) else None
-
-
-def _code(function: FunctionType) -> tuple[Any, ...]:
-    """What a function runs: it can be given other code while it stays the same function."""
-    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _modes() -> tuple[int, int]:
