@@ -61,7 +61,7 @@ class Catalogue:
 
         if not self.parts:
             raise CatalogueError(
-                "the catalogue is empty; publish a run with `fusebench run --results`, or make it with `fusebench catalogue rebuild`"
+                "the catalogue is empty; `fusebench catalogue rebuild` makes it of the runs in the same --results, and later runs join it"
             )
         try:
             with duckdb.connect() as connection:
