@@ -59,6 +59,8 @@ class Years:
     seed: int = 0
     disturbed: float = 1 / 30
     boards_by_night: Sequence[int] | None = None
+    boards_by_case: NDArray[np.int64] | None = None
+    """Boards by case and night, in place of one board for all cases of a night."""
     times: NDArray[np.float64] = field(init=False)
     """Microseconds: by case, kernel and night."""
     limits: NDArray[np.float64] = field(init=False)
@@ -90,7 +92,11 @@ class Years:
             else random.integers(0, self.boards, self.nights)
         )
         logs = random.standard_t(DEGREES, shape) * night_sd[:, :, None]
-        logs += (random.standard_t(DEGREES, (*shape[:2], int(self.board.max()) + 1)) * board_sd[:, :, None])[:, :, self.board]
+        if self.boards_by_case is None:
+            logs += (random.standard_t(DEGREES, (*shape[:2], int(self.board.max()) + 1)) * board_sd[:, :, None])[:, :, self.board]
+        else:
+            effects = random.standard_t(DEGREES, (*shape[:2], int(self.boards_by_case.max()) + 1)) * board_sd[:, :, None]
+            logs += np.take_along_axis(effects, np.broadcast_to(self.boards_by_case[:, None, :], shape), axis=2)
         wild = (random.random(self.nights) < self.disturbed) & (random.random(shape) < 0.5)
         logs += np.where(wild, random.uniform(0, 0.05, shape), 0.0)
         for event in self.events:
@@ -103,6 +109,10 @@ class Years:
                 logs[rows] += change
         boards = [event for event in self.events if event.kind == "board"]
         for event in boards:
+            if self.boards_by_case is not None:
+                slow = (self.boards_by_case == 0) & (np.arange(self.nights) >= event.night)
+                logs += slow[:, None, :] * math.log1p(event.change)
+                continue
             self.board[event.night :] = np.where(self.board[event.night :] == 0, 99, self.board[event.night :])
             logs[:, :, self.board == 99] += math.log1p(event.change)
         self.times = base[:, None, None] * factors[None, :, None] * np.exp(logs)
@@ -154,7 +164,10 @@ class Years:
             ),
             "commit": text([hashlib.sha256(str(one).encode()).hexdigest()[:40] for one in nights], place),
             "device": text([self.device], np.zeros(count, dtype=np.int64)),
-            "board": text([f"board{one}" for one in range(100)], self.board[night]),
+            "board": text(
+                [f"board{one}" for one in range(100)],
+                self.board[night] if self.boards_by_case is None else self.boards_by_case[case, night],
+            ),
             "driver": text([f"{580 + one}.1" for one in range(50)], toolchain[place]),
             "fusebench": text([f"0.{3 + one}.0" for one in range(50)], method[place]),
             "timer": text(["cupti"], np.zeros(count, dtype=np.int64)),

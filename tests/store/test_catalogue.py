@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from fusebench.errors import UsageError
@@ -61,6 +62,15 @@ def test_a_row_holds_the_figures_of_its_record(tmp_path: Path, night: Make) -> N
         assert sol == pytest.approx(timing.sol)
     others = night(5, 2, params={"heads": 3})
     assert set(run_table(run)["params"].to_pylist()).isdisjoint(run_table(others)["params"].to_pylist()), "another case of that name"
+
+
+def test_a_row_names_the_board_of_its_case(night: Make) -> None:
+    run = night(5, 1, environment={"device_uuid": "GPU-a,GPU-b"})
+    cases = [msgspec.structs.replace(one, board=board) for one, board in zip(run.cases, ("GPU-b", "GPU-a"), strict=True)]
+    table = run_table(msgspec.structs.replace(run, cases=cases))
+    found = set(zip(table["case"].to_pylist(), table["board"].to_pylist(), strict=True))
+    assert found == {(one.case.name, one.board) for one in cases}
+    assert set(run_table(night(5, 1, environment={"device_uuid": "GPU-a"}))["board"].to_pylist()) == {"GPU-a"}
 
 
 def test_times_that_nothing_may_be_concluded_from_are_marked(synthetic: ModuleType) -> None:

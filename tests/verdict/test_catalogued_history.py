@@ -15,7 +15,7 @@ from fusebench.errors import UnknownNameError
 from fusebench.schema import ExitCode
 from fusebench.store.catalogue.files import Folder
 from fusebench.store.catalogue.query import Catalogue
-from fusebench.verdict.history.catalogued import DeviceHistory, histories
+from fusebench.verdict.history.catalogued import DeviceHistory, OnBoards, histories
 from fusebench.verdict.history.selected import Selected
 from fusebench.verdict.history.shifts import history_exit_code
 from helpers.simulated_years import Event, Years
@@ -76,6 +76,30 @@ def test_a_slow_board_that_most_nights_run_on_is_told_from_a_slow_kernel(tmp_pat
     causes = {cause for *_, cause, _ in shifts(found)}
     assert causes == {"hardware"}
     assert history_exit_code(found.tracks) == ExitCode.PASS
+
+
+def test_a_record_of_two_boards_is_of_each_cases_own_board(tmp_path: Path) -> None:
+    """Every night is of boards 0 and 1, and board 0 is slower; from night 120 on it measures most nights of the first cases."""
+    nights = np.arange(NIGHTS)
+    moved = (nights >= 120) & (nights % 5 > 0)
+    dealt = np.array([np.where(moved, 0, nights % 2) if case < 5 else (nights + case) % 2 for case in range(10)])
+    found = history(tmp_path, Event(0, 0.08, "board"), boards_by_case=dealt)
+    assert {one.run.environment.device_uuid for one in found.runs} == {"board0,board1"}
+    assert {cause for *_, cause, _ in shifts(found)} <= {"hardware"}
+    assert history_exit_code(found.tracks) == ExitCode.PASS
+    blamed = history(tmp_path / "code", Event(0, 0.08, "board"), Event(120, 0.05, kernel=KERNEL, cases=5), boards_by_case=dealt)
+    told = [(case, cause) for case, kernel, cause, _ in shifts(blamed) if kernel == KERNEL]
+    assert sorted(told) == [(f"case_{place:03d}", "regression") for place in range(5)]
+
+
+def test_the_cause_of_a_change_is_sought_on_the_boards_of_the_series(tmp_path: Path) -> None:
+    runs = [one.run for one in history(tmp_path, boards_by_case=np.array([[0, 1, 1], [1, 0, 1]]), nights=3, cases=2).runs]
+    assert [run.environment.device_uuid for run in runs] == ["board0,board1", "board0,board1", "board1"]
+    seen = OnBoards(runs, ["board0", "board1"], np.array([[0, 1, 1], [1, 0, 1]]))
+    assert [[run.environment.device_uuid for run in seen.of(row)] for row in (0, 1)] == [
+        ["board0", "board1", "board1"],
+        ["board1", "board0", "board1"],
+    ]
 
 
 def test_boards_that_replace_each_other_are_no_regression(tmp_path: Path) -> None:

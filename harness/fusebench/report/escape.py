@@ -41,6 +41,9 @@ _PAIRED = "*$"
 """Marks that mean something only in pairs: a single one stays as it is."""
 
 
+_NUMBERS = frozenset({float, int, bool, type(None)})
+
+
 class Markup(str):
     """Text that is Markdown already: `markdown` leaves it alone.  An f-string around it is plain text again."""
 
@@ -131,6 +134,8 @@ def _cleaned(value: Any) -> Any:
         changed = {name: new for name, old in fields.items() if (new := _cleaned(old)) is not old}
         return msgspec.structs.replace(value, **changed) if changed else value
     if type(value) in (list, tuple):
+        if _NUMBERS.issuperset(map(type, value)):  # years of times: a million items hold no text
+            return value
         items = [_cleaned(item) for item in value]
         return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
     if type(value) is dict:

@@ -203,6 +203,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Number of worker processes that measured it. With several, the intervals are over processes."""
     runs: tuple[int, ...] = ()
     """Places in `Run.joined` of the runs whose times were joined into this one; empty for the time of one run."""
+    boards: tuple[str, ...] = ()
+    """The board of each of these runs that measured the case, by UUID; empty where every run of the baseline is of one board, and in older
+    records."""
 
 
 OUTSIDE_CONTRACT = "outside the contract"

@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
-
 from .changepoint import SMALLEST_PART, Cut, placed
 
 Matrix = NDArray[np.float64]
@@ -57,7 +55,7 @@ def divide_all(
 
     Args:
         values: one row per series, one column per run; positive figures such as microseconds, NaN where a run lacks the series.
-        boards: code of each run's board.
+        boards: code of each run's board; or one row per series, where a run measured its cases on several boards.
         level_of: from the p-values of all series, the level at which divisions count.
 
     Returns:
@@ -75,7 +73,7 @@ def divide_all(
             groups.setdefault(part, []).append(row)
         tasks = []
         for (start, end), rows in groups.items():
-            p_values, places = _best(logs[rows, start:end], boards[start:end], ratio, smallest_part)
+            p_values, places = _best(logs[rows, start:end], _of_rows(boards, rows)[..., start:end], ratio, smallest_part)
             for row, p_value, place in zip(rows, p_values, places, strict=True):
                 if p_value <= level and len(found[row]) < _MOST_CUTS:
                     found[row].append(Cut(start + int(place), float(p_value)))
@@ -102,13 +100,13 @@ def board_ratio(logs: Matrix, boards: Codes) -> float:
     0 where all runs are of one board, or no two neighbouring runs hold the same series.
     """
     steps = np.abs(np.diff(logs, axis=1))
-    other = boards[1:] != boards[:-1]
+    other = np.broadcast_to(boards[..., 1:] != boards[..., :-1], steps.shape)
     if not other.any():
         return 0.0
-    own = steps[:, ~other] if (~other).sum() >= _FEWEST_PAIRS else steps
-    scale = _row_median(own)
+    few = (~other).sum(axis=1) < _FEWEST_PAIRS
+    scale = _row_median(np.where(other & ~few[:, None], np.nan, steps))
     with np.errstate(invalid="ignore", divide="ignore"):
-        relative = (steps[:, other] / scale[:, None]).ravel()
+        relative = (steps / scale[:, None])[other]
     relative = relative[np.isfinite(relative)]
     return max(0.0, float(np.median(relative)) ** 2 - 1.0) if len(relative) else 0.0
 
@@ -127,9 +125,20 @@ def p_value_of(score: float, runs: int, smallest_part: int = SMALLEST_PART) -> f
     return float(min(1.0, math.exp(np.interp(score, scores, logs))))
 
 
+def _of_rows(boards: Codes, rows: Sequence[int]) -> Codes:
+    """The boards of some series."""
+    return boards if boards.ndim == 1 else boards[rows]
+
+
 def _best(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tuple[NDArray[np.float64], Codes]:
     """P-value and place of the best division of every row."""
     p_values, places = np.ones(len(logs)), np.zeros(len(logs), dtype=np.int64)
+    if boards.ndim > 1:  # series with the same boards, such as those of one case, are computed together
+        patterns, members = np.unique(boards, axis=0, return_inverse=True)
+        for number, pattern in enumerate(patterns):
+            rows = np.nonzero(members.ravel() == number)[0]
+            p_values[rows], places[rows] = _best(logs[rows], pattern, ratio, smallest_part)
+        return p_values, places
     for start in range(0, len(logs), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         scores, places[chunk] = _scan(logs[chunk], boards, ratio, smallest_part)
@@ -305,11 +314,20 @@ def _tail(runs: int, smallest_part: int) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _nu(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Siegmund's correction for discrete time, as the approximation of Siegmund & Yakir (2007)."""
-    half = x / 2
-    normal = special.ndtr(half)
-    found: NDArray[np.float64] = (2 / x) * (normal - 0.5) / (half * normal + np.exp(-(half**2) / 2) / math.sqrt(2 * math.pi))
+    """Siegmund's correction for discrete time, as the approximation of Siegmund & Yakir (2007), to 1e-7.
+
+    Read from a table, because scipy's normal distribution takes longer to import than a history of one kernel.
+    """
+    found: NDArray[np.float64] = np.interp(x, *_nu_table())
     return found
+
+
+@functools.cache
+def _nu_table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    x = np.linspace(1e-3, 20.0, 20_000)
+    half = x / 2
+    normal = 0.5 + 0.5 * np.array([math.erf(one) for one in (half / math.sqrt(2)).tolist()])
+    return x, (2 / x) * (normal - 0.5) / (half * normal + np.exp(-(half**2) / 2) / math.sqrt(2 * math.pi))
 
 
 def _split(start: int, end: int, cut: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -105,6 +105,20 @@ def test_boards_that_two_times_share_cancel(synthetic: ModuleType) -> None:
     assert board_distance(alone[0], old) == pytest.approx(2 / 9)
 
 
+def test_a_joined_run_of_two_boards_counts_by_the_board_of_each_case(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 1.0, 1.0, 1.0)
+    boards = {case: "GPU-b" if place % 2 else "GPU-a" for place, case in enumerate(MANY)}
+    cases = [msgspec.structs.replace(one, board=boards[one.case.name]) for one in first.cases]
+    environment = msgspec.structs.replace(first.environment, device_uuid="GPU-a,GPU-b")
+    joined = join_runs([msgspec.structs.replace(first, environment=environment, cases=cases), second, third])
+    assert [one.board for one in joined.joined] == ["GPU-a,GPU-b", "GPU-a", "GPU-b"]
+    for result in joined.results:
+        assert result.measurement is not None
+        own = boards[result.case]
+        shares = {board: (1 + (board == own)) / 3 for board in ("GPU-a", "GPU-b")}
+        assert support_of(result.measurement, joined).boards == pytest.approx(shares)
+
+
 def test_the_interval_of_a_change_holds_processes_and_boards(synthetic: ModuleType) -> None:
     same, also, other = runs(synthetic, 1.0, 1.0, 1.0)
     scatter = ClassScatter(

@@ -70,7 +70,7 @@ def run_table(run: Run) -> pyarrow.Table:
 
     environment = run.environment
     shared = {name: getattr(environment, name) for name in ("driver", "cuda", "torch", "triton", "ptxas", "fusebench")}
-    shared |= {"device": environment.device_name, "board": environment.device_uuid, "commit": environment.git_commit}
+    shared |= {"device": environment.device_name, "commit": environment.git_commit}
     shared |= {"run": run.id, "created": moment(run).replace(tzinfo=None), "timer": run.timer, "cache": str(run.plan.cache)}
     shared |= {"dirty": environment.git_dirty, "exit_code": run.exit_code, "complete": run.complete, "schema_version": run.schema_version}
     cases = {one.case.key: one for one in run.cases}
@@ -79,10 +79,10 @@ def run_table(run: Run) -> pyarrow.Table:
         if result.status not in _KEPT:
             continue
         summary = cases.get(result.case_key)
-        case: dict[str, Any] = {"params": ""}
+        case: dict[str, Any] = {"params": "", "board": environment.device_uuid}
         if summary is not None:
             case = {"params": params_digest(summary.case.params), "yardstick": summary.stream_shape, "baseline": summary.baseline or ""}
-            case["limit_us"] = summary.limit_us
+            case |= {"limit_us": summary.limit_us, "board": summary.board or environment.device_uuid}
         usable = run.exit_code != ExitCode.DEVICE_UNFIT and summary is not None and not summary.not_cold and _usable(result)
         rows.append(shared | case | {"usable": usable} | _figures(result))
     return make_table(rows)

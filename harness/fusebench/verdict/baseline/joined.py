@@ -18,7 +18,7 @@ from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
 from ..comparability import case_differences, record_differences
 from ..identical_code import equal_code
-from ..margins.support import own_variance, units_of
+from ..margins.support import board_of, own_variance, units_of
 from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST_PROCESSES = 8
@@ -198,8 +198,15 @@ def _result(result: Result, others: Sequence[_Other], place: int, limit_us: floa
         replicates=sum(one.replicates for one in timings),
         processes=processes,
         runs=(*(other.place for other, _ in found), place),
+        boards=_measured_on(result.case_key, [other for other, _ in found], others[0]),
     )
     return msgspec.structs.replace(result, measurement=joined)
+
+
+def _measured_on(key: str, found: Sequence[_Other], any_other: _Other) -> tuple[str, ...]:
+    """The boards of the case in the runs `found` and the newest one; empty where a run's own entry in `Run.joined` says it."""
+    summaries = [(other.cases[key], other.run) for other in found] + [(any_other.newest_cases[key], any_other.newest)]
+    return tuple(board_of(*one) for one in summaries) if any(one.board for one, _ in summaries) else ()
 
 
 def _summary(summary: CaseSummary, others: Sequence[_Other]) -> CaseSummary:

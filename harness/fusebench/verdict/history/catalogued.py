@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ...errors import UnknownNameError
-from ...schema import CacheState, Environment, Run, SamplingPlan
+from ...schema import CacheState, Environment, Run, SamplingPlan, boards_of
 from ...stats.changepoint import SMALLEST_PART, ChangePoint, levels
 from ...stats.fdr import DEFAULT_RATE, select
 from ...stats.segmentation import Level, divide_all
@@ -93,16 +93,58 @@ def _history(
         )
         for row, (suite, case, kernel, _, gating, created) in enumerate(keys)
     ]
-    boards = np.unique([one.run.environment.device_uuid for one in runs], return_inverse=True)[1].astype(np.int64)
+    names, boards = _boards(connection, rows, values, runs=runs, series=len(keys))
     tracks = _tracks(series, figures=figures, times=times, boards=boards, margin=margin, rate=rate)
+    on_boards = OnBoards([one.run for one in runs], names, boards)
     return DeviceHistory(
-        device=device, runs=runs, tracks=_explained(connection, rows, values, tracks=tracks, snapshots=runs, margin=margin)
+        device=device, runs=runs, tracks=_explained(connection, rows, values, tracks=tracks, on_boards=on_boards, margin=margin)
     )
+
+
+def _boards(
+    connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any], *, runs: Sequence[Snapshot], series: int
+) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of all boards, and the number of each run's board: one row of all runs, or, where a run is of several boards, one row per
+    series, since each case is of one board."""
+    by_run = [boards_of(one.run.environment.device_uuid) for one in runs]
+    names = sorted({board for boards in by_run for board in boards})
+    numbers = {board: number for number, board in enumerate(names)}
+    first = np.array([numbers[boards[0]] for boards in by_run], dtype=np.int64)
+    several = [place for place, boards in enumerate(by_run) if len(boards) > 1]
+    if not several:
+        return names, first
+    _table(connection, "boards_of_device", {"board": ("VARCHAR", names), "number": ("INT", list(range(len(names))))})
+    _table(connection, "runs_of_several", {"place": ("INT", several)})
+    found = connection.sql(
+        f"SELECT s.row, r.place, b.number FROM (SELECT * FROM {rows}) AS q {_JOINED} "
+        "JOIN runs_of_several AS o ON o.place = r.place JOIN boards_of_device AS b ON q.board = b.board",
+        params=values,
+    ).fetchnumpy()
+    boards = np.repeat(first[None, :], series, axis=0)
+    boards[found["row"], found["place"]] = found["number"]
+    return names, boards
+
+
+class OnBoards:
+    """The runs as a series sees them: each on the board that measured the series."""
+
+    def __init__(self, runs: Sequence[Run], names: Sequence[str], boards: NDArray[np.int64]) -> None:
+        self._runs, self._names, self._boards = runs, names, boards
+
+    def of(self, row: int) -> Sequence[Run]:
+        """The runs, as the series in `row` sees them."""
+        if self._boards.ndim == 1:
+            return self._runs
+        boards = [self._names[number] for number in self._boards[row]]
+        return [
+            msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, device_uuid=board))
+            for run, board in zip(self._runs, boards, strict=True)
+        ]
 
 
 def _runs(connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, last: int | None) -> list[Snapshot]:
     """The runs, in order of time, with the cache state of the newest."""
-    facts = ", ".join(f'any_value("{name}")' for name in _FACTS)
+    facts = ", ".join(f'any_value("{name}")' if name != "board" else "string_agg(DISTINCT board, ',' ORDER BY board)" for name in _FACTS)
     found = connection.execute(
         f"SELECT run, created, cache, {facts} FROM {rows} GROUP BY run, created, cache ORDER BY created, run", values
     ).fetchall()
@@ -231,16 +273,16 @@ def _explained(
     values: list[Any],
     *,
     tracks: Sequence[Track],
-    snapshots: Sequence[Snapshot],
+    on_boards: OnBoards,
     margin: float,
 ) -> list[Track]:
     """`tracks` with the cause of every shift."""
-    runs = [one.run for one in snapshots]
     held = _places(connection, rows, values, tracks)
     near = {kernel: moved_near(tracks, kernel) for kernel in {track.series.kernel for track in tracks if track.shifts}}
     found = []
     for row, track in enumerate(tracks):
         shifts = []
+        runs = on_boards.of(row) if track.shifts else ()
         for place, shift in enumerate(track.shifts):
             told = explain(track, place, runs=runs, held=held.get(row, {}), moved=near[track.series.kernel], margin=margin)
             shifts.append(msgspec.structs.replace(shift, cause=str(told.cause), cause_reason=told.reason))

@@ -34,7 +34,8 @@ def support_of(timing: Measurement, run: Run, board: str | None = None) -> Suppo
         return Support(1 / timing.processes, {run.environment.device_uuid if board is None else board: 1.0})
     joined = [run.joined[place] for place in timing.runs]
     share = 1 / len(joined)
-    boards = {board: times * share for board, times in Counter(one.board for one in joined).items()}
+    measured_on = timing.boards or [one.board for one in joined]
+    boards = {board: times * share for board, times in Counter(measured_on).items()}
     return Support(sum(share**2 / one.processes for one in joined), boards)
 
 
