@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from .changepoint import SMALLEST_PART, Cut, placed
 
 Matrix = NDArray[np.float64]
