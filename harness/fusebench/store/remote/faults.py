@@ -53,9 +53,21 @@ _CREDENTIALS = frozenset(
 """Classes of botocore, google-auth, azure-identity, paramiko and asyncssh."""
 _REFUSED = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthFailure", "401"}
+    | {"AuthenticationFailed", "InvalidAuthenticationInfo", "PermissionDenied"}
 )
-"""Error codes of S3 for credentials that it refuses."""
-_FORBIDDEN = frozenset({"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "MethodNotAllowed"})
+"""Error codes of S3, GCS and Azure, and asyncssh's class, for credentials that the store refuses."""
+_FORBIDDEN = frozenset(
+    {
+        *("AccessDenied", "403", "Forbidden", "AllAccessDisabled", "MethodNotAllowed"),
+        *("AuthorizationFailure", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions"),
+        *("SFTPPermissionDenied", "SFTPWriteProtect"),
+    }
+)
+"""Error codes of S3, GCS and Azure, and asyncssh's classes."""
+_ABSENT = frozenset({"ContainerNotFound", "NoSuchBucket"})
+_NO_ACCOUNT = "Must provide either a connection_string or account_name"
+"""Azure without any credentials, which has no class for it."""
+_UNKNOWN_HOST = frozenset({"HostKeyNotVerifiable"})
 _UNREACHABLE = frozenset(
     {
         *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "HTTPClientError"),
@@ -86,16 +98,19 @@ def store_fault(error: BaseException, where: str, *, writing: bool) -> StoreErro
             f"this kind of store cannot be reached: {told}; install its package with `pip install 'fusebench[store]'`, or correct the URL "
             "(s3://, gs://, az://, ssh:// or file://)"
         )
-    elif names & _CREDENTIALS or codes & _REFUSED:
-        kind, found = StoreCredentialsError, "refused those it got" if codes & _REFUSED else "none were found"
+    elif names & _UNKNOWN_HOST:
+        kind = StoreCredentialsError
+        text = f"the key of that host is not known here: {told}; add it to ~/.ssh/known_hosts, such as by connecting once with ssh"
+    elif names & _CREDENTIALS or codes & _REFUSED or _NO_ACCOUNT in told:
+        kind, found = StoreCredentialsError, "refused those it got" if (codes | names) & _REFUSED else "none were found"
         text = (
             f"the store wants credentials, and {found}: {told}; set them as for the store's own tools (AWS_ACCESS_KEY_ID, "
-            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_CONNECTION_STRING; docs/stores.md)"
+            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_CONNECTION_STRING, SSH keys; docs/stores.md)"
         )
-    elif isinstance(error, PermissionError) or codes & _FORBIDDEN or getattr(error, "errno", None) == errno.EROFS:
+    elif isinstance(error, PermissionError) or (codes | names) & _FORBIDDEN or getattr(error, "errno", None) == errno.EROFS:
         kind, found = StoreForbiddenError, "the store is read-only" if writing else "the store may not be read"
         text = f"{found} with these credentials: {told}; ask for the permission, or use other credentials"
-    elif isinstance(error, FileNotFoundError):
+    elif isinstance(error, FileNotFoundError) or codes & _ABSENT:
         kind, text = StoreMissingError, f"no such bucket, container or folder: {told}; create it, or correct the URL"
     elif names & _DAMAGED:
         kind, text = StoreDamageError, f"damaged on its way: {told}; check the connection"
@@ -116,7 +131,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _code(error: BaseException) -> str:
-    """The error code in the answer of an S3 server."""
+    """The error code in the answer of an S3 server, of Azure (`error_code`) or of GCS (`code`, or a text with only its name)."""
     response = getattr(error, "response", None)
     found = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
-    return str(found) if found is not None else ""
+    found = found if found is not None else getattr(error, "error_code", None) or getattr(error, "code", None)
+    if found is None and isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+        return "Forbidden"
+    return str(getattr(found, "value", found)) if found is not None else ""

@@ -12,28 +12,33 @@ from typing import Any, TypeVar
 
 from ...errors import UsageError
 from ..seal import digest
-from .faults import LASTING, StoreDamageError, StorePackageError, store_fault
+from .faults import LASTING, StoreDamageError, StorePackageError, StoreUnreachableError, store_fault
 
 ATTEMPTS = 6
 FIRST_PAUSE_S = 0.5
 """Pause before the second attempt; each further one is twice as long, so that six attempts outlast 15 s without a server."""
 _RENAMES = frozenset({"file", "local", "sftp", "ssh"})
 """Stores with folders and a rename. The others are object stores: a file appears there when its upload is complete."""
-_CREATES = frozenset({"s3", "gs", "gcs"})
+_CREATES = frozenset({"s3", "gs", "gcs", "az", "abfs"})
 """Stores that can refuse by themselves to replace a file."""
+_PATIENT = frozenset({"az", "abfs"})
+"""Stores whose package tries every request four times itself, within a minute, and cannot be told otherwise."""
 _PROBE = ".fusebench-probe"
 
 T = TypeVar("T")
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Options of the backend: S3's own retries, of two libraries, would multiply with those here."""
+    """Options of the backend: no listing is kept, and S3's own retries, of two libraries, would multiply with those here."""
     from fsspec.config import conf
 
+    if url.startswith(("ssh://", "sftp://")):
+        return {}  # it keeps no listings, and hands every option on to SSH, which refuses those that it does not know
     if not url.startswith(("s3://", "s3a://")):
-        return {}
+        return {"use_listings_cache": False}
     own = conf.get("s3", {}).get("config_kwargs", {})
-    return {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, **own, "retries": {"total_max_attempts": 1}}}
+    config = {"connect_timeout": 10, "read_timeout": 60, **own, "retries": {"total_max_attempts": 1}}
+    return {"use_listings_cache": False, "config_kwargs": config}
 
 
 def is_url(text: str) -> bool:
@@ -63,7 +68,7 @@ class Store:
         if not re.fullmatch(r"[\w+.-]+://.*[^/].*", url):
             raise UsageError(f"{url}: names no bucket or folder; expected a URL such as s3://bucket/fusebench")
         try:
-            self._system, self._root = url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **_options(url))
+            self._system, self._root = url_to_fs(url, skip_instance_cache=True, **_options(url))
         except Exception as error:
             raise store_fault(error, self.url, writing=False) from error
         if hasattr(self._system, "retries"):
@@ -71,6 +76,7 @@ class Store:
         protocol = self._system.protocol
         protocols = {protocol} if isinstance(protocol, str) else set(protocol)
         self._renames, self._creates = bool(protocols & _RENAMES), bool(protocols & _CREATES)
+        self._lasting = (*LASTING, StoreUnreachableError) if protocols & _PATIENT else LASTING
 
     def where(self, path: str) -> str:
         """The URL of a file, for messages."""
@@ -203,7 +209,7 @@ class Store:
                 raise
             except Exception as error:
                 fault = store_fault(error, self.where(path), writing=writing)
-                if attempt == ATTEMPTS or isinstance(fault, LASTING):
+                if attempt == ATTEMPTS or isinstance(fault, self._lasting):
                     raise fault from error
             self._pause(FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
         raise AssertionError("unreachable")
