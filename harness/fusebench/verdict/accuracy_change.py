@@ -94,7 +94,7 @@ def _beyond_draws(growth: float, new: tuple[float, OutputError], old: tuple[floa
     """The part of `growth` that other draws do not explain: all of it on the same draws, which round alike, and without a known `spread`.
 
     Draws on which every rounding error is large raise the split chain's error too.  So the growth counts as far as it also shows beside the
-    split chain's errors, or as far as the scatter between the draws of the two checks leaves no doubt (`_certain`).  Where one draw makes
+    split chain's errors, or as far as the scatter between the draws of the two checks makes it certain (`_certain`).  Where one draw makes
     most of an error, the growth beside the split chain is that of one draw too, and must be as certain.
 
     The draws of a check differ in magnitude by design, so their scatter overstates the standard error of what they share (collapsed
