@@ -108,8 +108,24 @@ def test_several_runs_are_joined_and_their_processes_and_boards_are_told(
     assert (row["run"], row["processes"], row["boards"], row["objections"]) == ("r7", 8, 2, [])
     assert row["joined"] == [f"r{number}" for number in range(8)]
     assert "r3 is part of this baseline" in fusebench("gate", "r3").stdout
+    assert not (project_folder / "results" / "calibration").exists(), "too few cases tell no scatter"
     gated = fusebench("gate", "r3")
     assert (gated.exit_code, "8 processes on 2 boards\n" in gated.stdout) == (0, True), gated.output
+
+
+def test_the_first_baseline_of_a_gpu_model_stores_the_scatter_of_its_runs_and_later_ones_keep_it(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path
+) -> None:
+    for number in range(4):
+        cases = [f"case_{one}" for one in range(12)]
+        keep(run_id=f"r{number}", created=f"2026-07-0{number + 1}T03:00:00Z", cases=cases, environment={"device_uuid": f"GPU-{number}"})
+    promoted = fusebench("baseline", "promote", *(f"r{number}" for number in range(4)))
+    assert promoted.exit_code == 0, promoted.output
+    assert "from the scatter of 4 stored runs on 4 boards" in promoted.stderr, promoted.stderr
+    scatter = project_folder / "results" / "calibration" / "nvidia_h200.scatter.json"
+    kept = scatter.read_bytes()
+    assert fusebench("baseline", "promote", "r3", "r0").exit_code == 0
+    assert scatter.read_bytes() == kept
 
 
 def test_a_baseline_of_few_processes_is_told_by_promote_and_gate(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:

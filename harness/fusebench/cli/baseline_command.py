@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ..config import Project
     from ..schema import Result, Run
 
 baseline = typer.Typer(help="Keep a run as the baseline of its device model, or show what is kept.", no_args_is_help=True)
@@ -52,6 +53,7 @@ def promote(
     Name at least eight runs, of several boards where there are, or one run of eight processes: a gate cannot tell the mode of a baseline's
     one process from a change.  The runs may be of several commits: a kernel on a case joins the runs that timed it with the newest run's
     machine code.  Device model, timer and cache state must be the same, and every working tree clean.
+    On a GPU model without a stored scatter between runs, that of these runs is stored, and gates take their margins from it.
 
     A run that is slower than the last baseline by more than the margin, or less accurate, is refused unless --reason says why.
 
@@ -85,6 +87,7 @@ def promote(
     if others:
         write_views(record, target)
     where_kept = opened.publish_baseline(device) or str(target)
+    _keep_first_scatter(list(folders.values()), project)
     for change in accepted:
         remark("accepted", change)
     for where, one in folders.items():
@@ -95,6 +98,20 @@ def promote(
         for share in shares(list(folders.values())):
             remark("note", share)
     typer.echo(f"baseline of {device}: run {record.id}, in {where_kept}; {support_words(record)}")
+
+
+def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:
+    """Store the scatter between the runs, from which gates take their margins, where a GPU model has none yet."""
+    from ..store.scatter_file import load_scatter, write_scatter
+    from ..verdict.baseline.run_scatter import scatter_between
+    from ..verdict.margins.words import margin_rows, margin_words
+
+    newest = max(runs, key=lambda run: run.created)
+    if newest.environment.device != "cuda" or load_scatter(project.results, newest.environment.device_name) is not None:
+        return
+    rule = MarginRule(scatter=scatter_between(runs), device=newest.environment.device)
+    if rule.scatter is not None and margin_rows(rule, newest):
+        remark("note", f"{margin_words(rule, newest)}; wrote {write_scatter(project.results, rule.scatter)}")
 
 
 def _places(results: Sequence[Result], most: int = 4) -> list[str]:
