@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from fusebench.device.boards import resolve_boards
-from fusebench.device.lock import device_lock
+from fusebench.device.lock import device_lock, wanted_by_others
 from fusebench.fleet import board_process
 from fusebench.runner.case_kernels import work_of
 from fusebench.runner.workers.ahead import Checks
@@ -227,6 +228,79 @@ def test_checks_ahead_are_shared_out_and_count_on_any_board(
     assert not there & lost
     seeds = {one.case: one.accuracy.seed for one in found.results if one.kernel == "scale/plain@1" and one.accuracy is not None}
     assert {name for name, seed in seeds.items() if seed == 77} == there | ({"c6"} if "c0" in there else set())
+    assert found.complete
+
+
+def test_four_boards_decide_by_their_own_share_whether_checks_ahead_pay(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The start of further processes is paid on each board, so each share, and not the selection, must hold enough cases."""
+    from fusebench.runner.workers import ahead
+
+    def check(pool: Any, units: Any, **options: Any) -> Checks:
+        found = ahead.check_ahead(pool, units, processes=8, marks=tmp_path / "marks", **options)
+        (tmp_path / f"share_{units[0].case.name}").write_text(f"{len(units)} {found.cases}")
+        return found
+
+    monkeypatch.setattr("fusebench.fleet.strategy.checks_ahead", lambda request: True)
+    monkeypatch.setattr("fusebench.fleet.board_process.check_ahead", check)
+    for name in ("FEWEST_CASES", "FEWEST_CHECKS"):
+        monkeypatch.setattr(ahead, name, CASES)
+    outcome = fusebench(*[one if one != "cpu:0,1" else "cpu:0-3" for one in COMMAND])
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert read_run(folder_of(outcome)).complete
+    told = [[int(number) for number in file.read_text().split()] for file in tmp_path.glob("share_*")]
+    assert sum(cases for cases, _ in told) == CASES, "every case is in one share"
+    assert all(checked == 0 for _, checked in told), "the selection has enough cases, and no share has"
+
+
+class Server:
+    """A serving judge seen from a run: it holds a board between its evaluations, and leaves it when somebody waits."""
+
+    def __init__(self, number: int, *, evaluates_s: float, leaves: bool = True) -> None:
+        self.device, self.held, self.left_at = resolve_boards("cpu:0,1")[number], threading.Event(), 0.0
+        self._evaluates_s, self._leaves, self._over = evaluates_s, leaves, threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        with device_lock(self.device):
+            self.held.set()
+            time.sleep(self._evaluates_s)
+            while not self._over.wait(0.02) and not (self._leaves and wanted_by_others(self.device)):
+                pass
+            self.left_at = time.time()
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        assert self.held.wait(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(5)
+
+
+def test_a_nightly_takes_a_board_after_the_evaluation_of_a_serving_judge(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path
+) -> None:
+    def timed(task: TimeTask) -> Measured:
+        (tmp_path / f"{_board_of_this_process()} {task.case.name} {time.time()}").touch()
+        time.sleep(0.2)
+        return measured(task, 2.0)
+
+    workers.timed = timed
+    with Server(1, evaluates_s=0.3) as server:
+        found = run(fusebench, "--wait", "20")
+    assert {one.board for one in found.cases} == set(BOARDS), "the judge left its board to the run that waits"
+    began = [float(file.name.split()[2]) for file in tmp_path.glob("1 c*")]
+    assert min(began) >= server.left_at, "nothing was measured on the board beside the evaluation"
+    assert found.complete
+
+
+def test_a_judge_that_does_not_leave_its_board_costs_the_nightly_that_board_alone(fusebench: Fusebench, project: Path) -> None:
+    with Server(1, evaluates_s=0.0, leaves=False):
+        found = run(fusebench, "--wait", "0.2")
+    assert {one.board for one in found.cases} == {BOARDS[0]}
     assert found.complete
 
 
