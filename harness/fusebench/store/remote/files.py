@@ -21,8 +21,9 @@ _RENAMES = frozenset({"file", "local", "sftp", "ssh"})
 """Stores with folders and a rename. The others are object stores: a file appears there when its upload is complete."""
 _CREATES = frozenset({"s3", "gs", "gcs", "az", "abfs"})
 """Stores that can refuse by themselves to replace a file."""
-_PATIENT = frozenset({"az", "abfs"})
-"""Stores whose package tries every request four times itself, within a minute, and cannot be told otherwise."""
+_PATIENT = frozenset({"az", "abfs", "gs", "gcs"})
+"""Stores whose package tries every request several times itself, for half a minute (gcsfs) or more than one (adlfs), and cannot be told
+otherwise: without a server, six times as long would be 200 and 500 s."""
 _PROBE = ".fusebench-probe"
 
 T = TypeVar("T")
