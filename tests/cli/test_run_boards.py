@@ -254,6 +254,17 @@ def test_four_boards_decide_by_their_own_share_whether_checks_ahead_pay(
     assert all(checked == 0 for _, checked in told), "the selection has enough cases, and no share has"
 
 
+def test_a_board_that_hangs_loses_its_lease(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusebench.fleet.boards.IMPORT_S", 0.5)
+    workers.timed = on_board(1, lambda task: os.kill(os.getpid(), signal.SIGSTOP))
+    found = run(fusebench, "--kernel-timeout", "1")
+    assert {one.board for one in found.cases} == {BOARDS[0]}
+    assert any("cpu:1 is left out from here on: no sign of life for" in text for text in found.warnings)
+    assert found.complete
+
+
 class Server:
     """A serving judge seen from a run: it holds a board between its evaluations, and leaves it when somebody waits."""
 

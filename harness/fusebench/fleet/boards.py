@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -20,6 +21,7 @@ from ..runner.case_kernels import CaseKernels
 from ..runner.run.command import RunRequest
 from ..runner.session import ops_of
 from ..runner.workers.child import interrupts_held_back
+from ..runner.workers.process import IMPORT_S
 from .board_process import BoardSetup, Checked, Fault, Lease, Note, Ready, Received, Step, Unfit, board_main, portable
 
 START_METHOD = "spawn"
@@ -31,6 +33,9 @@ RESTART_WAIT_S = 30.0
 STOP_S = 10.0
 """Seconds that a process gets to end its workers."""
 POLL_S = 0.5
+SILENT_TIMES = 3
+"""A board that has said nothing for so many times the silence that one of its workers is allowed hangs itself, such as in a call of the
+driver's library on a GPU that is lost."""
 
 
 class Board:
@@ -47,6 +52,8 @@ class Board:
         self.doing = ""
         """What it does now, in words."""
         self.starts = 0
+        self.heard = 0.0
+        """When it said something, or was given something, last: `time.monotonic`."""
         self._process: Any = None
         self._lifeline: Connection | None = None
         self.line: Connection
@@ -75,6 +82,7 @@ class Board:
         if self.starts:
             setup = msgspec.structs.replace(setup, wait_s=max(setup.wait_s, RESTART_WAIT_S))
         self.starts += 1
+        self.heard = time.monotonic()
         self.ready, self.doing = False, "start"
         self.line, theirs = context.Pipe()
         lifeline, self._lifeline = context.Pipe(duplex=False)
@@ -89,7 +97,7 @@ class Board:
 
     def give(self, lease: Lease, doing: str) -> None:
         """Have it work on `lease`; a process that is gone is noticed when its answer is awaited."""
-        self.lease, self.doing = lease, doing
+        self.lease, self.doing, self.heard = lease, doing, time.monotonic()
         with suppress(OSError):
             self.line.send(lease)
 
@@ -105,13 +113,27 @@ class Board:
             return
         self._process.join(wait_s)
         if self._process.is_alive():
-            with suppress(OSError):
-                os.kill(self._process.pid, signal.SIGKILL)
+            self.kill()
         self._process.join(STOP_S)
         self.line.close()
         if self._lifeline is not None:
             self._lifeline.close()
         self._process = None
+
+    def hangs(self) -> float | None:
+        """The seconds of its silence, where it should have said something within them; None while it has time."""
+        if self.ready and self.lease is None:
+            return None
+        allowed = SILENT_TIMES * max(self.setup.silence_s, IMPORT_S)
+        if not self.ready:  # it waits for the lock, then for an idle device
+            allowed += 2 * max(self.setup.wait_s, RESTART_WAIT_S)
+        silent = time.monotonic() - self.heard
+        return silent if silent > allowed else None
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with suppress(OSError):
+            os.kill(self._process.pid, signal.SIGKILL)
 
     def how_it_ended(self) -> str:
         """The end of the process in words."""
@@ -197,9 +219,14 @@ class Boards:
         heard = wait(list(lines), timeout=POLL_S) if lines else []
         for line in heard:
             assert isinstance(line, Connection)
+            lines[line].heard = time.monotonic()
             answer = self._heard(lines[line])
             if answer is not None:
                 yield answer
+        for board in self.alive:
+            if (silent := board.hangs()) is not None:
+                board.kill()
+                yield self._given_up(board, f"no sign of life for {silent:.0f} s")
         self._show("\n".join(f"{board.label}  {'given up' if board.unfit else board.doing}" for board in self.boards))
 
     def _heard(self, board: Board) -> Answer | None:
