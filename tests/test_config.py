@@ -58,6 +58,16 @@ def test_a_configuration_that_cannot_work_is_refused_with_the_file(tmp_path: Pat
     assert str(caught.value).startswith(str(file))
 
 
+def test_a_current_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: a traceback, and a fault of fusebench."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match="does not exist any more"):
+        find_project()
+
+
 def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, "").write_bytes(b"[tool.fusebench]\nresults = '\xe9'\n")
     with pytest.raises(UsageError, match="not valid TOML: 'utf-8' codec can't decode byte 0xe9"):

@@ -57,9 +57,13 @@ def find_project(start: Path | None = None) -> Project:
     its own: kernels then come with fusebench, from `--kernels` and from entry points, suites with fusebench and from paths.
 
     Raises:
-        UsageError: the file is not TOML, or the table holds an unknown key or a wrong type, or names a folder that does not exist.
+        UsageError: the current folder was deleted; the file is not TOML; or the table holds an unknown key or a wrong type, or names a
+            folder that does not exist.
     """
-    here = (start or Path.cwd()).resolve()
+    try:
+        here = (start or Path.cwd()).resolve()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder does not exist any more; go to another one with cd") from error
     for folder in (here, *here.parents):
         file = folder / "pyproject.toml"
         if file.is_file():

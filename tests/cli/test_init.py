@@ -37,6 +37,13 @@ def test_a_new_project_passes_check_at_once(tmp_path: Path, monkeypatch: pytest.
     assert len((tmp_path / "mine" / "kernels" / "silu_mul" / "op.py").read_text().splitlines()) < 50
 
 
+def test_a_place_that_takes_no_folder_is_refused(tmp_path: Path) -> None:
+    """Planted defect: a read-only folder, or a file in place of one, was a fault of fusebench with a traceback."""
+    (tmp_path / "file").touch()
+    code, _, err = invoke("init", str(tmp_path / "file"))
+    assert (code, f"{tmp_path / 'file'}" in err, "cannot be written" in err) == (2, True, True), err
+
+
 def test_the_script_for_ci_is_a_script(tmp_path: Path) -> None:
     assert invoke("init", str(tmp_path))[0] == 0
     script = tmp_path / "ci" / "fusebench.sh"

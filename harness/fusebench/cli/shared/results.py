@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import remark
+from .output import patience, remark
 
 if TYPE_CHECKING:
     from ...config import Project
@@ -183,5 +183,6 @@ def open_results(text: str | None, project: Project) -> Results:
     own = project.results / CALIBRATION
     if own.is_dir():
         shutil.copytree(own, mirror / CALIBRATION)
-    fetch_calibrations(store, mirror)
+    with patience(f"reaching {store.url}"):
+        fetch_calibrations(store, mirror)
     return opened
