@@ -151,7 +151,7 @@ def test_planted_in_a_real_model_one_layer_left_alone_and_one_with_a_hook(on_cpu
     assert text.endswith("at single_transformer_blocks.0")
 
 
-@pytest.mark.parametrize("name", ["flux1_dev", "hunyuan_video", "wan2_1_t2v_1_3b"])
+@pytest.mark.parametrize("name", ["flux1_dev", "flux2_dev", "hunyuan_video", "wan2_1_t2v_1_3b"])
 @torch.no_grad()
 def test_models_by_the_epilogue(on_cpu: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the exact GELU in the model's own forward, too, the epilogue changes no more than rounding."""
