@@ -96,4 +96,4 @@ def _writes_anywhere(tokens: torch.Tensor, layer: Any) -> bool:
 
 def _must_call() -> bool:
     """Whether operations must be called as they are: autograd and autocast take no `out=`."""
-    return torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    return torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
