@@ -79,6 +79,19 @@ def same_memory() -> Kernel:
     return kernel
 
 
+def slices(step: float) -> Kernel:
+    """Outputs are slices of one buffer, each `step` of its length behind the one before."""
+    pool, used = torch.empty(1 << 22), 0
+
+    def kernel(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        nonlocal used
+        out = pool[used : used + x.numel()]
+        used += int(step * x.numel())
+        return torch.mul(x, factor, out=out)
+
+    return kernel
+
+
 def late(x: torch.Tensor, *, factor: float = 2.0) -> None:
     def work() -> None:
         time.sleep(0.02)
@@ -101,6 +114,7 @@ class Lazy(torch.Tensor):
         (nothing, "RMS error|NaN or Inf"),
         (cached(), "RMS error|NaN or Inf"),
         (same_memory(), "memory that an earlier call returned"),
+        (slices(0.5), "memory that an earlier call returned"),
         (late, "RMS error|NaN or Inf"),
         (beyond, "guard after buffer 'x'"),
         (lambda x, *, factor=2.0: (x * factor).as_subclass(Lazy), "Lazy, expected plain torch tensors"),
@@ -119,6 +133,12 @@ def test_a_cheat_is_wrong(kernel: Kernel, words: str) -> None:
     with pytest.raises(CandidateError, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
         judge.compare(40)
     assert caught.value.status is EvaluationStatus.WRONG
+
+
+def test_outputs_that_are_neighbours_in_one_buffer_share_nothing() -> None:
+    judge, _ = judge_of(slices(1.0))
+    judge.compare(40)
+    assert judge.found.compared == 40
 
 
 def test_one_wrong_call_in_fifty_is_found() -> None:

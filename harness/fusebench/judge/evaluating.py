@@ -91,6 +91,9 @@ class Evaluating(LoadedCandidate):
         elif status is EvaluationStatus.PASSED and all(case.status is EvaluationStatus.UNSUPPORTED for case in cases):
             status = EvaluationStatus.UNSUPPORTED
             reason = cases[0].reason if cases else "no case was selected"
+        declined = sum(case.status is EvaluationStatus.UNSUPPORTED for case in cases)
+        if declined and status is EvaluationStatus.PASSED:
+            self._remarks.append(f"It declines {declined} of {len(cases)} cases; a speedup says nothing of them.")
         weights += [0.0] * (len(cases) - len(weights))
         return Evaluation(
             status=status,
@@ -164,9 +167,12 @@ class Evaluating(LoadedCandidate):
             judge = self._judge_of(opened, compared)
             judge.check()
             judge.compare(self._calls_due(), compared_until if own else float("inf"))
-            if own and (missing := self._calls_due() - judge.found.compared) > 0 and self._compare_small(params, missing):
-                judge.found.compared += missing
-                judge.found.calls += missing
+            if own and (missing := self._calls_due() - judge.found.compared) > 0:
+                if self._compare_small(params, missing):
+                    judge.found.compared += missing
+                    judge.found.calls += missing
+                else:  # a candidate that declines small shapes is compared no less often
+                    judge.compare(self._calls_due())
             if self._interpreted or self._task.stage is Stage.CHECK:
                 self._compare_longer(params, compared)
             if reason := late_work(judge.found.late_shares):

@@ -219,11 +219,9 @@ class Caller:
 
     def _share(self, earlier: _Placed, one: _Placed) -> bool:
         """Whether both calls returned the same memory, other than that of the arguments."""
-        addresses = {output.untyped_storage().data_ptr() for output in _plain(earlier.returned) or () if output.numel()}
-        return any(
-            output.numel() and output.untyped_storage().data_ptr() in addresses and self._arena_of(output, one) < 0
-            for output in _plain(one.returned) or ()
-        )
+        before = [_extent(output) for output in _plain(earlier.returned) or () if output.numel()]
+        now = [_extent(output) for output in _plain(one.returned) or () if output.numel() and self._arena_of(output, one) < 0]
+        return any(start < other_end and other < end for start, end in now for other, other_end in before)
 
 
 def _plain(returned: Any) -> tuple[Any, ...] | None:
@@ -239,5 +237,13 @@ def _materialised(output: torch.Tensor) -> bool:
     """Whether the storage has memory for every element."""
     if not output.numel():
         return True
-    last = output.storage_offset() + sum((n - 1) * step for n, step in zip(output.shape, output.stride(), strict=True)) + 1
-    return output.untyped_storage().nbytes() >= last * output.element_size() and output.data_ptr() != 0
+    start, end = _extent(output)
+    storage = output.untyped_storage()
+    return start != 0 and end <= storage.data_ptr() + storage.nbytes()
+
+
+def _extent(output: torch.Tensor) -> tuple[int, int]:
+    """First address of a tensor with elements, and the one behind its last: slices of one buffer are different memory."""
+    last = sum((n - 1) * step for n, step in zip(output.shape, output.stride(), strict=True))
+    start = int(output.data_ptr())
+    return start, start + (last + 1) * int(output.element_size())
