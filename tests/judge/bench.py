@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fusebench.judge.candidate.calling import Caller
 from fusebench.judge.candidate.tampering import Tampering
-from fusebench.judge.channel.protocol import Batch
+from fusebench.judge.channel.protocol import Batch, Inspect
 from fusebench.judge.channel.region import Region
 from fusebench.judge.failures import CandidateError, status_of
 from fusebench.judge.judging import CaseJudge, Limits
@@ -30,6 +30,7 @@ class SameProcess:
     def __init__(self, kernel: Kernel, op: Any) -> None:
         self.region = Region.make()
         self.marks: list[float] = []
+        self.confined = True
         self.batches: list[Batch] = []
         self._theirs = Region(self.region.fd, self.region.nbytes)
         self._caller = Caller(kernel, op, CPU, Tampering(), cuda=None, mark=lambda token: None)
@@ -38,6 +39,9 @@ class SameProcess:
         return time.process_time_ns()
 
     def ask(self, request: Any, kind: Any, *, doing: str, deadline: float) -> Any:
+        if isinstance(request, Inspect):
+            with _disable_current_modes():
+                return self._caller.inspect(request), 0.0
         self.batches.append(request)
         began = time.perf_counter()
         try:

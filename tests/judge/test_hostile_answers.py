@@ -24,6 +24,8 @@ from fusebench.judge.channel.protocol import (
     Channel,
     ChannelClosedError,
     ChannelTimeoutError,
+    Inspect,
+    Inspected,
     Load,
     Loaded,
     Mark,
@@ -50,6 +52,7 @@ MESSAGES: list[msgspec.Struct] = [
     CaseOpened(token=TOKEN, declined="no", contract=Close(1.5)),
     CaseOpened(token=TOKEN, declined=None, contract=Bitwise("toy/split@1")),
     BatchDone(token=TOKEN, calls=(DONE, CallDone(span_ns=1, outputs=None)), late_share=0.1),
+    Inspected(token=TOKEN, tampering="time.sleep was replaced"),
     Refused(token=TOKEN, status=EvaluationStatus.CRASHED, reason="ValueError: no"),
     YardstickDone(token=TOKEN, limit_us=3.5),
 ]
@@ -230,13 +233,17 @@ class _Process:
     def __init__(self, draw: random.Random) -> None:
         self.region = Region.make()
         self.marks = [0.0, 1.0]
+        self.confined = True
         self._draw = draw
 
     def cpu_ns(self) -> int:
         return 0
 
     def ask(self, request: Any, kind: type, *, doing: str, deadline: float) -> tuple[Any, float]:
-        done = BatchDone(token=TOKEN, calls=(msgspec.structs.replace(DONE, shared=()),) * len(request.calls))
+        if isinstance(request, Inspect):
+            done: Any = Inspected(token=TOKEN)
+        else:
+            done = BatchDone(token=TOKEN, calls=(msgspec.structs.replace(DONE, shared=()),) * len(request.calls))
         plain = msgspec.msgpack.decode(msgspec.msgpack.encode(done))
         try:
             return ANSWERS.decode(msgspec.msgpack.encode(mutated_value(plain, self._draw, self._draw.choice((0.02, 0.1, 0.5))))), 1.0

@@ -19,7 +19,7 @@ from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import Limits, capped
-from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, Phases
+from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT, Phases
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
 from fusebench.registry import load_collection
 from fusebench.schema import Bitwise, Case, Close
@@ -297,7 +297,7 @@ def test_phases_add_up_and_an_inner_one_is_not_its_outer_ones() -> None:
     assert sum(found.values()) <= whole + 0.002
     judge, _ = judge_of(fresh)
     judge.check()
-    assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, DRAW, COMPARE}
+    assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, INSPECT, DRAW, COMPARE}
 
 
 def test_an_interpreted_kernel_is_judged_on_as_many_cases_as_there_is_time_for() -> None:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..schema.evaluation import EvaluationStatus
-from .channel.protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, ProtocolError, TensorSpec
+from .channel.protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, Inspect, Inspected, ProtocolError, TensorSpec
 from .channel.region import ALIGNMENT, Region
 from .channel.views import dtype_of, spec_of, view_of
 from .failures import CandidateError
-from .phases import CALLS, COPIES, FIRST_CALLS, Phases
+from .phases import CALLS, COPIES, FIRST_CALLS, INSPECT, Phases
 from .process import KernelProcess
 
 _MOST_ELEMENTS = 2**48
@@ -154,14 +154,21 @@ class Exchange:
             new_bytes = sum(_packed(one) for done in answer.calls for one in done.outputs or () if one.arena < 0)
         except ProtocolError as error:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
-        if answer.tampering:
-            raise CandidateError(EvaluationStatus.HACKED, f"{answer.tampering} in the candidate's process")
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
+        self._inspect(deadline, doing)
         spans = tuple(done.span_ns for done in answer.calls)
         inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
         times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, answer.late_share, answer.untimed)
         return specs, answer, times
+
+    def _inspect(self, deadline: float, doing: str) -> None:
+        """Raise CandidateError (`hacked`) if the process says that something of the harness was replaced."""
+        if self._process.confined:
+            with self._phases.timed(INSPECT):
+                found, _ = self._process.ask(Inspect(token=""), Inspected, doing=f"the inspection after {doing}", deadline=deadline)
+            if found.tampering:
+                raise CandidateError(EvaluationStatus.HACKED, f"{found.tampering} in the candidate's process")
 
     def _pack(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[CallSpec], int]:
         """Write every set's arenas into the shared memory; their descriptions, and the bytes that all take."""

@@ -82,7 +82,7 @@ class KernelProcess:
         """Seconds by step of the start, as the process tells them before it has a candidate."""
         self.marks: list[float] = []
         """When the calls of the last batch began and were through, as `time.perf_counter` has it; empty on a CPU."""
-        self._prepared, self._confined = False, confined
+        self._prepared, self.confined = False, confined
         self.region = Region.make()
         self._scratch = Path(tempfile.mkdtemp(prefix="fusebench-eval-"))
         to_child, from_judge = os.pipe()
@@ -149,7 +149,7 @@ class KernelProcess:
         self.until_ready()
         token = new_token()
         request = msgspec.structs.replace(request, token=token)
-        if self._confined:
+        if self.confined:
             self._process.resume()
         began = time.perf_counter()
         try:
@@ -168,7 +168,7 @@ class KernelProcess:
         seconds = time.perf_counter() - began
         # Between requests nothing of a candidate runs: no thread or child can slow the baseline, compute ahead, or write after the answer.
         # The baseline goes on: without a judge it ends by itself, which a stopped process does not.
-        if self._confined:
+        if self.confined:
             self._process.pause()
         return answer, seconds
 

@@ -161,7 +161,7 @@ class _Serving:
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""
-        from ..channel.protocol import MOST_TEXT, REQUESTS, CaseOpened, OpenCase, Yardstick, YardstickDone
+        from ..channel.protocol import MOST_TEXT, REQUESTS, CaseOpened, Inspect, OpenCase, Yardstick, YardstickDone
 
         request = self._channel.receive(REQUESTS)
         if isinstance(request, OpenCase):
@@ -178,6 +178,10 @@ class _Serving:
             found = self._guarded(request.token, lambda: limit_us(self._op, self._params, self._device))
             if found is not None:
                 self._channel.send(YardstickDone(token=request.token, limit_us=found))
+        elif isinstance(request, Inspect):
+            inspected = self._guarded(request.token, lambda: self._caller.inspect(request))
+            if inspected is not None:
+                self._channel.send(inspected)
         else:
             done = self._guarded(request.token, lambda: self._caller.run(request, self._region))
             if done is not None:

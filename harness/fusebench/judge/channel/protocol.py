@@ -163,8 +163,22 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     """CPU time that other threads took during the calls; 0 on a GPU.  It excuses CPU time, and earns nothing."""
     untimed: _Text = ""
     """Why the calls have no times; empty if they have."""
+
+
+class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag="inspect"):
+    """After a batch: was anything of the harness replaced?
+
+    A request of its own, since it takes milliseconds: within a batch, a candidate that spared the process this work could hide as much of
+    its own behind it.
+    """
+
+    token: str
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag="inspected"):
+    token: str
     tampering: _Text = ""
-    """What of the harness was replaced; empty if nothing was."""
+    """What was replaced; empty if nothing was."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -229,14 +243,14 @@ class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_do
 
 
 Report = Step | Finished | Unable
-Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Refused | YardstickDone
+Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Inspected | Refused | YardstickDone
 T = TypeVar("T")
 Decoder = msgspec.msgpack.Decoder
 ANSWERS: Decoder[Answer] = Decoder(Answer)
 REPORTS: Decoder[Report] = Decoder(Report)
 PREPARES: Decoder[Prepare] = Decoder(Prepare)
 LOADS: Decoder[Load] = Decoder(Load)
-REQUESTS: Decoder[OpenCase | Batch | Yardstick] = Decoder(OpenCase | Batch | Yardstick)
+REQUESTS: Decoder[OpenCase | Batch | Inspect | Yardstick] = Decoder(OpenCase | Batch | Inspect | Yardstick)
 TASKS: Decoder[EvaluateTask] = Decoder(EvaluateTask)
 
 
