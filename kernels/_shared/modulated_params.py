@@ -70,6 +70,11 @@ class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return self.batch * self.tokens
 
     @property
+    def unaligned(self) -> bool:
+        """Whether 16 does not divide the stride of a row, in elements: Triton then loads no vectors. Strided rows lie in wider ones."""
+        return not self.strided and self.hidden % 16 != 0
+
+    @property
     def modulation_item_size(self) -> int:
         return 4 if self.modulation_dtype == "float32" else ITEM_SIZES[self.dtype]
 

@@ -83,6 +83,7 @@ class NormScaleShift(Op):
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
+    dispatch_traits = ("unaligned",)
     parts = (".._shared.norm_parts:NORM",)
 
     def buffers(

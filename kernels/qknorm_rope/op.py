@@ -109,6 +109,11 @@ class Params(HeadParams, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.head_dim if self.rope_dim is None else self.rope_dim
 
     @property
+    def unaligned(self) -> bool:
+        """Whether 16 does not divide the rotated dimensions, and so a row of a cache, in elements."""
+        return self.rotary % 16 != 0
+
+    @property
     def cache_item_size(self) -> int:
         return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
 
@@ -173,6 +178,7 @@ class QkNormRope(Op):
     space = SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
     dispatch_kinds = ("dtype", "layout", "mode", "cache_dtype", "affine", "packed")
+    dispatch_traits = ("unaligned",)
     parts = ("._parts:NORM",)
 
     def buffers(

@@ -96,6 +96,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.head_dim if self.rope_dim is None else self.rope_dim
 
     @property
+    def unaligned(self) -> bool:
+        """Whether 16 does not divide the rotated dimensions, and so a row of a cache, in elements."""
+        return self.rotary % 16 != 0
+
+    @property
     def cache_item_size(self) -> int:
         return 4 if self.cache_dtype == "float32" else ITEM_SIZES[self.dtype]
 
@@ -144,6 +149,7 @@ class RotaryEmbedding(Op):
     space = SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
     dispatch_kinds = ("dtype", "layout", "rank", "caches", "cache_dtype", "positions", "packed")
+    dispatch_traits = ("unaligned",)
 
     def outputs_of(self, params: Params) -> tuple[str, ...]:
         return ("q", "k") if params.key_heads else ("q",)

@@ -99,12 +99,12 @@ def test_a_later_run_keeps_the_entries_that_it_lacks_and_replaces_a_table_that_w
     assert fusebench("tune", "--from", "old").exit_code == 0
     stored("new", cases=("flux_1024",))
     assert fusebench("tune", "--from", "new").exit_code == 0
-    runs = [entry.run for group in read_table(file).groups for entry in group.entries]
-    assert runs == ["new", "old", "old", "old", "old"]
+    runs = [entry.runs for group in read_table(file).groups for entry in group.entries]
+    assert runs == [("new",), *[("old",)] * 4]
     file.write_bytes(file.read_bytes().replace(b"second@1", b"first@1"))
     again = fusebench("tune", "--from", "new")
     assert "its entries are not kept: its content does not fit its digest" in again.stderr
-    assert [entry.run for group in read_table(file).groups for entry in group.entries] == ["new"]
+    assert [entry.runs for group in read_table(file).groups for entry in group.entries] == [("new",)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def keys(run: Run) -> dict[str, DispatchKey]:
 
 
 def made(*runs: Run, before: DispatchTable | None = None, order: list[str] = ORDER) -> DispatchTable:
-    return tuned_table(OP, runs, [case for run in runs for case in tuned_cases(run, OP, keys(run), order)], before)
+    return tuned_table(OP, runs, [case for run in runs for case in tuned_cases(run, OP, keys(run), order)], order=order, before=before)
 
 
 def entries(table: DispatchTable) -> list[TableEntry]:
@@ -32,7 +32,7 @@ def test_an_entry_holds_the_fused_kernels_the_fastest_first(synthetic: ModuleTyp
     table = made(synthetic.make_run())
     first, *_ = entries(table)
     assert [time.kernel for time in first.times] == ["fused_triton@2", "fused_cuda@1", "fused_triton@1"]
-    assert (first.case, first.sizes, first.run) == ("qknorm_rope:flux_1024", {"rows": 64}, "r1")
+    assert (first.case, first.sizes, first.runs) == ("qknorm_rope:flux_1024", {"rows": 64}, ("r1",))
     assert first.times[0].us == pytest.approx(26.0 * 1.08, abs=1e-3)
     assert first.times[0].low < first.times[0].us < first.times[0].high
     assert (table.gpu, table.triton, table.runs["r1"].commit) == ("NVIDIA H200", "3.6", "0123456789abcdef")
@@ -63,9 +63,30 @@ def test_a_kernel_that_is_gone_is_left_out(synthetic: ModuleType) -> None:
 def test_a_new_run_replaces_its_entries_and_keeps_the_others(synthetic: ModuleType) -> None:
     before = made(synthetic.make_run(run_id="old"))
     table = made(synthetic.make_run(run_id="new", cases=("flux_1024",)), before=before)
-    assert [entry.run for entry in entries(table)] == ["new", "old", "old", "old", "old"]
+    assert [entry.runs for entry in entries(table)] == [("new",), *[("old",)] * 4]
     assert set(table.runs) == {"old", "new"}
     assert set(made(synthetic.make_run(run_id="new"), before=before).runs) == {"new"}, "no run without an entry"
+
+
+def test_times_of_equal_keys_are_averaged_over_the_runs_that_timed_most_kernels(synthetic: ModuleType) -> None:
+    slower = synthetic.make_run(run_id="slower", slow={("flux_1024", ORDER[0]): 1.21})
+    table = made(synthetic.make_run(run_id="new"), slower, synthetic.make_run(run_id="lacks", kernels=[*ORDER[1:], f"{OP}/split_torch@1"]))
+    first = entries(table)[0]
+    assert first.runs == ("new", "slower")
+    times = {time.kernel: time for time in first.times}
+    assert times["fused_triton@2"].us == pytest.approx(26.0 * 1.08 * 1.1, rel=1e-3), "the geometric mean"
+    assert times["fused_triton@2"].high >= 26.0 * 1.08 * 1.21, "the spread holds both runs"
+    assert first.times[0].kernel == "fused_cuda@1"
+    assert set(table.runs) == {"new", "slower"}
+
+
+def test_an_entry_of_more_kernels_or_that_holds_the_run_already_stays(synthetic: ModuleType) -> None:
+    two = [synthetic.make_run(run_id=name) for name in ("a", "b")]
+    before = made(*two)
+    assert entries(made(two[0], before=before))[0].runs == ("a", "b")
+    lacks = synthetic.make_run(run_id="lacks", kernels=[*ORDER[1:], f"{OP}/split_torch@1"])
+    assert entries(made(lacks, before=before))[0].runs == ("a", "b")
+    assert entries(made(synthetic.make_run(run_id="c"), before=before))[0].runs == ("c",)
 
 
 def test_choices_are_judged_on_the_table_and_with_each_entry_left_out(synthetic: ModuleType) -> None:

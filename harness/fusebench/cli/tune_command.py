@@ -32,7 +32,7 @@ def tune(
             "--from",
             metavar="RUN",
             help="Take the times of this run and measure nothing: a folder (also a baseline's), a run id or `latest`; repeatable.  Of "
-            "equal cases the newest run counts.",
+            "equal cases the runs that timed most kernels count, by the mean of their times.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the tables' figures and write nothing.")] = False,
@@ -48,7 +48,7 @@ def tune(
 
     A table is of one op, one GPU model and one minor version of Triton.  It stands beside the op, in KERNELS/OP/dispatch/, and belongs
     into version control.  Without --from the fused kernels of SELECTION are checked and measured first, as `run` does.  Entries that the
-    runs did not measure stay.
+    runs did not measure stay, and so do entries of more kernels than the runs timed.
 
     For each table the figures say how much slower than the best fused kernel dispatch is: now, with the table, and with the table for
     shapes that it lacks (each entry chosen by the others).
@@ -57,7 +57,7 @@ def tune(
 
       fusebench tune --suite nightly
 
-      fusebench tune --from results/baselines/nvidia_h200
+      fusebench tune --from results/baselines/nvidia_h200 --from results/random/nvidia_h200
 
       fusebench tune --op qknorm_rope --from latest --dry-run
 
@@ -70,8 +70,9 @@ def tune(
 
     code = ExitCode.PASS
     if runs:
-        selection, measured = _read(runs, op, kernels, kernel_timeout)
+        selection, measured, records = _read(runs, op, kernels, kernel_timeout)
     else:
+        records = {}
         selection = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False)
         record = _measure(
             selection, op=op, case=case, device=device, processes=processes, budget_s=budget, wait_s=wait, silence_s=kernel_timeout
@@ -82,7 +83,7 @@ def tune(
     from .shared.output import print_json, remark
 
     wanted = op.split(",") if op is not None else ()
-    tuned = tune(measured, selection.collection, selection.project, wanted)
+    tuned = tune(measured, selection.collection, selection.project, wanted, records)
     for one in tuned:
         for text in one.remarks:
             remark("warning", text)
@@ -95,8 +96,10 @@ def tune(
     raise typer.Exit(code)
 
 
-def _read(runs: Sequence[str], op: str | None, kernels: list[Path] | None, silence_s: float) -> tuple[Selection, dict[str, Run]]:
-    """The project with its kernels, and the runs that `--from` names."""
+def _read(
+    runs: Sequence[str], op: str | None, kernels: list[Path] | None, silence_s: float
+) -> tuple[Selection, dict[str, Run], dict[str, str]]:
+    """The project with its kernels, the runs that `--from` names, and by run id the folders of those that the project keeps."""
     from ..store.finding import find_run
     from ..store.run_folder import read_run
     from ..verdict.record_validation import require_valid
@@ -111,8 +114,14 @@ def _read(runs: Sequence[str], op: str | None, kernels: list[Path] | None, silen
     for run in found.values():
         require_valid(run)
     require_unaltered({folders[name]: ("run", run) for name, run in found.items()}, allowed=False)
+    kept = {name: folder.resolve() for name, folder in folders.items()}
+    records = {
+        found[name].id: folder.relative_to(project.root).as_posix()
+        for name, folder in kept.items()
+        if folder.is_relative_to(project.root) and not folder.is_relative_to(project.results / "runs")
+    }
     # No case of a suite: the runs bring their own cases.
-    return with_kernels(Selection(project, ops, (), (), None), silence_s=silence_s), found
+    return with_kernels(Selection(project, ops, (), (), None), silence_s=silence_s), found, records
 
 
 def _measure(

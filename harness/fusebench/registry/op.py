@@ -78,6 +78,10 @@ class Op(ABC):
     """Fields of Params that must be equal between a call and an entry of a dispatch table. The default is every field but whole numbers and
     floats."""
 
+    dispatch_traits: ClassVar[tuple[str, ...]] = ()
+    """Properties of Params, true or false, that follow from its fields and change how kernels work, such as `unaligned`: rows that do not
+    start on whole vectors. A call and an entry of a dispatch table that differ in one are far apart."""
+
     compiled: ClassVar[Mapping[str, Any] | None] = None
     """Inductor's options of the default kernel `compiled@1`, which is torch.compile of the split reference. None for no such kernel; an op
     that declares `Arguments` has it unless it says None."""
@@ -177,7 +181,7 @@ class Op(ABC):
 
     def dispatch_key(self, params: Any) -> DispatchKey | None:
         """The part of `params` that decides which kernel is fastest, for dispatch tables; None if a size of a traced call is unknown."""
-        return key_of(params, self.token_fields, self.dispatch_sizes, self.dispatch_kinds)
+        return key_of(params, self.token_fields, self.dispatch_sizes, self.dispatch_kinds, self.dispatch_traits)
 
     def shrink(self, params: Any, rows: int) -> Any:
         """The same case with at most `rows` tokens, for interpreters."""

@@ -9,13 +9,13 @@ import msgspec
 
 from ..config import Project
 from ..errors import UsageError
+from ..registry.dispatching.ranking import Ranker
 from ..registry.dispatching.tables import (
     FOLDER,
     TableRefusedError,
     default_order,
     encode_table,
     minor_version,
-    rank,
     read_table,
     table_name,
 )
@@ -43,12 +43,15 @@ class TunedOp(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
 
 
-def tune(runs: Mapping[str, Run], collection: Kernels, project: Project, ops: Collection[str] = ()) -> list[TunedOp]:
+def tune(
+    runs: Mapping[str, Run], collection: Kernels, project: Project, ops: Collection[str] = (), records: Mapping[str, str] | None = None
+) -> list[TunedOp]:
     """The tables that `runs` give, for each op with a measured fused kernel; nothing is written.
 
     Args:
-        runs: by the name that the user gave; of equal cases the newest run counts.
+        runs: by the name that the user gave; cases of equal keys make one entry (see docs/dispatch.md).
         collection: with its kernels loaded.
+        records: by run id, the folder of its record within the project, where the project keeps it.
         ops: the ops wanted; all if empty.
 
     Raises:
@@ -64,7 +67,7 @@ def tune(runs: Mapping[str, Run], collection: Kernels, project: Project, ops: Co
         found = ", ".join(f"{gpu} with Triton {triton or 'none'}" for gpu, triton in sorted(places))
         raise UsageError(f"the runs are of several machines: {found}; a table is of one GPU model and one minor version of Triton")
     names = [name for name in collection.ops if not ops or name in ops]
-    tuned = [one for name in names if (one := _tune_op(collection.op(name), newest, collection, project)) is not None]
+    tuned = [one for name in names if (one := _tune_op(collection.op(name), newest, collection, project, records)) is not None]
     if not tuned:
         raise UsageError(f"no cold time of a fused kernel of {', '.join(names)} in {', '.join(runs)}; name a run that measured some")
     return tuned
@@ -77,7 +80,7 @@ def write_tables(tuned: Sequence[TunedOp]) -> None:
         write_file(one.file, encode_table(one.table))
 
 
-def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Project) -> TunedOp | None:
+def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Project, records: Mapping[str, str] | None) -> TunedOp | None:
     kernels: list[AnyKernel] = [one for one in collection.kernels_of(op.name, choices=True) if not one.covers]
     order = [str(kernel.id) for kernel in default_order(kernels, op.dispatch_order, Role.FUSED)]
     remarks: list[str] = []
@@ -104,8 +107,8 @@ def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Proje
             before = _of_known_kernels(read_table(file), order)
         except TableRefusedError as error:
             remarks.append(f"{file}: its entries are not kept: {error}")
-    table = tuned_table(op.name, runs, cases, before)
-    fresh = tuned_table(op.name, runs, cases)
+    table = tuned_table(op.name, runs, cases, order=order, before=before, records=records)
+    fresh = tuned_table(op.name, runs, cases, order=order, records=records)
     return TunedOp(
         op=op.name,
         file=file,
@@ -120,11 +123,11 @@ def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Proje
 
 def _ratios_of(fresh: DispatchTable, before: DispatchTable | None, order: Sequence[str]) -> list[float]:
     """Time of the kernel that the table `before`, or the default order, takes on each entry of `fresh`, over the fastest time."""
-    ratios = []
+    ratios, ranker = [], Ranker(before) if before is not None else None
     for group in fresh.groups:
         for entry in group.entries:
             times = {time.kernel: time.us for time in entry.times}
-            ranked = rank(before, DispatchKey(entry.sizes, group.kinds)).kernels if before is not None else ()
+            ranked = ranker.rank(DispatchKey(entry.sizes, group.kinds, entry.traits)).kernels if ranker is not None else ()
             taken = next(name for name in [*ranked, *(kernel.partition("/")[2] for kernel in order)] if name in times)
             ratios.append(times[taken] / min(times.values()))
     return ratios

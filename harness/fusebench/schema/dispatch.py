@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 """Version of the table's format (see docs/dispatch.md)."""
 
 
@@ -17,38 +17,50 @@ class DispatchKey(msgspec.Struct, frozen=True):
     """Compared by their ratio: rows, width, heads."""
     kinds: dict[str, Any]
     """Compared for equality: dtype, layout, form of the modulation. Values are JSON scalars."""
+    traits: tuple[str, ...] = ()
+    """Names of properties that hold, follow from the parameters, and change how kernels work: `unaligned`, for rows that do not start on
+    whole vectors."""
 
 
 class KernelTime(msgspec.Struct, frozen=True, array_like=True):
-    """The time of one kernel, in microseconds, with its 95 % interval."""
+    """The time of one kernel, in microseconds."""
 
     kernel: str
     """`name@version`."""
     us: float
-    low: float
-    high: float
+    spread: float
+    """The larger half of its 95 % interval; of several runs' intervals together."""
+
+    @property
+    def low(self) -> float:
+        return self.us - self.spread
+
+    @property
+    def high(self) -> float:
+        return self.us + self.spread
 
 
-class TableEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One measured case."""
 
     sizes: dict[str, int]
+    traits: tuple[str, ...] = ()
     case: str
     """`suite:case` that was measured."""
-    run: str
-    """Id of the run that measured it; a key of `DispatchTable.runs`."""
+    runs: tuple[str, ...]
+    """Ids of the runs that measured it; keys of `DispatchTable.runs`. The times are the geometric means of theirs."""
     times: tuple[KernelTime, ...]
     """The kernel to run first, then the runner-up and the others."""
 
 
-class TableGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The entries of equal kinds."""
 
     kinds: dict[str, Any]
     entries: tuple[TableEntry, ...]
 
 
-class TableRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where times come from."""
 
     commit: str
@@ -59,9 +71,11 @@ class TableRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timer: str
     joined: tuple[str, ...] = ()
     """Ids of the runs that a baseline was joined from."""
+    record: str = ""
+    """Folder of the record within the project; without one the project does not keep it, and the table alone holds its times."""
 
 
-class DispatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table of one op for one GPU model and one minor version of Triton."""
 
     schema_version: int
@@ -74,3 +88,34 @@ class DispatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     groups: tuple[TableGroup, ...]
     digest: str = ""
     """SHA-256 over all of the above."""
+
+
+class PackedEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One entry as a line of the file."""
+
+    sizes: tuple[int, ...]
+    case: str
+    runs: tuple[str, ...]
+    times: tuple[KernelTime, ...]
+    traits: tuple[str, ...] = ()
+
+
+class PackedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Entries of equal kinds, in a file."""
+
+    kinds: tuple[Any, ...]
+    entries: tuple[PackedEntry, ...]
+
+
+class PackedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table as its file holds it: the names of sizes and kinds once."""
+
+    schema_version: int
+    op: str
+    gpu: str
+    triton: str
+    runs: dict[str, TableRun]
+    sizes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    groups: tuple[PackedGroup, ...]
+    digest: str = ""

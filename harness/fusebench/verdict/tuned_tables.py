@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..registry.dispatching.tables import minor_version, rank
+from ..registry.dispatching.ranking import Ranker
+from ..registry.dispatching.tables import minor_version
 from ..schema import CacheState, Result, Run
 from ..schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
 from .dispatch_choice import fused_times
@@ -50,40 +52,84 @@ def tuned_cases(run: Run, op: str, keys: Mapping[str, DispatchKey], order: Seque
         times = {kernel: one for kernel, one in fused_times(results.get(case, ())).items() if kernel in order}
         if key is None or not times or summary.not_cold or summary.same_as:
             continue
-        entry = TableEntry(sizes=key.sizes, case=case, run=run.id, times=_ordered(times, order))
+        measured = {kernel.partition("/")[2]: one.measurement.time_us for kernel, one in times.items() if one.measurement is not None}
+        taken = _ordered({name: (one.value, max(one.high - one.value, one.value - one.low)) for name, one in measured.items()}, order)
+        entry = TableEntry(sizes=key.sizes, traits=key.traits, case=case, runs=(run.id,), times=taken)
         found.append(TunedCase(key=key, entry=entry))
     return found
 
 
-def _ordered(results: Mapping[str, Result], order: Sequence[str]) -> tuple[KernelTime, ...]:
-    """The times by speed, after the kernel to take."""
-    times = {kernel: one.measurement.time_us for kernel, one in results.items() if one.measurement is not None}
-    fastest = min(estimate.value for estimate in times.values())
-    first = next(kernel for kernel in order if kernel in times and times[kernel].value <= TIE * fastest)
-    ranked = sorted(times, key=lambda kernel: (kernel != first, times[kernel].value))
-    return tuple(
-        KernelTime(kernel.partition("/")[2], *(round(value, 3) for value in (one.value, one.low, one.high)))
-        for kernel, one in ((kernel, times[kernel]) for kernel in ranked)
-    )
+def _ordered(times: Mapping[str, tuple[float, float]], order: Sequence[str]) -> tuple[KernelTime, ...]:
+    """The times and spreads by speed, after the kernel to take."""
+    names = [kernel.partition("/")[2] for kernel in order]
+    fastest = min(value for value, _ in times.values())
+    first = next(name for name in names if name in times and times[name][0] <= TIE * fastest)
+    ranked = sorted(times, key=lambda name: (name != first, times[name][0]))
+    return tuple(KernelTime(name, float(f"{us:.4g}"), float(f"{spread:.2g}")) for name in ranked for us, spread in (times[name],))
 
 
-def tuned_table(op: str, runs: Sequence[Run], cases: Sequence[TunedCase], before: DispatchTable | None = None) -> DispatchTable:
-    """The table of `cases`, and of the entries of `before` that no case replaces. Of equal keys the first case counts.
+def _joined(entries: Sequence[TableEntry], order: Sequence[str]) -> TableEntry:
+    """One entry for measurements of equal keys, the newest first: those that timed most kernels count, and their times are averaged.
+
+    Older runs lack newer kernels, and boards differ: a mean over runs that timed different kernels would compare boards.
+    """
+    most = max(len(entry.times) for entry in entries)
+    kept = [entry for entry in entries if len(entry.times) == most]
+    names = [time.kernel for time in kept[0].times]
+    kept = [entry for entry in kept if {time.kernel for time in entry.times} == set(names)]
+    if len(kept) == 1:
+        return kept[0]
+    found = {name: [time for entry in kept for time in entry.times if time.kernel == name] for name in names}
+    times = {name: _mean(own) for name, own in found.items()}
+    runs = tuple(dict.fromkeys(run for entry in kept for run in entry.runs))
+    return msgspec.structs.replace(kept[0], runs=runs, times=_ordered(times, order))
+
+
+def _mean(times: Sequence[KernelTime]) -> tuple[float, float]:
+    """The geometric mean, and the distance to the farthest end of the intervals."""
+    mean = math.exp(sum(math.log(one.us) for one in times) / len(times))
+    return mean, max(max(one.high - mean, mean - one.low) for one in times)
+
+
+def tuned_table(
+    op: str,
+    runs: Sequence[Run],
+    cases: Sequence[TunedCase],
+    *,
+    order: Sequence[str],
+    before: DispatchTable | None = None,
+    records: Mapping[str, str] | None = None,
+) -> DispatchTable:
+    """The table of `cases`, and of the entries of `before` that no case replaces. Cases of equal keys make one entry.
+
+    A case replaces no entry that timed more kernels, since a run that lacks the newer kernels would take them out of the table, and none
+    that holds its run already.
 
     Args:
         runs: of one GPU model and one minor version of Triton; the newest first, like `cases`.
+        order: ids of the fused kernels in the op's default order.
+        records: by run id, the folder of its record within the project.
     """
-    groups: dict[str, dict[str, TableEntry]] = {}
+    groups: dict[str, dict[str, list[TableEntry]]] = {}
     kinds: dict[str, dict[str, object]] = {}
-    known = [(one.key, one.entry) for one in cases]
-    known += [(DispatchKey(entry.sizes, group.kinds), entry) for group in (before.groups if before else ()) for entry in group.entries]
-    for key, entry in known:
-        group = _text(key.kinds)
-        kinds.setdefault(group, key.kinds)
-        groups.setdefault(group, {}).setdefault(_text(key.sizes), entry)
-    entries = {group: sorted(found.values(), key=lambda entry: tuple(entry.sizes.values())) for group, found in groups.items()}
-    used = {entry.run for found in entries.values() for entry in found}
-    every = (dict(before.runs) if before else {}) | {run.id: _run(run) for run in runs}
+    for one in cases:
+        group = _text(one.key.kinds)
+        kinds.setdefault(group, one.key.kinds)
+        groups.setdefault(group, {}).setdefault(_text(one.key.sizes), []).append(one.entry)
+    for old in before.groups if before else ():
+        group = _text(old.kinds)
+        kinds.setdefault(group, old.kinds)
+        for entry in old.entries:
+            found = groups.setdefault(group, {}).setdefault(_text(entry.sizes), [entry])
+            more = len(entry.times) > max(len(one.times) for one in found)
+            if more or {run for one in found for run in one.runs} <= set(entry.runs):
+                found[:] = [entry]
+    entries = {
+        group: sorted((_joined(one, order) for one in found.values()), key=lambda entry: tuple(entry.sizes.values()))
+        for group, found in groups.items()
+    }
+    used = {run for found in entries.values() for entry in found for run in entry.runs}
+    every = (dict(before.runs) if before else {}) | {run.id: _run(run, (records or {}).get(run.id, "")) for run in runs}
     environment = runs[0].environment
     return DispatchTable(
         schema_version=TABLE_VERSION,
@@ -102,7 +148,7 @@ def table_ratios(table: DispatchTable, *, left_out: bool) -> list[float]:
         left_out: choose for each entry by the other entries alone, which is how the table does for shapes that it lacks. Entries for
             which the others say nothing have no ratio.
     """
-    ratios = []
+    ratios, whole = [], Ranker(table)
     for place, group in enumerate(table.groups):
         for entry in group.entries:
             asked = table
@@ -112,13 +158,14 @@ def table_ratios(table: DispatchTable, *, left_out: bool) -> list[float]:
                 groups[place] = TableGroup(kinds=group.kinds, entries=others)
                 asked = msgspec.structs.replace(table, groups=tuple(groups))
             times = {time.kernel: time.us for time in entry.times}
-            ranked = [name for name in rank(asked, DispatchKey(entry.sizes, group.kinds)).kernels if name in times]
+            key = DispatchKey(entry.sizes, group.kinds, entry.traits)
+            ranked = [name for name in (whole if not left_out else Ranker(asked)).rank(key).kernels if name in times]
             if ranked:
                 ratios.append(times[ranked[0]] / min(times.values()))
     return ratios
 
 
-def _run(run: Run) -> TableRun:
+def _run(run: Run, record: str) -> TableRun:
     environment = run.environment
     return TableRun(
         commit=environment.git_commit,
@@ -128,6 +175,7 @@ def _run(run: Run) -> TableRun:
         driver=environment.driver,
         timer=run.timer,
         joined=tuple(one.id for one in run.joined),
+        record=record,
     )
 
 

@@ -91,7 +91,7 @@ def test_dispatch_takes_a_choice_only_where_a_table_names_it(tmp_path: Path, mon
     both = load_collection([own, KERNELS], only={OP}, operators=False, entry_points=False)
     assert not both.problems
     assert dispatch(OP, collection=both).explain(*call()).kernel == DECLARED
-    entry = TableEntry(sizes=key.sizes, case="s:c", run="r", times=(KernelTime("fused_triton__twice_the_warps@2", 1.0, 0.9, 1.1),))
+    entry = TableEntry(sizes=key.sizes, case="s:c", runs=("r",), times=(KernelTime("fused_triton__twice_the_warps@2", 1.0, 0.1),))
     runs = {"r": TableRun(commit="", created="", torch="", triton="", driver="", timer="")}
     groups = (TableGroup(kinds=key.kinds, entries=(entry,)),)
     table = DispatchTable(schema_version=TABLE_VERSION, op=OP, gpu="Toy GPU", triton="3.6", runs=runs, groups=groups)

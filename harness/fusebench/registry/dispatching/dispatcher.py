@@ -21,7 +21,8 @@ from ..launching import trace
 from ..lookup import Collection
 from ..op import Op
 from .counting import Selection, counting
-from .tables import Found, Ranking, default_order, find_table, in_order, rank
+from .ranking import Ranker
+from .tables import Ranking, default_order, find_table, in_order
 from .traced import operator_of
 
 
@@ -48,8 +49,8 @@ class Dispatcher:
         self.candidates = default_order(collection.kernels_of(op.name, choices=True), op.dispatch_order, prefer)
         """Kernels in the order in which they are tried where no table decides; tunable choices are tried where a table names them."""
         self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name, choices=True)]
-        self._tables: dict[str, Found] = {}
-        """By GPU model."""
+        self._tables: dict[str, tuple[Ranker | None, str]] = {}
+        """By GPU model; without a ranker, why the default order is taken."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
         self._chosen: dict[tuple[Any, str, str], tuple[Kernel, Selection]] = {}
         self._seen: dict[tuple[Any, ...], _Known] = {}
@@ -150,16 +151,17 @@ class Dispatcher:
         if self.prefer is not Role.FUSED:
             return Ranking((), f"default order: tables rank fused kernels, and {self.prefer} ones are preferred")
         if gpu not in self._tables:
-            self._tables[gpu] = find_table(self.op.name, self.roots, gpu, _triton_version(), self._declared)
-        table, why, _ = self._tables[gpu]
-        if table is None:
+            found = find_table(self.op.name, self.roots, gpu, _triton_version(), self._declared)
+            self._tables[gpu] = Ranker(found.table) if found.table is not None else None, found.why
+        ranker, why = self._tables[gpu]
+        if ranker is None:
             return Ranking((), f"default order: {why}")
         try:
             key = self.op.dispatch_key(params)
         except Exception as error:  # noqa: BLE001 - `dispatch` never raises for a shape; the reason is recorded instead
             return Ranking((), f"default order: the `dispatch_key` of op {self.op.name} raised {type(error).__name__}: {error}")
-        found = rank(table, key) if key is not None else Ranking((), "a size has no example in the trace")
-        return found if found.kernels else Ranking((), f"default order: {found.why}")
+        ranking = ranker.rank(key) if key is not None else Ranking((), "a size has no example in the trace")
+        return ranking if ranking.kernels else Ranking((), f"default order: {ranking.why}")
 
 
 def _gpu_of(device: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

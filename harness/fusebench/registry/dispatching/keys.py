@@ -12,14 +12,19 @@ from ...schema.dispatch import DispatchKey
 
 
 def key_of(
-    params: msgspec.Struct, token_fields: Sequence[str], sized: Sequence[str] | None, alike: Sequence[str] | None
+    params: msgspec.Struct,
+    token_fields: Sequence[str],
+    sized: Sequence[str] | None,
+    alike: Sequence[str] | None,
+    traits: Sequence[str] = (),
 ) -> DispatchKey | None:
     """The part of `params` that decides which kernel is fastest, for dispatch tables.
 
     Of a traced call's symbolic sizes the example's are taken, without a guard; None if one has none.
 
     Args:
-        token_fields, sized, alike: the op's `token_fields`, `dispatch_sizes` and `dispatch_kinds`.
+        token_fields, sized, alike, traits: the op's `token_fields`,
+            `dispatch_sizes`, `dispatch_kinds` and `dispatch_traits`.
     """
     fields = {name: getattr(params, name) for name in params.__struct_fields__}
     tokens = [name for name in token_fields if name in fields]
@@ -36,7 +41,9 @@ def key_of(
         kinds = {name: getattr(params, name) for name in alike}
     plain = {name: value if value is None or isinstance(value, bool | int | str) else str(value) for name, value in kinds.items()}
     known = {name: size for name, size in sizes.items() if size is not None}
-    return DispatchKey(sizes=known, kinds=plain) if len(known) == len(sizes) else None
+    if len(known) != len(sizes):
+        return None
+    return DispatchKey(sizes=known, kinds=plain, traits=tuple(name for name in traits if getattr(params, name)))
 
 
 def _is_size(value: Any) -> bool:

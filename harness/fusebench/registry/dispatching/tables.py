@@ -1,4 +1,4 @@
-"""Dispatch tables as files: where they stand, how they are read and refused, and which kernel they put first for a call.
+"""Dispatch tables as files: where they stand, and how they are read and refused.
 
 A table stands beside its op: `kernels/<op>/dispatch/<GPU model>.triton-<minor version>.json`. `fusebench tune` writes it. Whatever is
 wrong with a table, dispatch takes the op's default order and says why; nothing here imports torch.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,16 +17,12 @@ import msgspec
 
 from ...naming import device_slug
 from ...schema import Role
-from ...schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry
+from ...schema.dispatch import TABLE_VERSION, DispatchTable, PackedEntry, PackedGroup, PackedTable, TableEntry, TableGroup
 from ..declared import DeclaredKernel
 from ..kernel import Kernel
 
 FOLDER = "dispatch"
 """Folder of the tables within an op's folder."""
-FURTHEST = 4.0
-"""Distance beyond which an entry says nothing about a call: four doublings, of rows and other sizes together. Of the 128 entries of the
-H200, 106 have another entry within it. Each chosen by the others, 83 % of them come within 1.02 of the best kernel; the default order comes
-to 66 % of the 128. From 8 doublings on the worst choice is 2.2 instead of 1.31."""
 
 log = logging.getLogger("fusebench.dispatch")
 _logged: set[str] = set()
@@ -55,6 +51,10 @@ class Ranking(NamedTuple):
 
 class TableRefusedError(ValueError):
     """A table that cannot be used; the message says why."""
+
+
+class _UnevenError(ValueError):
+    """A line of a table's file that does not fit its head."""
 
 
 def minor_version(triton: str) -> str:
@@ -122,8 +122,8 @@ def read_table(file: Path) -> DispatchTable:
         version = msgspec.json.decode(content, type=dict[str, Any]).get("schema_version")
         if version != TABLE_VERSION:
             raise TableRefusedError(f"found version {version!r} of the format, expected {TABLE_VERSION}")
-        table = msgspec.json.decode(content, type=DispatchTable)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        table = _unpacked(msgspec.json.decode(content, type=PackedTable))
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnevenError) as error:
         raise TableRefusedError(f"cannot be read as a dispatch table: {error}") from error
     if table.digest != digest_of(table):
         raise TableRefusedError("its content does not fit its digest: it was edited by hand, or merged")
@@ -137,22 +137,83 @@ def digest_of(table: DispatchTable) -> str:
 
 
 def encode_table(table: DispatchTable) -> bytes:
-    """The file of `table`, with its digest: JSON with one line per entry, which `git diff` shows well."""
-    table = msgspec.structs.replace(table, digest=digest_of(table))
+    """The file of `table`, with its digest: JSON with one line per entry, which `git diff` shows well.
+
+    Raises:
+        ValueError: its entries name different sizes, or its groups different kinds.
+    """
+    packed = _packed(table)
 
     def text(value: Any) -> str:
         return msgspec.json.encode(value).decode()
 
     lines = ["{"]
     for name in ("schema_version", "op", "gpu", "triton"):
-        lines.append(f' "{name}": {text(getattr(table, name))},')
-    lines += [' "runs": {', ",\n".join(f"  {text(name)}: {text(run)}" for name, run in table.runs.items()), " },", ' "groups": [']
+        lines.append(f' "{name}": {text(getattr(packed, name))},')
+    lines += [' "runs": {', ",\n".join(f"  {text(name)}: {text(run)}" for name, run in packed.runs.items()), " },"]
+    lines += [f' "sizes": {text(packed.sizes)},', f' "kinds": {text(packed.kinds)},', ' "groups": [']
     groups = []
-    for group in table.groups:
-        entries = ",\n".join(f"   {text(entry)}" for entry in group.entries)
-        groups.append(f'  {{"kinds": {text(group.kinds)},\n   "entries": [\n{entries}]}}')
-    lines += [",\n".join(groups), " ],", f' "digest": {text(table.digest)}', "}"]
+    for group in packed.groups:
+        entries = ",\n".join(f"   {text(entry if entry.traits else msgspec.to_builtins(entry)[:-1])}" for entry in group.entries)
+        groups.append(f'  {{"kinds": {text(group.kinds)}, "entries": [\n{entries}]}}')
+    lines += [",\n".join(groups), " ],", f' "digest": {text(digest_of(table))}', "}"]
     return "\n".join(lines).encode() + b"\n"
+
+
+def _packed(table: DispatchTable) -> PackedTable:
+    sizes = {tuple(entry.sizes) for group in table.groups for entry in group.entries}
+    kinds = {tuple(group.kinds) for group in table.groups}
+    if len(sizes) > 1 or len(kinds) > 1:
+        raise ValueError(f"the table of {table.op} has entries of different sizes or kinds: {sorted(sizes)}, {sorted(kinds)}")
+    groups = tuple(
+        PackedGroup(
+            kinds=tuple(group.kinds.values()),
+            entries=tuple(PackedEntry(tuple(one.sizes.values()), one.case, one.runs, one.times, one.traits) for one in group.entries),
+        )
+        for group in table.groups
+    )
+    return PackedTable(
+        schema_version=table.schema_version,
+        op=table.op,
+        gpu=table.gpu,
+        triton=table.triton,
+        runs=table.runs,
+        sizes=next(iter(sizes), ()),
+        kinds=next(iter(kinds), ()),
+        groups=groups,
+    )
+
+
+def _unpacked(packed: PackedTable) -> DispatchTable:
+    """
+    Raises:
+        _UnevenError: a line has more or fewer sizes or kinds than the file names.
+    """
+
+    def named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+        if len(names) != len(values):
+            raise _UnevenError(f"{len(values)} values for {', '.join(names)}")
+        return dict(zip(names, values, strict=True))
+
+    groups = tuple(
+        TableGroup(
+            kinds=named(packed.kinds, group.kinds),
+            entries=tuple(
+                TableEntry(sizes=named(packed.sizes, one.sizes), traits=one.traits, case=one.case, runs=one.runs, times=one.times)
+                for one in group.entries
+            ),
+        )
+        for group in packed.groups
+    )
+    return DispatchTable(
+        schema_version=packed.schema_version,
+        op=packed.op,
+        gpu=packed.gpu,
+        triton=packed.triton,
+        runs=packed.runs,
+        groups=groups,
+        digest=packed.digest,
+    )
 
 
 def _require_fit(table: DispatchTable, op: str, gpu: str, triton: str, kernels: Collection[str]) -> None:
@@ -167,83 +228,10 @@ def _require_fit(table: DispatchTable, op: str, gpu: str, triton: str, kernels: 
     named = {time.kernel for entry in entries for time in entry.times}
     if gone := sorted(name for name in named if f"{op}/{name}" not in kernels):
         raise TableRefusedError(f"it names kernels that are not declared: {', '.join(gone)}")
-    if any(not entry.times or entry.run not in table.runs for entry in entries):
+    if any(not entry.times or not entry.runs or not table.runs.keys() >= set(entry.runs) for entry in entries):
         raise TableRefusedError("it has an entry without times or without its run")
     if any(not (0 < time.us < math.inf) for entry in entries for time in entry.times):
         raise TableRefusedError("it has a time that is not positive and finite")
-
-
-def rank(table: DispatchTable, key: DispatchKey) -> Ranking:
-    """The kernels in the order that `table` gives a call of `key`.
-
-    An entry of the same sizes decides alone. Else the two nearest entries of equal kinds decide, weighted by the inverse of their
-    distance: a kernel's loss is its time over the time of the entry's first kernel, and at least 1. The distance is the sum of
-    |log2 ratio| over the sizes; entries beyond `FURTHEST` do not count.
-    """
-    group = next((one for one in table.groups if one.kinds == key.kinds), None)
-    if group is None:
-        return Ranking((), f"no measured case has {_nearest_kinds(table, key)}")
-    near = sorted(((distance(entry.sizes, key.sizes), place) for place, entry in enumerate(group.entries)))
-    if not near or math.isinf(near[0][0]):
-        return Ranking((), f"no measured case has such sizes: {_sizes(key.sizes)}")
-    if near[0][0] > FURTHEST:
-        away = f"{2 ** near[0][0]:.0f}x away, and {2**FURTHEST:.0f}x is the limit"
-        return Ranking((), f"the nearest measured case ({_sizes(group.entries[near[0][1]].sizes)}) is {away}")
-    first = group.entries[near[0][1]]
-    used = [(apart, group.entries[place]) for apart, place in near[: 1 if near[0][0] == 0 else 2] if apart <= FURTHEST]
-    if len(used) == 1:
-        order = [time.kernel for time in first.times]
-    else:
-        losses = [_losses(entry) for _, entry in used]
-        weights = [1 / apart for apart, _ in used]
-        order = [time.kernel for time in first.times]
-        both = [name for name in order if all(name in loss for loss in losses)]
-        mean = {name: sum(loss[name] * weight for loss, weight in zip(losses, weights, strict=True)) for name in both}
-        order = [*sorted(both, key=mean.__getitem__), *(name for name in order if name not in mean)]
-    return Ranking(tuple(order), _measured(table, used))
-
-
-def distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """The doublings between two sets of sizes; infinite if they have other names, or where one size alone is 0."""
-    if one.keys() != other.keys():
-        return math.inf
-    total = 0.0
-    for name, size in one.items():
-        if size != other[name]:
-            total += abs(math.log2(size / other[name])) if size > 0 and other[name] > 0 else math.inf
-    return total
-
-
-def _losses(entry: TableEntry) -> dict[str, float]:
-    """At least 1: a kernel that is faster than the entry's first one is so by noise alone."""
-    return {time.kernel: max(1.0, time.us / entry.times[0].us) for time in entry.times}
-
-
-def _measured(table: DispatchTable, used: Sequence[tuple[float, TableEntry]]) -> str:
-    """The measurements behind a choice, in words."""
-    parts = []
-    for apart, entry in used:
-        first, *others = entry.times
-        run = table.runs[entry.run]
-        where = "" if apart == 0 else f" ({_sizes(entry.sizes)}; {2**apart:.2f}x away)"
-        then = f", then {_time(others[0])}" if others else ""
-        parts.append(f"{entry.case}{where}: {_time(first)}{then}, in run {entry.run} at commit {run.commit[:12] or 'unknown'}")
-    return f"measured on {table.gpu} with Triton {table.triton}: {'; '.join(parts)}"
-
-
-def _time(time: KernelTime) -> str:
-    return f"{time.kernel} {time.us:.2f} us [{time.low:.2f}, {time.high:.2f}]"
-
-
-def _sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {size}" for name, size in sizes.items())
-
-
-def _nearest_kinds(table: DispatchTable, key: DispatchKey) -> str:
-    """The kinds in which a call differs from the group that differs least."""
-    others = [{name: value for name, value in key.kinds.items() if group.kinds.get(name) != value} for group in table.groups]
-    fewest = min(others, key=len, default=key.kinds) or key.kinds
-    return ", ".join(f"{name} {value}" for name, value in fewest.items())
 
 
 def default_order(kernels: Iterable[AnyKernel], names: Sequence[str], role: Role) -> list[AnyKernel]:
