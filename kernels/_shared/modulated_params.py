@@ -75,6 +75,16 @@ class ModulatedParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return not self.strided and self.hidden % 16 != 0
 
     @property
+    def per_token(self) -> bool:
+        """Whether each row has its own scale, shift or gate, which a kernel then keeps in no register for the next row."""
+        return self.modulation == "token"
+
+    @property
+    def scalar(self) -> bool:
+        """Whether a kernel loads no row of scales, shifts or gates."""
+        return self.modulation == "scalar"
+
+    @property
     def modulation_item_size(self) -> int:
         return 4 if self.modulation_dtype == "float32" else ITEM_SIZES[self.dtype]
 

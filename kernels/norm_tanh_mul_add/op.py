@@ -86,7 +86,7 @@ class NormTanhMulAdd(Op):
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned",)
+    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

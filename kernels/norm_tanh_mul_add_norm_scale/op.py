@@ -105,7 +105,7 @@ class NormTanhMulAddNormScale(Op):
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned",)
+    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
     # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
     compiled: ClassVar = {"emulate_precision_casts": True}
 

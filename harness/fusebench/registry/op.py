@@ -79,8 +79,8 @@ class Op(ABC):
     floats."""
 
     dispatch_traits: ClassVar[tuple[str, ...]] = ()
-    """Properties of Params, true or false, that follow from its fields and change how kernels work, such as `unaligned`: rows that do not
-    start on whole vectors. A call and an entry of a dispatch table that differ in one are far apart."""
+    """Fields or properties of Params, true or false, that change what a kernel does for a row, such as `unaligned`: rows that do not start
+    on whole vectors. A call and an entry of a dispatch table that differ in one are far apart."""
 
     compiled: ClassVar[Mapping[str, Any] | None] = None
     """Inductor's options of the default kernel `compiled@1`, which is torch.compile of the split reference. None for no such kernel; an op

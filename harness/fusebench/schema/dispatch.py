@@ -18,8 +18,8 @@ class DispatchKey(msgspec.Struct, frozen=True):
     kinds: dict[str, Any]
     """Compared for equality: dtype, layout, form of the modulation. Values are JSON scalars."""
     traits: tuple[str, ...] = ()
-    """Names of properties that hold, follow from the parameters, and change how kernels work: `unaligned`, for rows that do not start on
-    whole vectors."""
+    """Names of what holds and changes how kernels work: `unaligned`, for rows that do not start on whole vectors. They follow from sizes
+    and kinds."""
 
 
 class KernelTime(msgspec.Struct, frozen=True, array_like=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -141,25 +141,21 @@ def tuned_table(
     )
 
 
-def table_ratios(table: DispatchTable, *, left_out: bool) -> list[float]:
+def table_ratios(table: DispatchTable, *, left_out: bool, asked: Callable[[TableEntry], bool] = lambda entry: True) -> list[float]:
     """For each entry, the time of the kernel that `table` chooses there over the fastest time.
 
     Args:
         left_out: choose for each entry by the other entries alone, which is how the table does for shapes that it lacks. Entries for
             which the others say nothing have no ratio.
+        asked: whether an entry counts.
     """
-    ratios, whole = [], Ranker(table)
-    for place, group in enumerate(table.groups):
-        for entry in group.entries:
-            asked = table
-            if left_out:
-                others = tuple(one for one in group.entries if one is not entry)
-                groups = [*table.groups]
-                groups[place] = TableGroup(kinds=group.kinds, entries=others)
-                asked = msgspec.structs.replace(table, groups=tuple(groups))
+    ratios, ranker = [], Ranker(table)
+    for group in table.groups:
+        for entry in filter(asked, group.entries):
             times = {time.kernel: time.us for time in entry.times}
             key = DispatchKey(entry.sizes, group.kinds, entry.traits)
-            ranked = [name for name in (whole if not left_out else Ranker(asked)).rank(key).kernels if name in times]
+            ranking = ranker.rank_by_others(entry) if left_out else ranker.rank(key)
+            ranked = [name for name in ranking.kernels if name in times]
             if ranked:
                 ratios.append(times[ranked[0]] / min(times.values()))
     return ratios
