@@ -89,8 +89,8 @@ class Ranker:
         """One measurement, in words."""
         first, *others = entry.times
         then = f", then {_time(others[0])}" if others else ""
-        runs = " and ".join(f"{run} at commit {self._table.runs[run].commit[:12] or 'unknown'}" for run in entry.runs)
-        return f"{entry.case}: {_time(first)}{then}, in run {runs}"
+        runs = " and ".join(f"run {run} at commit {self._table.runs[run].commit[:12] or 'unknown'}" for run in entry.runs)
+        return f"{entry.case}: {_time(first)}{then}, in {runs}"
 
 
 class _Weights(NamedTuple):
