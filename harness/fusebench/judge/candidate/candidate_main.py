@@ -95,7 +95,8 @@ def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> None:
 
         call = DeviceCall(fill, fill, keep)
         like = [torch.empty(16, dtype=dtype, device=device) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
-        clock.time([call, call], like, lambda: None)
+        with suppress(Exception):  # a device that fails here fails in the first batch, too
+            clock.time([call, call], like, lambda: None)
     if device.type == "cuda" and candidate:
         with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
             from .first_kernel import compile_first_kernel
