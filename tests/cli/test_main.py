@@ -15,7 +15,7 @@ import pytest
 
 from fusebench import __version__
 from fusebench.cli import main as main_module
-from fusebench.errors import DeviceUnfitError, FusebenchError, UsageError
+from fusebench.errors import DeviceUnfitError, FusebenchError, UsageError, describe_unknown
 from fusebench.schema import EXIT_PRECEDENCE, ExitCode, worst_exit_code
 
 Run = Callable[..., Any]
@@ -162,3 +162,9 @@ def test_nan_is_no_number(fusebench: Run, toy_project: Path, command: str, optio
     result = fusebench(command, option, "nan", "--device", "cpu")
     assert (result.exit_code, f"'{option}': found nan, expected a number" in result.stderr) == (2, True), result.output
     assert not (toy_project / "results").exists()
+
+
+def test_a_name_that_resembles_none_gets_no_suggestion() -> None:
+    """Planted defect: `nope` was asked whether it meant `qknorm_rope`."""
+    assert "did you mean" not in describe_unknown("op", "nope", ["qknorm_rope", "rotary_embedding"])
+    assert "did you mean 'smoke'?" in describe_unknown("suite", "smok", ["smoke", "edges"])

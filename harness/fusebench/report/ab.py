@@ -241,7 +241,7 @@ def _noise(comparison: Comparison) -> str:
 def _spent(spending: Spending | None) -> str:
     if spending is None:
         return ""
-    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in list(spending.phases_s.items())[:4])
+    phases = "; ".join(f"{name} {seconds:.1f} s" for name, seconds in list(spending.phases_s.items())[:4])
     return f"took {spending.total_s:.0f} s" + (f": {phases}" if phases else "")
 
 
