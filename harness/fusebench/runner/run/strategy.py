@@ -194,9 +194,10 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         return None if copied else work_of(unit)
 
     def seconds_for(self, unit: CaseKernels, rest: int, budget: Budget) -> float | None:
-        left, keys = budget.share(1), list(self._units)
+        left = budget.share(rest if self._reckoning is None else 1)
         if left is None or self._reckoning is None:
-            return budget.share(rest)
+            return left
+        keys = list(self._units)
         return self._reckoning.allowance(unit.case.key, keys[len(keys) - rest + 1 :], left)
 
     def taken_over(self, unit: CaseKernels) -> bool:
