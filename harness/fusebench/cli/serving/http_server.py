@@ -25,6 +25,7 @@ from starlette.routing import Route
 from ... import __version__
 from ...errors import FusebenchError, UsageError
 from ...report.escape import json_document, text
+from ...schema.evaluation import Stage
 from ..shared.evaluation_work import MOST_SOURCE_BYTES
 from ..shared.output import remark
 from .evaluation_queue import Answer, EvaluationQueue, Order, QueueFullError
@@ -49,7 +50,7 @@ def make_app(evaluations: EvaluationQueue, host: str = "127.0.0.1") -> Starlette
         except _RefusedError as error:
             return _error(error.status, str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return _error(400, f"{error}; the keys are {', '.join(Order.__struct_fields__)}")
+            return _error(400, f"{error}; the keys are {', '.join(Order.__struct_fields__)}; stage is one of {', '.join(Stage)}")
         except FusebenchError as error:
             return _error(503 if isinstance(error, QueueFullError) else 422, str(error))
         return _json(202, evaluations.answer(task.id))
