@@ -68,12 +68,22 @@ class SshHost:
             return int(server.get_port())
 
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self.port = asyncio.run_coroutine_threadsafe(listen(), self._loop).result(20)
         self.url = f"ssh://me@127.0.0.1:{self.port}{folder}/store"
 
     def stop(self) -> None:
+        async def end() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
 
 
 @pytest.fixture
