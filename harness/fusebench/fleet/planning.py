@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import UsageError
 from ..runner.case_kernels import Kernels
-from ..runner.run.reckoning import expected_seconds, works_of
 from ..schema import Case, Run
 
 T = TypeVar("T")
@@ -52,6 +51,8 @@ def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, kno
     Raises:
         UsageError: there are more shards than different cases.
     """
+    from ..runner.run.reckoning import expected_seconds, works_of  # here, so that a refused command line imports no numpy
+
     works = works_of(cases, collection)
     if shard.parts > len(works):
         raise UsageError(f"--shard {shard}: the selection holds {len(works)} different cases, so some parts would be empty")
