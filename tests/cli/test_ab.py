@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -251,6 +252,7 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
     outcome = fusebench("ab", "--suite", "scale", "--device", "cpu", "--cache", "warm", "--base", "HEAD", "--kernel", "plain")
     assert outcome.exit_code == code
     assert "what was compared is kept, marked incomplete" in outcome.stderr
+    assert re.search(r"^note: loading the kernels of commit [0-9a-f]{12}$", outcome.stderr, re.MULTILINE)
     record = kept(project)
     assert not record.complete
     assert any("a fault of fusebench: ZeroDivisionError" in warning for warning in record.warnings) == (code == ExitCode.FAULT)

@@ -120,7 +120,9 @@ def search(fusebench: Fusebench) -> Search:
 
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:
         outcome = fusebench("bisect", "--suite", "scale", "--case", "even", "--kernel", "plain", "--device", "cpu", *arguments, "--json")
-        return outcome.exit_code, json.loads(outcome.stdout) if outcome.stdout.startswith("{") else {"error": outcome.output}
+        if not outcome.stdout.startswith("{"):
+            return outcome.exit_code, {"error": outcome.output}
+        return outcome.exit_code, json.loads(outcome.stdout) | {"stderr": outcome.stderr}
 
     return run
 
@@ -197,6 +199,7 @@ def test_ends_that_do_not_differ_are_undecided(project: Path, scripted: Scripted
     code, document = search("--good", names[0])
     assert (code, document["suspects"], len(scripted.asked)) == (ExitCode.UNDECIDED, [], 1)
     assert "not shown to be slower" in document["reason"]
+    assert all(f"note: loading the kernels of commit {name[:12]}\n" in document["stderr"] for name in (names[0], names[3]))
 
 
 def test_a_kernel_that_fails_at_an_end_is_its_own_exit_code(project: Path, scripted: Scripted, search: Search) -> None:

@@ -124,7 +124,7 @@ def test_a_board_in_use_leaves_its_cases_to_the_other(fusebench: Fusebench, proj
     with device_lock(resolve_boards("cpu:0,1")[1]):
         found = run(fusebench)
     assert {one.board for one in found.cases} == {BOARDS[0]}
-    assert any("cpu:1 is left out from here on" in text and "in use by another fusebench run" in text for text in found.warnings)
+    assert any("cpu:1 is left out from here on" in text and "(cpu:1) is in use by another fusebench run" in text for text in found.warnings)
 
 
 def test_a_board_that_becomes_unfit_loses_its_lease(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:

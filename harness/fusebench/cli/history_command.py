@@ -62,8 +62,8 @@ def history(
         FigureName,
         typer.Option(
             "--figure",
-            help="sol: share of the speed of light; speedup: over the case's baseline; raw: microseconds, of runs on the newest run's "
-            "board, driver and toolchain only.",
+            help="sol: share of the speed of light; speedup: over the case's baseline; raw: microseconds, of runs with the newest run's "
+            "driver and toolchain, each case on its newest board only.",
         ),
     ] = FigureName.SOL,
     margin: Annotated[float, typer.Option("--margin", metavar="SHARE", help="Smallest change between two levels; 0.01 is 1 %.")] = 0.01,

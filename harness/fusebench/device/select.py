@@ -38,6 +38,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """None: NVML does not report it; a worker with a context can."""
     warnings: tuple[str, ...] = ()
     """Remarks for the user on how this device was found."""
+    label: str = ""
+    """`cuda:1` as the user names it, in a process that sees this device alone, as `cuda:0`; empty where `torch_name` is that name."""
 
     @property
     def torch_name(self) -> str:
@@ -55,7 +57,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return self.parent_uuid or self.uuid or f"cpu-{platform.node() or 'host'}"
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.torch_name}, {self.uuid})" if self.kind == "cuda" else f"{self.name} (cpu)"
+        named = self.label or self.torch_name
+        return f"{self.name} ({named}, {self.uuid})" if self.kind == "cuda" else f"{self.name} ({named})"
 
 
 def require_spec(spec: str) -> re.Match[str]:

@@ -55,7 +55,7 @@ def find_commit(request: BisectRequest, reporter: Reporter) -> Outcome[Bisection
         reporter.note(note)
     with tempfile.TemporaryDirectory(prefix="fusebench-bisect-") as scratch:
         folder = Path(scratch)
-        with Checkouts(request.project, request.roots, request.case, folder / "commits") as checkouts:
+        with Checkouts(request.project, request.roots, request.case, folder / "commits", reporter.note) as checkouts:
             kernel = followed_kernel(request, found, checkouts)
             begun = first_record(request, found, str(kernel))
             state = carried_over(resumed[1], begun) if resumed is not None else (begun, [])

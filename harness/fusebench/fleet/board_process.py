@@ -183,6 +183,12 @@ class _Sender:
     def end(self) -> None: ...
 
 
+def seen_alone(setup: BoardSetup) -> Device:
+    """The board's device in a process that sees no other GPU; its messages name it as the user does."""
+    index = 0 if setup.device.kind == "cuda" else setup.device.index
+    return msgspec.structs.replace(setup.device, index=index, label=setup.label)
+
+
 def board_main(line: Connection, lifeline: Connection, setup: BoardSetup, inherited: Sequence[Connection] = ()) -> None:
     """The body of the process.
 
@@ -196,13 +202,11 @@ def board_main(line: Connection, lifeline: Connection, setup: BoardSetup, inheri
     if setup.cores is not None:
         with suppress(OSError):  # the cores were taken away since
             os.sched_setaffinity(0, setup.cores)
-    device = setup.device
-    if device.kind == "cuda":
+    if setup.device.kind == "cuda":
         # No process of this board makes a context on another one, where it would count as foreign.
-        os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
-        device = msgspec.structs.replace(device, index=0)
+        os.environ["CUDA_VISIBLE_DEVICES"] = setup.device.uuid
     try:
-        _serve(line, msgspec.structs.replace(setup, device=device))
+        _serve(line, msgspec.structs.replace(setup, device=seen_alone(setup)))
     except (DeviceUnfitError, TimerError) as error:
         message: Message = Unfit(reason=str(error))
     except FusebenchError as error:

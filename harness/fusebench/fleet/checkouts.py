@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -28,13 +28,14 @@ class UnpackedCommit(BaseChoice, frozen=True, kw_only=True):
 class Checkouts:
     """Kernels by commit, each unpacked and declared once."""
 
-    def __init__(self, project: Project, roots: Sequence[Path], case: Case, scratch: Path) -> None:
+    def __init__(self, project: Project, roots: Sequence[Path], case: Case, scratch: Path, note: Callable[[str], None]) -> None:
         """
         Args:
             roots: the kernels folders of the checkout.
             scratch: a folder for the unpacked ones.
+            note: takes what a reader of the screen should know; loading takes seconds.
         """
-        self._project, self._roots, self._case, self._scratch = project, roots, case, scratch
+        self._project, self._roots, self._case, self._scratch, self._note = project, roots, case, scratch, note
         self._kernels: dict[str, Declarations] = {}
 
     def kernels(self, commit: str) -> Declarations:
@@ -47,6 +48,7 @@ class Checkouts:
             folders = extract(
                 self._project.root, BaseCommit(asked=commit, commit=commit, merge_base=False), self._roots, self._folder(commit)
             )
+            self._note(f"loading the kernels of commit {commit[:12]}")
             self._kernels[commit] = declared_base(folders.roots, [self._case])
         return self._kernels[commit]
 

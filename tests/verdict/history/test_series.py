@@ -70,6 +70,23 @@ def test_raw_times_ask_for_the_newest_runs_driver_and_board_and_ratios_do_not(sy
     assert [one.reason for one in left_out] == ["driver: 570.1 -> 580.159", "board: GPU-b -> GPU-00000000"]
 
 
+def test_raw_times_of_a_run_of_two_boards_count_by_the_board_of_each_case(synthetic: ModuleType, few: dict[str, Any]) -> None:
+    few["cases"] = (CASE, "qwen_image_1024")
+    runs = synthetic.make_history(4, each={0: {"environment": {"device_uuid": "GPU-b"}}}, **few)
+    for place, boards in ((1, ("GPU-b", "GPU-a")), (3, ("GPU-a", "GPU-b"))):  # run 2 is of another board alone
+        cases = [msgspec.structs.replace(one, board=board) for one, board in zip(runs[place].cases, boards, strict=True)]
+        environment = msgspec.structs.replace(runs[place].environment, device_uuid="GPU-a,GPU-b")
+        runs[place] = msgspec.structs.replace(runs[place], cases=cases, environment=environment)
+    kept, left_out = comparable_runs([snapshot(run) for run in runs], Figure.RAW)
+    assert [one.run.id for one in kept] == ["n000", "n003"], "on GPU-b the first run has measured the second case"
+    assert [one.reason for one in left_out] == ["another board for each case", "board: GPU-00000000 -> GPU-a,GPU-b"]
+    found = series(runs, Figure.RAW)
+    assert {key: one.places for key, one in found.items() if key[1] == synthetic.FUSED} == {
+        (CASE, synthetic.FUSED): (1,),
+        ("qwen_image_1024", synthetic.FUSED): (0, 1),
+    }
+
+
 def test_the_newest_run_is_that_of_the_window(synthetic: ModuleType, few: dict[str, Any]) -> None:
     runs = [snapshot(run) for run in synthetic.make_history(6, each={1: {"timer": "host"}, 4: {"timer": "host"}}, **few)]
     kept, left_out = comparable_runs(runs, Figure.SOL, since=datetime(2026, 7, 3, tzinfo=UTC))

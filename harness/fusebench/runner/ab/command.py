@@ -91,6 +91,7 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         asked = time.monotonic()
         with hold(device, reporter, wait_s=request.wait_s) as warnings:
             waited_s = time.monotonic() - asked
+            reporter.note(f"loading the kernels of {name_of(base, 'folder ')}")
             base_kernels = declared_base(roots, request.cases)
             revisions = Revisions(collection, base_kernels)
             with WorkerPool(

@@ -60,6 +60,7 @@ class WorkerPool:
                 base_roots=tuple(base_roots),
                 ops=None if ops is None else frozenset(ops),
                 device=device.torch_name,
+                label=device.label,
                 gpu_uuid=device.uuid,
                 interpret=interpret,
                 threads=threads,

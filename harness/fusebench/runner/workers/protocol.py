@@ -29,6 +29,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Files that are not imported, each with the reason: they ended the process that loaded them first."""
     device: str
     """Torch's name of the device: `cpu` or `cuda:N`."""
+    label: str = ""
+    """The name of the device in messages, where the user knows it by another one (`Device.label`)."""
     gpu_uuid: str = ""
     interpret: bool = False
     """Whether Triton kernels run in the interpreter in this process."""

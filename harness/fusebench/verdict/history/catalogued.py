@@ -184,7 +184,7 @@ def _snapshot(device: str, row: tuple[Any, ...]) -> Snapshot:
         kernels=[],
         results=[],
     )
-    return Snapshot(run=run, time=time, cases={}, baselines={}, streams={}, readings={})
+    return Snapshot(run=run, time=time, cases={}, baselines={}, streams={}, boards={}, readings={})
 
 
 def _matrices(

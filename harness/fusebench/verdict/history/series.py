@@ -6,15 +6,16 @@ can be told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
 
 from ...errors import RunRecordError
-from ...schema import Case, ExitCode, Result, Run, Status
+from ...schema import Case, ExitCode, Result, Run, Status, boards_of
 from ..comparability import board_differences, case_differences, fingerprint_differences, record_differences
+from ..margins.support import board_of
 from ..record_validation import require_valid
 
 
@@ -26,7 +27,7 @@ class Figure(StrEnum):
     SPEEDUP = "speedup"
     """The kernel's time over that of the case's baseline, the split chain, in the same rounds: 1 / speedup."""
     RAW = "raw"
-    """Microseconds, from runs with the newest run's board, driver and toolchain only."""
+    """Microseconds, from runs with the newest run's driver and toolchain only, each case on the newest run's board only."""
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
@@ -56,6 +57,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     baselines: dict[str, str | None]
     streams: dict[str, str]
     """How the case's streaming yardstick was launched (`CaseSummary.stream_shape`)."""
+    boards: dict[str, str]
+    """UUID of the board that measured the case: a run may be of several."""
     readings: dict[tuple[str, str], Reading]
     """By case key and kernel id; kernels that cover a part of their op are left out."""
 
@@ -113,6 +116,7 @@ def snapshot(run: Run) -> Snapshot:
         cases={key: summary.case for key, summary in cases.items()},
         baselines={key: summary.baseline for key, summary in cases.items()},
         streams={key: summary.stream_shape for key, summary in cases.items()},
+        boards={key: board_of(summary, run) for key, summary in cases.items()},
         readings={
             (one.case_key, one.kernel): reading
             for one in run.results
@@ -149,8 +153,8 @@ def comparable_runs(
 def series_of(runs: Sequence[Snapshot], figure: Figure, wanted: Wanted = lambda case, kernel: True) -> list[Series]:
     """One series for every wanted kernel and case that any of `runs` measured, by the newest definition of the case.
 
-    A run whose case of that name computes otherwise, or whose figure is relative to another baseline or yardstick, has no part in the
-    case's series.
+    A run whose case of that name computes otherwise, whose figure is relative to another baseline or yardstick, or whose raw time is of
+    another board, has no part in the case's series.
     """
     newest = _newest_cases(runs)
     found: dict[tuple[str, str], list[tuple[int, Reading, float]]] = {}
@@ -185,17 +189,29 @@ def _alike(one: Snapshot, newest: Snapshot, key: str, figure: Figure) -> bool:
         return False
     if figure is Figure.SOL and one.streams[key] != newest.streams[key]:
         return False
+    if figure is Figure.RAW and one.boards[key] != newest.boards[key]:
+        return False
     return not case_differences(newest.cases[key], one.cases[key])
 
 
 def _differences(one: Snapshot, newest: Snapshot, figure: Figure) -> list[str]:
     found = record_differences(newest.run, one.run)
-    if figure is Figure.RAW:
-        found += [*fingerprint_differences(newest.run, one.run), *board_differences(newest.run, one.run)]
     shared = one.streams.keys() & newest.streams.keys()
+    if figure is Figure.RAW:
+        found += fingerprint_differences(newest.run, one.run)
+        if not _shares_a_board(one, newest, shared):
+            found += board_differences(newest.run, one.run) or ["another board for each case"]
     if figure is Figure.SOL and shared and all(one.streams[key] != newest.streams[key] for key in shared):
         found.append("another streaming yardstick, so shares of the speed of light do not compare (--figure speedup compares the runs)")
     return found
+
+
+def _shares_a_board(one: Snapshot, newest: Snapshot, shared: Set[str]) -> bool:
+    """Whether a board measured any of the `shared` cases in both runs; without shared cases, whether both runs have a board in common."""
+    if shared:
+        return any(one.boards[key] == newest.boards[key] for key in shared)
+    here, there = (boards_of(each.run.environment.device_uuid) for each in (one, newest))
+    return not set(here).isdisjoint(there)
 
 
 def _reading(result: Result) -> Reading | None:

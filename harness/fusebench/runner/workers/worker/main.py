@@ -60,7 +60,7 @@ def worker_main(connection: WorkerEnd, setup: WorkerSetup, calling: Any, streams
             connection.send(Failure(status=Status.CRASHED, reason=error.reason, file=error.file, tampered=True))
             return
         except Exception as error:  # noqa: BLE001  no task was begun, so no kernel is to blame
-            reason = f"no worker could be started on {setup.device}: {describe_cause(error, setup.roots)}"
+            reason = f"no worker could be started on {setup.label or setup.device}: {describe_cause(error, setup.roots)}"
             connection.send(Failure(status=Status.CRASHED, reason=reason, unfit=True))
             return
         connection.send(READY)
