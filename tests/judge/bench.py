@@ -16,7 +16,8 @@ from fusebench.judge.candidate.tampering import Tampering
 from fusebench.judge.channel.protocol import Batch, Inspect
 from fusebench.judge.channel.region import Region
 from fusebench.judge.failures import CandidateError, status_of
-from fusebench.judge.judging import CaseJudge, Limits
+from fusebench.judge.judging import CaseJudge
+from fusebench.judge.patience import Limits, Patience
 from fusebench.registry import Collection, Kernel, load_collection
 from fusebench.schema import Close, Contract, KernelId, Language, Role
 
@@ -38,7 +39,7 @@ class SameProcess:
     def cpu_ns(self) -> int:
         return time.process_time_ns()
 
-    def ask(self, request: Any, kind: Any, *, doing: str, deadline: float) -> Any:
+    def ask(self, request: Any, kind: Any, *, doing: str, patience: Patience) -> Any:
         if isinstance(request, Inspect):
             with _disable_current_modes():
                 return self._caller.inspect(request), 0.0
@@ -75,6 +76,6 @@ def judge_of(function: Callable[..., Any], *, size: int = 4096, contract: Contra
         split=split,
         target=split if contract is not None and not isinstance(contract, Close) else None,
         device=CPU,
-        limits=Limits(time.monotonic() + 60),
+        limits=Limits(time.monotonic() + 600),  # no test is about the budget, and a busy machine is slow
     )
     return judge, process

@@ -10,6 +10,7 @@ import pytest
 
 from fusebench.judge.channel.protocol import CaseOpened, Load, Loaded, OpenCase
 from fusebench.judge.failures import CandidateError
+from fusebench.judge.patience import Patience
 from fusebench.judge.process import KernelProcess
 from fusebench.schema.evaluation import EvaluationStatus
 from judge.bench import TOY
@@ -44,13 +45,13 @@ def processes() -> Iterator[list[KernelProcess]]:
 def ask(process: KernelProcess, body: str, *, patience_s: float = 60.0) -> CaseOpened:
     source = HEAD.format(body=body.replace("\n", "\n    ")).encode()
     far = time.monotonic() + 60.0
-    process.ask(Load(token="", op="scale", file="/nowhere/candidate.py", source=source), Loaded, doing="its import", deadline=far)
+    process.ask(Load(token="", op="scale", file="/nowhere/candidate.py", source=source), Loaded, doing="its import", patience=Patience(far))
     return opened(process, patience_s)
 
 
 def opened(process: KernelProcess, patience_s: float = 60.0) -> CaseOpened:
     question = OpenCase(token="", params={"size": 8})
-    return process.ask(question, CaseOpened, doing="supports()", deadline=time.monotonic() + patience_s)[0]
+    return process.ask(question, CaseOpened, doing="supports()", patience=Patience(time.monotonic() + patience_s))[0]
 
 
 REACHES = """

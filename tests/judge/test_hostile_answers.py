@@ -39,6 +39,7 @@ from fusebench.judge.channel.protocol import (
 from fusebench.judge.channel.region import Region
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
+from fusebench.judge.patience import Limits, Patience
 from fusebench.schema import Bitwise, Close, Language
 from fusebench.schema.evaluation import EvaluationStatus, IsolationMeasure
 
@@ -239,7 +240,7 @@ class _Process:
     def cpu_ns(self) -> int:
         return 0
 
-    def ask(self, request: Any, kind: type, *, doing: str, deadline: float) -> tuple[Any, float]:
+    def ask(self, request: Any, kind: type, *, doing: str, patience: Patience) -> tuple[Any, float]:
         if isinstance(request, Inspect):
             done: Any = Inspected(token=TOKEN)
         else:
@@ -263,7 +264,7 @@ def fuzz_batches(count: int, seed: int, arguments: list[dict[str, Any]]) -> None
     for _ in range(count):
         began = time.thread_time()
         try:
-            returned, _ = exchange.run(arguments, deadline=time.monotonic() + 5, doing="a batch")
+            returned, _ = exchange.run(arguments, limits=Limits(time.monotonic() + 5), doing="a batch")
             for one, keywords in zip(returned, arguments, strict=True):
                 for output in one.deliver(keywords) or ():
                     assert isinstance(output, torch.Tensor)

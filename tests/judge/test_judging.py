@@ -18,7 +18,8 @@ from fusebench.judge.crosscheck import late_work
 from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.exchange import Exchange
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judging import Limits, capped
+from fusebench.judge.judging import capped
+from fusebench.judge.patience import Limits
 from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT, Phases
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
 from fusebench.registry import load_collection
@@ -55,6 +56,7 @@ def test_the_gate_judges_through_the_same_batches() -> None:
     assert judge.found.accuracy.passed
     assert judge.found.accuracy.seed == 0
     assert judge.found.compared == sum(len(batch.calls) for batch in process.batches) > judge.found.accuracy.draws
+    assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, INSPECT, DRAW, COMPARE}
 
 
 def nothing(x: torch.Tensor, *, factor: float = 2.0) -> None:
@@ -260,6 +262,25 @@ def test_a_kernel_that_is_wrong_in_a_case_that_was_not_drawn_is_found() -> None:
     assert "rms" in failed.reason
 
 
+@pytest.mark.parametrize(("waited", "alive", "found"), [(60.0, False, 1), (1.0, False, 0), (60.0, True, 0)])
+def test_a_call_that_lasts_until_the_budget_ends_hides_no_other_case(
+    waited: float, alive: bool, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`alive`: it answered, and the judge's own time ended."""
+    one, _ = evaluating([case("drawn"), case("half", dtype="float16")])
+    now = time.monotonic()
+    monkeypatch.setattr("fusebench.judge.evaluating.time", SimpleNamespace(monotonic=lambda: now))
+
+    def compare(calls: int) -> None:
+        nonlocal now
+        now += waited
+        raise CandidateError(EvaluationStatus.UNDECIDED, "the budget ended")
+
+    one._judge_of, one._process = lambda opened, params: SimpleNamespace(compare=compare), SimpleNamespace(alive=alive)
+    failed = one._others([case("drawn")])
+    assert [(each.case, each.status) for each in failed] == [("half", EvaluationStatus.UNDECIDED)] * found
+
+
 def test_other_cases_are_left_out_where_a_batch_takes_longer_than_they_may() -> None:
     one, asked = evaluating([case("drawn"), case("half", dtype="float16")])
     one._limits.longest_s = 60.0
@@ -295,9 +316,6 @@ def test_phases_add_up_and_an_inner_one_is_not_its_outer_ones() -> None:
     assert found["inner"] >= 0.029
     assert found["outer"] >= 0.019
     assert sum(found.values()) <= whole + 0.002
-    judge, _ = judge_of(fresh)
-    judge.check()
-    assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, INSPECT, DRAW, COMPARE}
 
 
 def test_an_interpreted_kernel_is_judged_on_as_many_cases_as_there_is_time_for() -> None:

@@ -24,6 +24,7 @@ from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge
 from .loaded_candidate import LoadedCandidate
+from .patience import HUNG_AFTER_S
 from .phases import BASELINE, READY, SPLIT_CALLS, WARM, Phases
 from .process import KernelProcess
 
@@ -232,13 +233,15 @@ class Evaluating(LoadedCandidate):
                 continue
             seen.add(kinds[case.key])
             small = stages.small(self._op, known[case.key], self._rng)
+            asked = time.monotonic()
             try:
                 opened = self._asked(small)
                 if opened.declined is None:
                     self._judge_of(opened, small).compare(self._calls_due() if due else stages.SMALL_CALLS)
                     compared += 1
             except CandidateError as error:
-                if error.status is EvaluationStatus.UNDECIDED:
+                # A call that the budget ended is no reason to skip the rest: it may be meant to last until then.
+                if error.status is EvaluationStatus.UNDECIDED and (self._process.alive or time.monotonic() - asked < HUNG_AFTER_S):
                     break
                 reason = f"at {self._op.shape(small)}: {error.reason}"
                 shape = self._op.shape(known[case.key])
@@ -279,8 +282,8 @@ class Evaluating(LoadedCandidate):
             baseline, _ = self._judge.baseline_process(self._task)
         question = OpenCase(token="", params=msgspec.to_builtins(params))
         with self._phases.timed(SPLIT_CALLS):
-            baseline.ask(question, CaseOpened, doing="supports()", deadline=self._limits.until())
-            limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", deadline=self._limits.until())[0].limit_us
+            baseline.ask(question, CaseOpened, doing="supports()", patience=self._limits.first())
+            limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", patience=self._limits.first())[0].limit_us
         exchange = Exchange(baseline, judge.expected, phases=self._phases, names=(SPLIT_CALLS, SPLIT_CALLS))
         judge.time(exchange, stages.PAIRS[self._task.stage], until)
         found = judge.found

@@ -18,6 +18,7 @@ from .channel.protocol import ArenaSpec, Batch, BatchDone, CallDone, CallSpec, I
 from .channel.region import ALIGNMENT, Region
 from .channel.views import dtype_of, spec_of, view_of
 from .failures import CandidateError
+from .patience import Limits
 from .phases import CALLS, COPIES, FIRST_CALLS, INSPECT, Phases
 from .process import KernelProcess
 
@@ -115,14 +116,16 @@ class Exchange:
         self._expected = tuple(TensorSpec(-1, str(one.dtype)[6:], 0, tuple(one.shape), tuple(one.stride())) for one in expected)
         self._output_bytes = _OUTPUT_SLACK * sum(_packed(one) for one in self._expected)
         self.calls = 0
+        self._shapes: set[Any] = set()
+        """Of the calls that were answered: their kernels are compiled."""
 
-    def run(self, sets: Sequence[Mapping[str, Any]], *, deadline: float, doing: str) -> tuple[list[Returned], BatchTimes]:
+    def run(self, sets: Sequence[Mapping[str, Any]], *, limits: Limits, doing: str) -> tuple[list[Returned], BatchTimes]:
         """Make one call per set of arguments; the results by place.
 
         Raises:
             CandidateError: the process failed, or tampered with the harness.
         """
-        specs, answer, times = self._asked(sets, deadline, doing)
+        specs, answer, times = self._asked(sets, limits, doing)
         device = next(value.device for value in sets[0].values() if isinstance(value, torch.Tensor))
         try:
             pairs = enumerate(zip(specs, answer.calls, strict=True))
@@ -131,21 +134,24 @@ class Exchange:
         except ProtocolError as error:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
 
-    def time(self, sets: Sequence[Mapping[str, Any]], *, deadline: float, doing: str) -> BatchTimes:
+    def time(self, sets: Sequence[Mapping[str, Any]], *, limits: Limits, doing: str) -> BatchTimes:
         """As `run`, for a process whose results nobody compares.
 
         Raises:
             CandidateError: the process failed.
         """
-        return self._asked(sets, deadline, doing)[2]
+        return self._asked(sets, limits, doing)[2]
 
-    def _asked(self, sets: Sequence[Mapping[str, Any]], deadline: float, doing: str) -> tuple[list[CallSpec], BatchDone, BatchTimes]:
+    def _asked(self, sets: Sequence[Mapping[str, Any]], limits: Limits, doing: str) -> tuple[list[CallSpec], BatchDone, BatchTimes]:
         with self._phases.timed(COPIES):
             specs, nbytes = self._pack(sets)
         batch = Batch(token="", region_bytes=nbytes, calls=tuple(specs), expected=self._expected)
+        shapes = {tuple((name, one.dtype, one.size, one.stride) for name, one in sorted(spec.tensors.items())) for spec in specs}
+        patience = limits.later() if shapes <= self._shapes else limits.first()
         used = self._process.cpu_ns()
         with self._phases.timed(self._names[self.calls > 0]):
-            answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, deadline=deadline)
+            answer, wall_s = self._process.ask(batch, BatchDone, doing=doing, patience=patience)
+        self._shapes |= shapes
         cpu_s = (self._process.cpu_ns() - used) / 1e9
         self.calls += len(sets)
         try:
@@ -156,17 +162,17 @@ class Exchange:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
-        self._inspect(deadline, doing)
+        self._inspect(limits, doing)
         spans = tuple(done.span_ns for done in answer.calls)
         inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
         times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, answer.late_share, answer.untimed)
         return specs, answer, times
 
-    def _inspect(self, deadline: float, doing: str) -> None:
+    def _inspect(self, limits: Limits, doing: str) -> None:
         """Raise CandidateError (`hacked`) if the process says that something of the harness was replaced."""
         if self._process.confined:
             with self._phases.timed(INSPECT):
-                found, _ = self._process.ask(Inspect(token=""), Inspected, doing=f"the inspection after {doing}", deadline=deadline)
+                found, _ = self._process.ask(Inspect(token=""), Inspected, doing=f"the inspection after {doing}", patience=limits.later())
             if found.tampering:
                 raise CandidateError(EvaluationStatus.HACKED, f"{found.tampering} in the candidate's process")
 

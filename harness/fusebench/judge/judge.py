@@ -20,6 +20,7 @@ from .channel.protocol import EvaluateTask, Load, Loaded, Step
 from .evaluating import Evaluating
 from .failures import CandidateError
 from .loaded_candidate import LOAD_S
+from .patience import Patience
 from .phases import END, Phases
 from .process import KernelProcess
 from .starting import Starter
@@ -102,7 +103,7 @@ class Judge:
         process = self._starter.baseline(task)
         load = Load(token="", op=task.op, kernel=str(baseline.id))
         try:
-            process.ask(load, Loaded, doing="the start of the split chain's process", deadline=time.monotonic() + LOAD_S)
+            process.ask(load, Loaded, doing="the start of the split chain's process", patience=Patience(time.monotonic() + LOAD_S))
         except CandidateError as error:
             process.close()
             raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error

@@ -22,13 +22,13 @@ from .comparing import Call, Comparison, named
 from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair
 from .exchange import BatchTimes, Exchange
 from .failures import CandidateError
-from .phases import COMPARE, DRAW, Phases
+from .patience import Limits
+from .phases import COMPARE, DRAW
 from .process import KernelProcess
 from .stages import LEAST_OWN, MOST_CALLS
 
 _MOST_BESIDE = 3
 """Calls beside the gate's one in a batch, drawn from 0 to this."""
-_PATIENCE, _LEAST_ANSWER_S = 30.0, 15.0
 _BATCH_CALLS = 12
 """Calls of a batch that only compares."""
 _BATCH_BYTES = 2**29
@@ -39,33 +39,6 @@ _ALONE = 3
 """Batches of the baseline alone."""
 _GUARDS_BYTES = 2**20
 """Of one call, roughly."""
-
-
-@dataclass
-class Limits:
-    """How long the judge waits."""
-
-    deadline: float
-    """Of the evaluation, as `time.monotonic` has it."""
-    answer_s: float = 60.0
-    """For one answer; the first calls may compile."""
-    longest_s: float = 0.0
-    phases: Phases = field(default_factory=Phases)
-    """Where the time went."""
-
-    def learn(self, seconds: float) -> None:
-        """Take a batch's time into account: later ones are compiled, and get `_PATIENCE` times the longest so far."""
-        self.longest_s = max(self.longest_s, seconds)
-        self.answer_s = max(_LEAST_ANSWER_S, _PATIENCE * self.longest_s)
-
-    def until(self) -> float:
-        """When the judge stops waiting for an answer asked for now."""
-        return min(self.deadline, time.monotonic() + self.answer_s)
-
-    def require_time(self) -> None:
-        """Raise CandidateError (`undecided`) once the budget has ended."""
-        if time.monotonic() >= self.deadline:
-            raise CandidateError(EvaluationStatus.UNDECIDED, "the budget ended first; raise --budget")
 
 
 @dataclass
@@ -205,8 +178,10 @@ class CaseJudge:
 
     def _by_baseline(self, baseline: Exchange, calls: Sequence[Call]) -> BatchTimes:
         try:
-            return baseline.time([call.arguments for call in calls], deadline=self._limits.until(), doing="the split chain's calls")
+            return baseline.time([call.arguments for call in calls], limits=self._limits, doing="the split chain's calls")
         except CandidateError as error:
+            if error.status is EvaluationStatus.UNDECIDED:
+                raise
             raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
 
     def _pair(self, baseline: Exchange, *, candidate_first: bool) -> None:
@@ -227,7 +202,7 @@ class CaseJudge:
                 self.found.outside.append(CpuPair(beyond / count, harness / count, own.others_cpu_s * 1e6 / count))
 
     def _run(self, calls: list[Call]) -> BatchTimes:
-        returned, times = self._exchange.run([call.arguments for call in calls], deadline=self._limits.until(), doing=f"{len(calls)} calls")
+        returned, times = self._exchange.run([call.arguments for call in calls], limits=self._limits, doing=f"{len(calls)} calls")
         self._note(times, len(calls))
         for call, one in zip(calls, returned, strict=True):
             self._comparison.judge(call, one)
@@ -246,7 +221,7 @@ class CaseJudge:
         place = self._rng.randint(0, len(beside))
         sets: list[Mapping[str, Any]] = [call.arguments for call in beside]
         sets.insert(place, keywords)
-        returned, times = self._exchange.run(sets, deadline=self._limits.until(), doing=f"{len(sets)} calls")
+        returned, times = self._exchange.run(sets, limits=self._limits, doing=f"{len(sets)} calls")
         own = returned.pop(place)
         self._note(times, len(sets))
         for call, one in zip(beside, returned, strict=True):

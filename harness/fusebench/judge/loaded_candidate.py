@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from ..schema.evaluation import EvaluationStatus, Stage
 from . import stages
 from .channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step
 from .failures import CandidateError
-from .judging import CaseJudge, Limits, capped
+from .judging import CaseJudge, capped
+from .patience import Limits
 from .phases import ASK, IMPORT, OPS
 from .process import KernelProcess
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 LOAD_S = 120.0
-"""Time that a candidate's process gets to import torch and its file."""
+"""Time without progress that a process gets to import its file."""
 
 
 class LoadedCandidate:
@@ -61,7 +61,7 @@ class LoadedCandidate:
         self._report(Step(text="load the candidate"))
         try:
             with self._phases.timed(IMPORT):
-                self._loaded, _ = self._process.ask(self._request, Loaded, doing="its import", deadline=self._until(LOAD_S))
+                self._loaded, _ = self._process.ask(self._request, Loaded, doing="its import", patience=self._limits.first(LOAD_S))
         except CandidateError as error:
             if error.status is EvaluationStatus.CRASHED and "exited with" in error.reason:
                 raise CandidateError(EvaluationStatus.INVALID, error.reason) from error
@@ -101,7 +101,7 @@ class LoadedCandidate:
     def _asked(self, params: Any) -> CaseOpened:
         request = OpenCase(token="", params=msgspec.to_builtins(params))
         with self._phases.timed(ASK):
-            return self._process.ask(request, CaseOpened, doing="supports()", deadline=self._limits.until())[0]
+            return self._process.ask(request, CaseOpened, doing="supports()", patience=self._limits.first())[0]
 
     def _judge_of(self, opened: CaseOpened, params: Any) -> CaseJudge:
         assert self._loaded is not None
@@ -122,6 +122,3 @@ class LoadedCandidate:
             limits=self._limits,
             takes=lambda other: self._asked(other).declined or True,
         )
-
-    def _until(self, seconds: float) -> float:
-        return min(self._limits.deadline, time.monotonic() + seconds)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -33,10 +33,9 @@ from .channel.region import Region
 from .confinement.confined_process import start_confined
 from .confinement.process_tree import remove_folder
 from .failures import CandidateError, of_outcome
+from .patience import HUNG_AFTER_S, Patience, Waiting
 
 STOP_S = 2.0
-HUNG_AFTER_S = 5.0
-"""A process that is silent for less when the evaluation's budget ends did not hang: the budget was too small."""
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a candidate may take, unless the caller says how much."""
 START_S = 120.0
@@ -130,18 +129,15 @@ class KernelProcess:
         """
         if not self._prepared:
             try:
-                prepared = self._answer(self._prepare.token, Prepared, doing="its start", deadline=time.monotonic() + START_S)
+                prepared = self._answer(self._prepare.token, Prepared, doing="its start", patience=Patience(time.monotonic() + START_S))
             except CandidateError as error:
                 tail = self.output_tail().strip()
                 raise CandidateError(EvaluationStatus.UNFIT, f"a process for kernels did not start: {error.reason}; {tail}") from error
             self._prepared, self.isolation, self.timer_fallback = True, prepared.isolation, prepared.timer_fallback
             self.start_s = {step: round(seconds, 3) for step, seconds in prepared.start_s.items()}
 
-    def ask(self, request: msgspec.Struct, kind: type[T], *, doing: str, deadline: float) -> tuple[T, float]:
+    def ask(self, request: msgspec.Struct, kind: type[T], *, doing: str, patience: Patience) -> tuple[T, float]:
         """Send `request`, whose token is replaced by a fresh one; returns the answer and the seconds until it came.
-
-        Args:
-            deadline: as `time.monotonic` has it.
 
         Raises:
             CandidateError: the process died, fell silent, refused, or answered with anything but the answer.
@@ -155,16 +151,17 @@ class KernelProcess:
         try:
             if self._channel.pending():
                 raise ProtocolError("it wrote into the judge's pipe without being asked")
-            self._channel.send(request, deadline=deadline)
+            self._channel.send(request, deadline=min(patience.deadline, time.monotonic() + patience.idle_s))
         except ChannelTimeoutError:
             self.kill()
-            raise CandidateError(EvaluationStatus.HUNG, f"it did not read the request for {doing}") from None
+            status = EvaluationStatus.HUNG if time.perf_counter() - began >= HUNG_AFTER_S else EvaluationStatus.UNDECIDED
+            raise CandidateError(status, f"it did not read the request for {doing}") from None
         except ChannelClosedError:
             raise self._ended(doing) from None
         except ProtocolError as error:
             self.kill()
             raise CandidateError(EvaluationStatus.HACKED, f"before {doing}: {error}") from error
-        answer = self._answer(token, kind, doing=doing, deadline=deadline)
+        answer = self._answer(token, kind, doing=doing, patience=patience)
         seconds = time.perf_counter() - began
         # Between requests nothing of a candidate runs: no thread or child can slow the baseline, compute ahead, or write after the answer.
         # The baseline goes on: without a judge it ends by itself, which a stopped process does not.
@@ -191,32 +188,36 @@ class KernelProcess:
         self.region.close()
         remove_folder(self._scratch)
 
-    def _answer(self, token: str, kind: type[T], *, doing: str, deadline: float) -> T:
-        began = time.monotonic()
+    def _answer(self, token: str, kind: type[T], *, doing: str, patience: Patience) -> T:
+        waiting = Waiting(patience, self.cpu_ns)
         self.marks = []
         try:
-            answer = self._channel.receive(ANSWERS, deadline=deadline, most=ANSWER_BYTES)
+            answer = self._received(waiting, doing)
             while isinstance(answer, Mark) and answer.token == token and len(self.marks) < 2:
                 self.marks.append(time.perf_counter())
-                answer = self._channel.receive(ANSWERS, deadline=deadline, most=ANSWER_BYTES)
+                answer = self._received(waiting, doing)
             if not same_token(answer.token, token):
                 raise ProtocolError("its answer does not repeat the request's token")
             if isinstance(answer, Refused):
                 raise CandidateError(answer.status, answer.reason)
             if not isinstance(answer, kind):
                 raise ProtocolError(f"it answered with {type(answer).__name__}, not with {kind.__name__}")
-        except ChannelTimeoutError:
-            self.kill()
-            waited = time.monotonic() - began
-            if waited < HUNG_AFTER_S:
-                raise CandidateError(EvaluationStatus.UNDECIDED, f"the budget ended during {doing}; raise --budget") from None
-            raise CandidateError(EvaluationStatus.HUNG, f"no answer for {waited:.0f} s during {doing}") from None
         except ChannelClosedError:
             raise self._ended(doing) from None
         except ProtocolError as error:
             self.kill()
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
         return answer
+
+    def _received(self, waiting: Waiting, doing: str) -> Any:
+        """The next message of the process, which is killed if it hangs."""
+        while True:
+            try:
+                return self._channel.receive(ANSWERS, deadline=waiting.next_look, most=ANSWER_BYTES)
+            except ChannelTimeoutError:
+                if failure := waiting.look(doing):
+                    self.kill()
+                    raise failure from None
 
     def _ended(self, doing: str) -> CandidateError:
         """The failure of a process whose pipe is closed."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fusebench.judge.failures import CandidateError
-from fusebench.judge.judging import CaseJudge, Limits
+from fusebench.judge.judging import CaseJudge
+from fusebench.judge.patience import Limits
 from fusebench.registry import Kernel, load_collection
 from fusebench.schema import Close, KernelId, Language, Role
 from judge.bench import CPU, SameProcess
@@ -36,7 +37,7 @@ def judge_of(borrowed: str) -> CaseJudge:
         SameProcess(kernel, op),  # type: ignore[arg-type]
         op, op.parse_params({"tokens": 4, "hidden": 64, "affine": True}),
         kernel=f"{OP}/mine@1", language="torch", contract=Close(), split=split, target=None, device=CPU,
-        limits=Limits(time.monotonic() + 60),
+        limits=Limits(time.monotonic() + 600),
     )  # fmt: skip
 
 

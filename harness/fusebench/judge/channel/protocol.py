@@ -304,7 +304,7 @@ class Channel:
                 raise ChannelClosedError(f"the pipe is closed: {error}") from error
 
     def receive(self, kind: Decoder[T], *, deadline: float | None = None, most: int = MOST_BYTES) -> T:
-        """The next message, of a kind that the decoder knows.
+        """The next message, of a kind that the decoder knows.  After a timeout it can be asked for again.
 
         Args:
             deadline: as `time.monotonic` has it; None waits for ever.
@@ -313,11 +313,17 @@ class Channel:
         Raises:
             ChannelClosedError, ChannelTimeoutError, ProtocolError: see there.
         """
-        (size,) = _HEADER.unpack(self._take(_HEADER.size, deadline))
+        header = self._take(_HEADER.size, deadline)
+        (size,) = _HEADER.unpack(header)
         if size > most:
             raise ProtocolError(f"a message of {size} bytes; at most {most} are accepted")
         try:
-            return kind.decode(self._take(size, deadline))
+            body = self._take(size, deadline)
+        except ChannelTimeoutError:
+            self._waiting = header + self._waiting
+            raise
+        try:
+            return kind.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"no message of this protocol: {error}") from error
 
@@ -336,7 +342,11 @@ class Channel:
         parts, missing = [self._waiting[:size]], size - len(self._waiting[:size])
         self._waiting = self._waiting[size:]
         while missing:
-            self._wait(self._read_fd, select.POLLIN, deadline)
+            try:
+                self._wait(self._read_fd, select.POLLIN, deadline)
+            except ChannelTimeoutError:  # the caller may wait on
+                self._waiting = b"".join(parts)
+                raise
             try:
                 data = os.read(self._read_fd, min(missing, 1 << 20))
             except OSError as error:
