@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fusebench.config import find_project
+from fusebench.config import find_project, why_no_suites
 from fusebench.errors import UsageError
+from fusebench.suites import load_suite
 
 
 def configure(root: Path, text: str) -> Path:
@@ -72,3 +73,12 @@ def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, "").write_bytes(b"[tool.fusebench]\nresults = '\xe9'\n")
     with pytest.raises(UsageError, match="not valid TOML: 'utf-8' codec can't decode byte 0xe9"):
         find_project(tmp_path)
+
+
+def test_an_editable_install_outside_its_checkout_says_why_there_are_no_suites(tmp_path: Path) -> None:
+    project = find_project(tmp_path)
+    with pytest.raises(UsageError, match=r"unknown suite 'smoke'; there are none: an editable .*; run in /.*, or install"):
+        load_suite("smoke", project, {})  # type: ignore[arg-type]
+    configure(tmp_path, "[tool.fusebench]\n")
+    (tmp_path / "suites").mkdir()
+    assert not why_no_suites(find_project(tmp_path)), "a project's own empty folder is no fault of the installation"

@@ -88,6 +88,15 @@ def find_project(start: Path | None = None) -> Project:
     )
 
 
+def why_no_suites(project: Project) -> str:
+    """Why `project` has no suite, and what to do, where fusebench runs from its checkout, which ships none; empty otherwise."""
+    if SHIPPED.is_dir() or project.suites:
+        return ""
+    return (
+        f"an editable install of fusebench brings no suites outside its checkout; run in {Path(__file__).parents[2]}, or install the wheel"
+    )
+
+
 def unused_kernels(project: Project) -> Path | None:
     """The folder `kernels` at the root, if no pyproject.toml makes a project of it and a file in it declares a kernel or an op."""
     folder = project.root / "kernels"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from fusebench.cli.run_command import show_run
 from fusebench.cli.shared.progress import LiveReporter, PlainReporter, describe, make_reporter
+from fusebench.runner.session import Outcome
 from fusebench.schema import Case, Estimate, Measurement, Result, Role, Status
 
 CASE = Case(suite="scale", name="even", op="scale", params={"size": 8})
@@ -45,6 +48,20 @@ def test_a_result_is_one_line_with_its_time_or_its_reason(one: Result, line: str
 def test_the_live_line_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     assert type(make_reporter()) is kind
+
+
+def test_a_warning_that_opened_the_run_is_not_printed_again_below_its_table(
+    synthetic: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = PlainReporter()
+    reporter.note("the CPU is not idle")
+    reporter.begin()
+    reporter.note("case even: measured again")
+    run = synthetic.make_run(warnings=["the CPU is not idle", "case even: measured again"])
+    show_run(Outcome(record=run), json=False, said=reporter.opening)
+    shown = capsys.readouterr()
+    assert (shown.err.count("the CPU is not idle"), shown.out.count("the CPU is not idle")) == (1, 0)
+    assert "warning: case even: measured again" in shown.out
 
 
 def play(reporter: Any) -> None:

@@ -8,7 +8,9 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from fusebench.report import calibration_table
 from fusebench.report.calibration_table import calibration_document, calibration_report
+from fusebench.report.run.summary import calibration_words
 from fusebench.report.wording import DASH
 from fusebench.runner.calibrate.summary import summary_of, summed_up
 from fusebench.schema import (
@@ -22,6 +24,7 @@ from fusebench.schema import (
     VerdictKind,
     VisibleEffect,
 )
+from fusebench.stats.rates import clustered_rate
 from fusebench.stats.sequential import Plan
 from fusebench.store.calibrations import CalibrationRecord, load_calibration
 from fusebench.verdict.calibration import FEWEST_TRIALS, Calibration, as_trials, summarise
@@ -140,3 +143,11 @@ def test_the_stored_calibration_says_the_same_in_headline_and_table() -> None:
     assert [row[6] == "too few trials" for row in rows] == [row[5] == "too few trials" for row in rows]
     for row in rows:
         assert f"{row[0].removesuffix(', several launches')}: {row[5]}" in text
+
+
+def test_a_bound_from_one_case_is_words_and_no_figure(record: CalibrationRecord) -> None:
+    few = [clustered_rate([(0, 16)], 0.0), clustered_rate([(0, 8), (0, 8)], 1.0)]
+    assert [calibration_table._rate(one) for one in few] == ["0 of 16 (too few cases for a bound)"] * 2
+    assert calibration_table._rate(clustered_rate([(0, 1)] * 16, 0.0)) == "0 of 16 (up to 20.59%)"
+    note = msgspec.structs.replace(record.note, comparisons=16, false_regression_high=few[0].high)
+    assert "called slower (too few cases for a bound)" in calibration_words(note, "cuda", note.timer, note.cache)

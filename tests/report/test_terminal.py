@@ -12,6 +12,7 @@ from fusebench.cli.shared.output import print_table
 from fusebench.report.run.pages import only_suite
 from fusebench.report.run.table import print_run
 from fusebench.report.terminal import NARROWEST, FittedTable
+from fusebench.report.wording import DASH, share_of_limit
 from helpers.recorded_night import recorded_night
 
 WIDTHS = (80, 100, 120, 160, 200)
@@ -77,3 +78,7 @@ def test_a_path_longer_than_a_line_is_whole(capsys: pytest.CaptureFixture[str]) 
     path = "/site-packages/fusebench/" + "x" * 60
     print_table(("suite", "path"), [("smoke", path)], piped=40)
     assert path in capsys.readouterr().out
+
+
+def test_a_time_that_beats_its_limit_is_no_share_of_it() -> None:
+    assert [share_of_limit(one) for one in (None, 0.923, 1.037, 1.52)] == [DASH, "92.3 %", "103.7 %", "> 100 %"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..report.escape import Markup, cell, code, markdown, one_line
 from ..report.fitting import Lines, Section, fitted, fixed, folded
 from ..report.run.markdown import markdown_table
-from ..report.wording import DASH, ERROR_MEANING, absent_words, count, microseconds, share, short_kernel
+from ..report.wording import DASH, ERROR_MEANING, absent_words, count, microseconds, share_of_limit, short_kernel
 from .findings import Judged, worst_first
 from .outcome import JobOutcome
 
@@ -120,7 +120,7 @@ def _row(one: Judged, *, one_suite: bool) -> list[str]:
         microseconds(timed.base_us),
         microseconds(timed.head_us),
         _change(one),
-        share(timed.sol),
+        share_of_limit(timed.sol),
         DASH if timed.error is None else f"{timed.error:.2f}x",
         Markup(f"**{one.verdict}**") if one.verdict in ("error", "regression") else one.verdict,
     ]

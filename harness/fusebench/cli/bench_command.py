@@ -106,8 +106,9 @@ def bench(
         out=out,
         confirm=False,
     )
-    outcome = measure_run(request, make_reporter())
-    show_run(outcome, json=json, resumable=False)
+    reporter = make_reporter()
+    outcome = measure_run(request, reporter)
+    show_run(outcome, json=json, resumable=False, said=reporter.opening)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 

@@ -95,6 +95,7 @@ def _suites(request: _Request) -> Answer:
     rows = suite_rows(list_suites(project, collection.ops))
     collection.keep()
     _show(request, rows, ["suite", "cases", "description", "origin", "path"], "suites")
+    _say_why_none(request, rows, project)
     return rows, [row["problem"] for row in rows if row["problem"]]
 
 
@@ -156,6 +157,7 @@ def _overview(request: _Request) -> Answer:
     _show(request, ops, ["op", "in_place", "description"], "ops")
     _show(request, kernels, ["id", "role", "language", "runnable"], f"kernels on {device}")
     _show(request, suites, ["suite", "cases", "description"], "suites")
+    _say_why_none(request, suites, project)
     _hint(project, collection, request)
     keep_listing(project, collection)
     return {"ops": ops, "kernels": kernels, "suites": suites}, [row["problem"] for row in suites if row["problem"]]
@@ -188,6 +190,14 @@ def _show(request: _Request, rows: Sequence[Row], columns: Sequence[str], title:
     if not request.json:
         cells = [[_cell(row[column], row.get("reason", "")) for column in columns] for row in rows]
         print_table(columns, cells, title=title if rows else f"{title}: none", right=("cases", "weight"))
+
+
+def _say_why_none(request: _Request, suites: Sequence[Row], project: Project) -> None:
+    """Why there is no suite, where the installation is the cause."""
+    from ..config import why_no_suites
+
+    if not request.json and not suites and (why := why_no_suites(project)):
+        typer.echo(why)
 
 
 def _cell(value: Any, reason: str) -> str:

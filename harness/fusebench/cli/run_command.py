@@ -43,7 +43,7 @@ from .shared.output import command_line, remark, say_what_is_kept
 from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..config import Project
     from ..device import Device
@@ -163,8 +163,8 @@ def run(
         evidence=evidence_tools() if evidence else None,
         boards=len(boards),
     )
-    outcome = _measured(request, boards, opened.own)
-    show_run(outcome, json=json, device=device if len(boards) > 1 else "")
+    outcome, said = _measured(request, boards, opened.own)
+    show_run(outcome, json=json, device=device if len(boards) > 1 else "", said=said)
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
@@ -198,13 +198,15 @@ def _run_on_engine(
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
 
-def _measured(request: RunRequest, boards: Sequence[Device], own: Project) -> Outcome[Run]:
-    """The run on one board, or on several at once; how these disturb each other is kept in the results of `own`."""
+def _measured(request: RunRequest, boards: Sequence[Device], own: Project) -> tuple[Outcome[Run], Collection[str]]:
+    """The run on one board, or on several at once, and the warnings that stand on the screen; how boards disturb each other is kept in the
+    results of `own`."""
     from ..runner.run.command import measure_run
     from .shared.progress import make_reporter
 
+    reporter = make_reporter()
     if len(boards) == 1:
-        return measure_run(request, make_reporter())
+        return measure_run(request, reporter), reporter.opening
     from ..fleet.interference import load_interference
     from ..fleet.strategy import on_boards
     from ..runner.run.reckoning import newest_run
@@ -215,7 +217,7 @@ def _measured(request: RunRequest, boards: Sequence[Device], own: Project) -> Ou
     if interference is None:
         remark("note", "whether these boards disturb each other is not known; measure it with `fusebench calibrate --device all`")
     most = interference.most_at_once(len(boards)) if interference is not None else None
-    return measure_run(request, make_reporter(), on_boards(boards, most_at_once=most, planned_by=known))
+    return measure_run(request, reporter, on_boards(boards, most_at_once=most, planned_by=known)), reporter.opening
 
 
 def _boards(device: str, stopped: Run | None) -> tuple[Device, ...]:
@@ -272,14 +274,17 @@ def require_same_selection(
         )
 
 
-def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, device: str = "") -> None:
+def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, device: str = "", said: Collection[str] = ()) -> None:
     """Write the views of a run into its folder, and print it; of one that ended early, say how to go on where it is `resumable`.
 
-    `device` is the list of boards that the run was given, if any.
+    `device` is the list of boards that the run was given, if any.  `said` are warnings that stand on the screen already; the folder's
+    report holds them too.
 
     Raises:
         BaseException: what ended it early, after saying what is kept.
     """
+    import msgspec
+
     from ..report.run.document import run_document
     from ..report.run.pages import write_views
     from ..report.run.table import print_run
@@ -299,5 +304,6 @@ def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, devic
     if json:
         print_json(run_document(outcome.record, outcome.folder))
     else:
-        print_run(outcome.record, console())
+        warnings = [warning for warning in outcome.record.warnings if warning not in said]
+        print_run(msgspec.structs.replace(outcome.record, warnings=warnings), console())
         typer.echo(f"run: {outcome.folder}")

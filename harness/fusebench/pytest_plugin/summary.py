@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..report.escape import one_line
-from ..report.wording import bounded
+from ..report.wording import bounded, share_of_limit
 from .measuring import Measuring
 
 _COLUMNS = ("test", "time us", "speedup", "SOL", "GB/s", "error x split")
@@ -23,7 +23,7 @@ def show(terminal: Any, measured: Measuring) -> None:
                 one_line(name),
                 f"{figures.time_us().value:.2f}",
                 f"{speedup.value:.2f}x{interval}" if speedup is not None else "",
-                f"{sol.value:.1%}" if sol is not None else "",
+                share_of_limit(sol.value) if sol is not None else "",
                 f"{gb_per_s:.3g}" if gb_per_s is not None and gb_per_s < 100 else f"{gb_per_s:.0f}" if gb_per_s is not None else "",
                 f"{error:.2f}" if error is not None else "",
             )

@@ -15,7 +15,7 @@ from ..verdict.calibration import Calibration, ClassSummary
 from . import escape
 from .run.document import finite
 from .run.markdown import markdown_table
-from .run.summary import TOO_FEW, calibration_words, smallest_words
+from .run.summary import TOO_FEW, TOO_FEW_CASES, calibration_words, smallest_words
 from .wording import DASH
 
 CLASS_HEADER = (
@@ -140,7 +140,10 @@ def _clusters(rate: Rate) -> str:
 
 
 def _rate(rate: Rate) -> str:
-    return f"{rate.count} of {rate.total} (up to {rate.high:.2%})" if rate.total else DASH
+    if not rate.total:
+        return DASH
+    bound = TOO_FEW_CASES if rate.effective is not None and rate.effective <= 1 else f"up to {rate.high:.2%}"
+    return f"{rate.count} of {rate.total} ({bound})"
 
 
 def _visible(one: ClassSummary) -> str:

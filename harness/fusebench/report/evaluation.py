@@ -9,7 +9,7 @@ import msgspec
 from ..schema import Accuracy
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus
 from .escape import cleaned, one_line, text
-from .wording import DASH, error_ratio, share, speedup, with_spread
+from .wording import DASH, error_ratio, share_of_limit, speedup, with_spread
 
 LONGEST_REASON = 1000
 LONGEST_TAIL = 4000
@@ -47,7 +47,7 @@ def _row(case: CaseEvaluation) -> tuple[str, ...]:
         case.status.value,
         DASH if case.time_us is None else with_spread(case.time_us),
         speedup(case.speedup),
-        share(case.sol),
+        share_of_limit(case.sol),
         error_ratio(case.accuracy),
         f"{case.calls_compared} of {case.calls}" if case.calls else DASH,
     )

@@ -32,6 +32,7 @@ from .records import (
 from .results import (
     CHANGES,
     FAILED_STATUSES,
+    LIMIT_NOISE,
     OUTSIDE_CONTRACT,
     Accuracy,
     Attachment,
@@ -53,6 +54,7 @@ __all__ = [
     "COMPARABLE_VERSIONS",
     "EXIT_PRECEDENCE",
     "FAILED_STATUSES",
+    "LIMIT_NOISE",
     "OUTSIDE_CONTRACT",
     "SCHEMA_VERSION",
     "AAPair",

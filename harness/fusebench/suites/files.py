@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ..config import Project
+from ..config import Project, why_no_suites
 from ..errors import SuiteError, UnknownNameError, UsageError, nearest
 from ..registry import DeclaredOp, Op
 from ..registry.loading.installed import SUITES_GROUP, InstalledFolder, installed_folders
@@ -210,6 +210,8 @@ def _resolve(name_or_path: str, files: Mapping[str, Sequence[Path]], project: Pr
             raise SuiteError(
                 f"unknown suite {name_or_path!r}: the file {shown} calls its suite {name!r}; use that name, or the file's path"
             )
+    if not files and (why := why_no_suites(project)):
+        raise SuiteError(f"unknown suite {name_or_path!r}; there are none: {why}")
     raise UnknownNameError("suite", name_or_path, files)
 
 

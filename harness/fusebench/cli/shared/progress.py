@@ -14,12 +14,26 @@ from .output import remark
 if TYPE_CHECKING:
     from rich.status import Status as Spinner
 
-    from ...runner.context import Reporter
 
-
-def make_reporter() -> Reporter:
+def make_reporter() -> PlainReporter | LiveReporter:
     """The reporter that suits stderr."""
     return LiveReporter() if sys.stderr.isatty() else PlainReporter()
+
+
+class _Notes:
+    """Notes on stderr, and the ones that came before the measurement began."""
+
+    def __init__(self) -> None:
+        self.opening: set[str] = set()
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+
+    def note(self, text: str) -> None:
+        if not self._begun:
+            self.opening.add(text)
+        remark("note", text)
 
 
 class _Absent:
@@ -41,13 +55,15 @@ class _Absent:
         return f"not runnable here ({pairs}): {', '.join(self._kernels)}" if self._results else ""
 
 
-class PlainReporter:
+class PlainReporter(_Notes):
     """Plain lines, for logs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._absent = _Absent()
 
     def begin(self) -> None:
+        super().begin()
         self._started = time.monotonic()
 
     def case(self, number: int, cases: int, case: Case, shape: str) -> None:
@@ -62,9 +78,6 @@ class PlainReporter:
     def line(self, text: str, *, failed: bool = False) -> None:
         self._say(f"    {text}")
 
-    def note(self, text: str) -> None:
-        remark("note", text)
-
     def end(self) -> None:
         if line := self._absent.line():
             self._say(line)
@@ -76,14 +89,16 @@ class PlainReporter:
         typer.echo(text(line), err=True)
 
 
-class LiveReporter:
+class LiveReporter(_Notes):
     """A spinner with the current step; results that need attention stay on the screen."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._spinner: Spinner | None = None
         self._case = ""
 
     def begin(self) -> None:
+        super().begin()
         from rich.console import Console
 
         self._console = Console(stderr=True, markup=False, highlight=False)
@@ -115,9 +130,6 @@ class LiveReporter:
             self._console.print(safe(f"{self._case}: {text}"), style="red")
         else:
             self.step(text)
-
-    def note(self, text: str) -> None:
-        remark("note", text)
 
     def end(self) -> None:
         if self._spinner is not None:

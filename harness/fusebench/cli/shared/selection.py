@@ -167,6 +167,7 @@ def _warn_of(problems: Iterable[Problem], project: Project) -> None:
 def _choose_suites(
     project: Project, collection: KeptDeclarations, names: Sequence[str] | None, op: str | None, all_suites: bool
 ) -> tuple[tuple[Suite, ...], tuple[str, ...]]:
+    from ...config import why_no_suites
     from ...suites import list_suites, load_suite
 
     if names:
@@ -180,7 +181,8 @@ def _choose_suites(
         return tuple(valid), tuple(listing.problem for listing in listings if listing.problem)
     if op is not None and set(op.split(",")) <= set(known):
         return _distinct([load_suite(name, project, collection.ops) for name in op.split(",")]), ()
-    there_are = f"there are {', '.join(known)}" if known else "this project has none; pass a path to a TOML file"
+    none = why_no_suites(project) or "this project has none; pass a path to a TOML file"
+    there_are = f"there are {', '.join(known)}" if known else none
     if op is not None:
         absent = next(name for name in op.split(",") if name not in known)
         raise UnknownNameError("suite", absent, known, f"--op {absent} without --suite means the suite of the same name")

@@ -19,7 +19,7 @@ from ..escape import html
 from ..history import History, commit_of, level_text
 from ..plots.palette import colour_of
 from ..versions import VersionStep
-from ..wording import bounded, count, short_kernel, size
+from ..wording import bounded, count, share_of_limit, short_kernel, size
 
 MOST_BARS = 150
 """Speedups in one chart; the table holds them all."""
@@ -120,7 +120,7 @@ def roofline(rows: Sequence[tuple[int, Result]]) -> str:
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>')
     for x, result, sol in points:
         at, y = left + (x - low) * across, height - bottom - sol * up
-        said = html(f"{result.case_key}, {short_kernel(result.kernel)}: {sol:.1%} of the speed of light")
+        said = html(f"{result.case_key}, {short_kernel(result.kernel)}: {share_of_limit(sol)} of the speed of light")
         parts.append(f"{_mark(result.role, at, y, colour_of(result.kernel, result.role))}<title>{said}</title></path>")
     parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">minimum bytes of the case</text>')
     return _svg(width, height, "Share of the speed of light against the minimum bytes of the case", parts)

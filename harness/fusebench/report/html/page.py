@@ -38,6 +38,7 @@ from ..wording import (
     named_cases,
     part_notes,
     share,
+    share_of_limit,
     short_kernel,
     status_text,
     with_spread,
@@ -207,7 +208,7 @@ def _row(summary: CaseSummary, row: Result, spread: Spread | None, top: float) -
         cells += [
             f"{with_spread(timing.time_us)}{box}",
             speedup,
-            share(timing.sol),
+            share_of_limit(timing.sol),
             share(timing.peak_share),
             bandwidth(timing.gb_per_s),
             microseconds(timing.host_us),

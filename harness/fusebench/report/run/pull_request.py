@@ -25,6 +25,7 @@ from ..wording import (
     named_cases,
     part_notes,
     share,
+    share_of_limit,
     short_kernel,
     speedup,
     status_text,
@@ -197,7 +198,7 @@ def _row(summary: CaseSummary, rows: list[Result]) -> list[str]:
         with_spread(timing.time_us),
         escape.code(short_kernel(best.kernel)),
         speedup(timing.speedup),
-        share(timing.sol),
+        share_of_limit(timing.sol),
         error_ratio(best.accuracy),
         outcome(best) if good else escape.Markup(f"**{escape.cell(outcome(best))}**"),
     ]

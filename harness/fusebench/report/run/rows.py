@@ -11,6 +11,7 @@ from ..wording import (
     microseconds,
     part_label,
     share,
+    share_of_limit,
     short_kernel,
     size,
     speedup,
@@ -55,7 +56,7 @@ def full_row(summary: CaseSummary, row: Result, choice: DispatchRatio | None = N
     if timing is None:
         cells += [DASH] * 9
     else:
-        cells += [with_spread(timing.time_us), speedup(timing.speedup), share(timing.sol), share(timing.peak_share)]
+        cells += [with_spread(timing.time_us), speedup(timing.speedup), share_of_limit(timing.sol), share(timing.peak_share)]
         cells += [bandwidth(timing.gb_per_s), launches(timing)]
         cells.append(microseconds(timing.gap_us))
         cells += [microseconds(timing.host_us), size(timing.extra_memory_bytes)]

@@ -26,6 +26,9 @@ UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
 )
 TOO_FEW = "too few trials"
+TOO_FEW_CASES = "too few cases for a bound"
+BOUND_OF_ONE = 0.975
+"""Upper end of the interval of a rate from one trial that did not come out (`stats.rates`): it says nothing."""
 SHOWN_KERNELS = 3
 """Slowest kernels to name."""
 
@@ -101,7 +104,8 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
         return (
             f"not calibrated on this {what} with timer {timer} and {cache} cache, but with {note.timer} and {note.cache} ({note.created})"
         )
-    high = f"95 % interval up to {note.false_regression_high:.2%}"
+    known = note.false_regression_high < BOUND_OF_ONE
+    high = f"95 % interval up to {note.false_regression_high:.2%}" if known else TOO_FEW_CASES
     alarms = f"{note.false_regressions} of {note.comparisons} A/A comparisons called slower ({high})"
     return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{_seen(note.effects)}"
 

@@ -8,16 +8,12 @@ from statistics import mean
 
 import msgspec
 
-from ...schema import CaseSummary, Estimate, Floor, Measurement, Result, Sample, SamplingPlan, Status
+from ...schema import LIMIT_NOISE, CaseSummary, Estimate, Floor, Measurement, Result, Sample, SamplingPlan, Status
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
 from ..workers.protocol import Measured
 from ..workers.remarks import label_refused, said_by_arm
-
-LIMIT_NOISE = 1.05
-"""Share of the limit from which a time is suspicious, its interval and the yardstick's granted: a kernel moves its minimum bytes no faster
-than a stream does.  Of 878 times of a nightly on H200 boards the largest share was 1.037, of 225 us."""
 
 
 class CaseFigures:
