@@ -30,7 +30,7 @@ def work(item: str) -> str:
 @pytest.mark.parametrize("jobs", [1, 2, 8])
 def test_every_item_has_its_own_outcome(jobs: int) -> None:
     items = ["a", "crash", "b", "refuse", "leave", "c", "raise", "hang", "d"]
-    found = dict(run_forked(work, items, str, jobs=jobs, timeout_s=1.0))
+    found = dict(run_forked(work, items, str, jobs=jobs, timeout_s=2.0))
     assert {items[index]: one for index, one in found.items() if not isinstance(one, Failed)} == {one: work(one) for one in "abcd"}
     reasons = {items[index]: one.reason for index, one in found.items() if isinstance(one, Failed)}
     assert reasons == {
@@ -38,7 +38,7 @@ def test_every_item_has_its_own_outcome(jobs: int) -> None:
         "refuse": "not this one",
         "leave": "its process ended with exit code 7 and without a result",
         "raise": "KeyError: 'this one'",
-        "hang": "it took longer than 1 s and was stopped",
+        "hang": "it took longer than 2 s and was stopped",
     }
 
 
