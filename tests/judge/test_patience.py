@@ -68,6 +68,10 @@ def test_a_first_call_that_computes_for_the_whole_budget_is_hung(clock: Clock) -
     assert reason == "no answer to 4 calls after 55 s with 54 s of CPU time; raise --budget if it compiles for so long"
 
 
+def test_a_loop_on_a_loaded_machine_is_hung_with_the_budget_that_the_next_command_names(clock: Clock) -> None:
+    assert [clock.ending(Limits(clock.now + budget).first(), 0.3)[0] for budget in (60, 120, 240, 480)] == [UNDECIDED] * 2 + [HUNG] * 2
+
+
 @pytest.mark.parametrize("threads", [0.9, 8.0])
 def test_a_later_call_that_loops_is_hung_after_so_much_time_on_a_processor(clock: Clock, threads: float) -> None:
     limits = Limits(clock.now + 900)

@@ -16,8 +16,9 @@ HUNG_AFTER_S = 5.0
 """A process that made progress within so many seconds of the deadline did not hang: the budget was too small."""
 _PROGRESS_SHARE = 0.02
 """Least share of a processor that is progress: a tree that sleeps uses less, and one among forty that compute gets more."""
-_BUDGET_SHARE = 0.5
-"""Share of the whole budget that a first call may compute for: one that had more when the budget ends is a loop rather than a compiler."""
+_BUDGET_SHARE, _COMPILE_S = 0.5, 60.0
+"""CPU time from which a first call without an answer is a loop rather than a compiler when the budget ends, as a share of the whole budget
+and at most: torch.compile of an op's chain takes some 20 s.  With a larger budget a loop is `hung` on a busy machine, too."""
 _PATIENCE, _LEAST_ANSWER_S, _FIRST_IDLE_S = 30.0, 15.0, 60.0
 
 
@@ -61,7 +62,7 @@ class Limits:
         Args:
             idle_s: wall time without progress after which it hangs.
         """
-        return Patience(self.deadline, idle_s=idle_s, spent_s=_BUDGET_SHARE * self._whole_s)
+        return Patience(self.deadline, idle_s=idle_s, spent_s=min(_BUDGET_SHARE * self._whole_s, _COMPILE_S))
 
     def later(self) -> Patience:
         """For calls of a shape that has been called before."""
