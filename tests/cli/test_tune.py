@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -167,3 +168,33 @@ def test_a_selection_is_measured_and_then_tabled(
     assert (f"warning: scale/{failed} on qknorm_rope:flux_1024: wrong: NaN" in found.stderr) == bool(failed)
     assert (Path("kernels/scale/dispatch") / FILE).exists() == (code != 3)
     assert code == 3 or json.loads(found.stdout)["tables"][0]["measured"] == 5
+
+
+def test_a_table_holds_the_sources_of_its_run_and_check_finds_a_kernel_that_changed(
+    stored: Callable[..., Path], toy_project: Path, fusebench: Fusebench
+) -> None:
+    """The sources come from the run's commit; a later `tune` keeps them, and a run whose commit is lost says so."""
+    fused = toy_project / "kernels" / "scale" / "fused.py"
+    stored("lost", created="2026-07-01T00:00:00Z")
+    lost = fusebench("tune", "--from", "lost")
+    assert "nothing tells the source that run lost measured: " in lost.stderr
+    assert fusebench("tune", "--check").exit_code == 4
+    for arguments in (["init", "-q"], ["add", "."], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "kernels"]):
+        subprocess.run(["git", *arguments], cwd=toy_project, check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=toy_project, check=True, capture_output=True, text=True).stdout.strip()
+    stored("r1", environment={"git_commit": commit, "git_dirty": False})
+    fused.write_text(KERNELS.replace("x.mul_(factor)", "x.mul_(factor).add_(0)", 1))
+    assert fusebench("tune", "--from", "r1").exit_code == 0
+    fused.write_text(KERNELS)
+    same = fusebench("tune", "--check", "--json")
+    assert same.exit_code == 0, same.stdout
+    fused.write_text(KERNELS.replace("x.mul_(factor)", "x.mul_(factor).add_(0)", 1))
+    changed = fusebench("tune", "--check", "--json")
+    assert changed.exit_code == 4
+    rows = json.loads(changed.stdout)["kernels"]
+    assert [(row["kernel"], row["entries"], row["other"], row["runs"]) for row in rows] == [
+        ("first@1", 5, 5, ["r1"]),
+        ("second@1", 5, 0, []),
+    ]
+    assert "first@1   5        5                         0             r1" in fusebench("tune", "--check").stdout
+    assert "leave out --from" in fusebench("tune", "--check", "--from", "r1").stderr

@@ -35,6 +35,13 @@ def tune(
             "equal cases the runs that timed most kernels count, by the mean of their times.",
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Measure and write nothing: say which times of the tables were measured with other sources than today's.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the tables' figures and write nothing.")] = False,
     device: DeviceOption = "auto",
     kernels: KernelsOption = None,
@@ -61,9 +68,16 @@ def tune(
 
       fusebench tune --op qknorm_rope --from latest --dry-run
 
-    Exit codes: 0; 2 a run that makes no table; 3 the device was not fit to measure; 4 the budget ended before every case was measured;
-    5 a kernel failed (a failed choice of a kernel is a warning); the tables of 4 and 5 are written.
+      fusebench tune --check
+
+    Exit codes: 0; 2 a run that makes no table; 3 the device was not fit to measure; 4 the budget ended before every case was measured, or
+    --check found times of other or unknown code, or a table that cannot be read; 5 a kernel failed (a failed choice of a kernel is a
+    warning); the tables of 4 and 5 are written.
     """
+    if check:
+        if runs or suite or case or dry_run:
+            raise UsageError("--check reads the tables alone; leave out --from, --suite, --case and --dry-run")
+        raise typer.Exit(_check(op, kernels, json=json))
     if runs and (suite or case):
         raise UsageError("--from takes the cases that its runs measured; leave out --suite and --case, or --from")
     from .shared.selection import resolve_selection
@@ -83,7 +97,8 @@ def tune(
     from .shared.output import print_json, remark
 
     wanted = op.split(",") if op is not None else ()
-    tuned = tune(measured, selection.collection, selection.project, wanted, records)
+    here = () if runs else [one.id for one in measured.values()]
+    tuned = tune(measured, selection.collection, selection.project, wanted, records, measured_here=here)
     for one in tuned:
         for text in one.remarks:
             remark("warning", text)
@@ -122,6 +137,34 @@ def _read(
     }
     # No case of a suite: the runs bring their own cases.
     return with_kernels(Selection(project, ops, (), (), None), silence_s=silence_s), found, records
+
+
+def _check(op: str | None, kernels: list[Path] | None, *, json: bool) -> ExitCode:
+    """Print which times of the tables were measured with other code."""
+    from ..registry.dispatching.other_code import check_tables
+    from .shared.output import print_json, print_table, remark
+    from .shared.selection import load_project
+
+    _, ops = load_project(kernels, load_kernels=False)
+    for name in op.split(",") if op is not None else ():
+        ops.op(name)
+    wanted = [name for name in ops.ops if op is None or name in op.split(",")]
+    checked = check_tables(wanted, ops.roots)
+    for one in checked:
+        if one.refused:
+            remark("warning", f"{one.file}: {one.refused}")
+    found = [(one.op, measured) for one in checked for measured in one.kernels]
+    current = not any(one.refused for one in checked) and not any(measured.other or measured.unknown for _, measured in found)
+    code = ExitCode.PASS if current else ExitCode.UNDECIDED
+    if json:
+        rows = [{"op": name, **measured._asdict(), "runs": list(measured.runs)} for name, measured in found]
+        refused = {str(one.file): one.refused for one in checked if one.refused}
+        print_json({"exit_code": int(code), "kernels": rows, "refused": refused})
+    else:
+        rows_ = [[name, one.kernel, str(one.entries), str(one.other), str(one.unknown), ", ".join(one.runs)] for name, one in found]
+        head = ["op", "kernel", "entries", "measured with other code", "code unknown", "runs of other code"]
+        print_table(head, rows_, title="entries of the dispatch tables by the source of the kernel")
+    return code
 
 
 def _measure(

@@ -24,6 +24,7 @@ from ..schema.dispatch import DispatchKey, DispatchTable
 from ..store.files import write_file
 from ..verdict.tuned_tables import TunedCase, refused_run, table_ratios, tuned_cases, tuned_table
 from .case_kernels import AnyKernel, AnyOp, Kernels
+from .measured_code import MeasuredCode
 
 
 class TunedOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,13 @@ class TunedOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune(
-    runs: Mapping[str, Run], collection: Kernels, project: Project, ops: Collection[str] = (), records: Mapping[str, str] | None = None
+    runs: Mapping[str, Run],
+    collection: Kernels,
+    project: Project,
+    ops: Collection[str] = (),
+    records: Mapping[str, str] | None = None,
+    *,
+    measured_here: Collection[str] = (),
 ) -> list[TunedOp]:
     """The tables that `runs` give, for each op with a measured fused kernel; nothing is written.
 
@@ -53,6 +60,7 @@ def tune(
         collection: with its kernels loaded.
         records: by run id, the folder of its record within the project, where the project keeps it.
         ops: the ops wanted; all if empty.
+        measured_here: ids of the runs that were just measured, with the kernels of `collection`.
 
     Raises:
         UsageError: a run is not of a GPU or not cold, the runs are of several GPU models or versions of Triton, none has a fused kernel's
@@ -67,7 +75,10 @@ def tune(
         found = ", ".join(f"{gpu} with Triton {triton or 'none'}" for gpu, triton in sorted(places))
         raise UsageError(f"the runs are of several machines: {found}; a table is of one GPU model and one minor version of Triton")
     names = [name for name in collection.ops if not ops or name in ops]
-    tuned = [one for name in names if (one := _tune_op(collection.op(name), newest, collection, project, records)) is not None]
+    with MeasuredCode(project, measured_here) as code:
+        tuned = [
+            one for name in names if (one := _tune_op(collection.op(name), newest, collection, project, code, records=records)) is not None
+        ]
     if not tuned:
         raise UsageError(f"no cold time of a fused kernel of {', '.join(names)} in {', '.join(runs)}; name a run that measured some")
     return tuned
@@ -80,7 +91,9 @@ def write_tables(tuned: Sequence[TunedOp]) -> None:
         write_file(one.file, encode_table(one.table))
 
 
-def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Project, records: Mapping[str, str] | None) -> TunedOp | None:
+def _tune_op(
+    op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Project, code: MeasuredCode, *, records: Mapping[str, str] | None
+) -> TunedOp | None:
     kernels: list[AnyKernel] = [one for one in collection.kernels_of(op.name, choices=True) if not one.covers]
     order = [str(kernel.id) for kernel in default_order(kernels, op.dispatch_order, Role.FUSED)]
     remarks: list[str] = []
@@ -107,7 +120,16 @@ def _tune_op(op: AnyOp, runs: Sequence[Run], collection: Kernels, project: Proje
             before = _of_known_kernels(read_table(file), order)
         except TableRefusedError as error:
             remarks.append(f"{file}: its entries are not kept: {error}")
-    table = tuned_table(op.name, runs, cases, order=order, before=before, records=records)
+    codes: dict[str, dict[str, str]] = {}
+    for run in runs:
+        timed = {time.kernel for one in cases if run.id in one.entry.runs for time in one.entry.times}
+        known = dict(before.runs[run.id].code) if before is not None and run.id in before.runs else {}
+        if timed - known.keys():
+            found, why = code.of(run, op.name, timed - known.keys(), tuple(collection.roots))
+            remarks += [f"{op.name}: nothing tells the source that run {run.id} measured: {why}"] if why else []
+            known |= found
+        codes[run.id] = known
+    table = tuned_table(op.name, runs, cases, order=order, before=before, records=records, codes=codes)
     fresh = tuned_table(op.name, runs, cases, order=order, records=records)
     return TunedOp(
         op=op.name,

@@ -71,6 +71,9 @@ class TableRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timer: str
     joined: tuple[str, ...] = ()
     """Ids of the runs that a baseline was joined from."""
+    code: dict[str, str] = {}
+    """By kernel (`name@version`) the digest of the source that the run measured (`registry.dispatching.code_digest`).
+    Without one it is unknown."""
     record: str = ""
     """Folder of the record within the project; without one the project does not keep it, and the table alone holds its times."""
 

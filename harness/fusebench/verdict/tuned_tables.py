@@ -99,6 +99,7 @@ def tuned_table(
     order: Sequence[str],
     before: DispatchTable | None = None,
     records: Mapping[str, str] | None = None,
+    codes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> DispatchTable:
     """The table of `cases`, and of the entries of `before` that no case replaces. Cases of equal keys make one entry.
 
@@ -109,6 +110,7 @@ def tuned_table(
         runs: of one GPU model and one minor version of Triton; the newest first, like `cases`.
         order: ids of the fused kernels in the op's default order.
         records: by run id, the folder of its record within the project.
+        codes: by run id and kernel (`name@version`), the digest of the source that it measured.
     """
     groups: dict[str, dict[str, list[TableEntry]]] = {}
     kinds: dict[str, dict[str, object]] = {}
@@ -128,15 +130,25 @@ def tuned_table(
         group: sorted((_joined(one, order) for one in found.values()), key=lambda entry: tuple(entry.sizes.values()))
         for group, found in groups.items()
     }
-    used = {run for found in entries.values() for entry in found for run in entry.runs}
-    every = (dict(before.runs) if before else {}) | {run.id: _run(run, (records or {}).get(run.id, "")) for run in runs}
+    timed: dict[str, set[str]] = {}
+    for entry in (entry for found in entries.values() for entry in found):
+        for run in entry.runs:
+            timed.setdefault(run, set()).update(time.kernel for time in entry.times)
+    every = (dict(before.runs) if before else {}) | {
+        run.id: _run(run, (records or {}).get(run.id, ""), (codes or {}).get(run.id, {})) for run in runs
+    }
     environment = runs[0].environment
     return DispatchTable(
         schema_version=TABLE_VERSION,
         op=op,
         gpu=environment.device_name,
         triton=minor_version(environment.triton),
-        runs={name: every[name] for name in sorted(used)},
+        runs={
+            name: msgspec.structs.replace(
+                every[name], code={kernel: digest for kernel, digest in sorted(every[name].code.items()) if kernel in timed[name]}
+            )
+            for name in sorted(timed)
+        },
         groups=tuple(TableGroup(kinds=kinds[group], entries=tuple(entries[group])) for group in sorted(groups)),
     )
 
@@ -161,7 +173,7 @@ def table_ratios(table: DispatchTable, *, left_out: bool, asked: Callable[[Table
     return ratios
 
 
-def _run(run: Run, record: str) -> TableRun:
+def _run(run: Run, record: str, code: Mapping[str, str]) -> TableRun:
     environment = run.environment
     return TableRun(
         commit=environment.git_commit,
@@ -171,6 +183,7 @@ def _run(run: Run, record: str) -> TableRun:
         driver=environment.driver,
         timer=run.timer,
         joined=tuple(one.id for one in run.joined),
+        code=dict(code),
         record=record,
     )
 

@@ -14,6 +14,7 @@ import torch
 import fusebench
 from fusebench.registry import Dispatcher, Selection, dispatch, load_collection
 from fusebench.registry.dispatching import dispatcher
+from fusebench.registry.dispatching.other_code import check_tables, code_today
 from fusebench.registry.dispatching.ranking import Ranker
 from fusebench.registry.dispatching.tables import encode_table, read_table, table_name
 from fusebench.schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
@@ -298,3 +299,27 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert msgspec.structs.replace(again, digest="") == table()
     assert json.loads(file.read_bytes())["digest"] == again.digest
     assert len(file.read_text().splitlines()) == 18, "one line per entry, so that a diff shows what changed"
+
+
+def test_explain_says_which_kernels_were_measured_with_other_code(scale: Callable[..., Dispatcher]) -> None:
+    scale()
+    (root,) = (root for root in scale().roots if (root / "scale" / "fused.py").is_file())
+    code = code_today("scale", ["first@1", "second@1"], [root])
+    measured = table(runs={"abc": msgspec.structs.replace(table().runs["abc"], code=code)})
+    unchanged = scale(encode_table(measured))
+    assert read_table(root / "scale" / "dispatch" / FILE).runs["abc"].code == code
+    assert "other code" not in chosen(unchanged, 64)[1]
+    planted = KERNELS.replace("    x.mul_(factor)\n\n@second", "    x.mul_(factor).add_(0)\n\n@second")
+    changed = scale(encode_table(measured), kernels=planted)
+    decided = chosen(changed, 64)[1]
+    assert decided.endswith(
+        "measured with other code: the source has changed of second@1 since run abc; the machine code of a case may be the same"
+    )
+    assert "of second@1 since run abc (3 of 3 cases)" in chosen(changed, 80)[1], "a prediction rests on all cases"
+    changed(torch.ones(96))
+    assert all("other code" not in selection.decided_by for _, selection in changed._chosen.values()), "calls read no source"
+    (checked,) = check_tables(["scale"], [root])
+    assert [(one.kernel, one.entries, one.other, one.unknown) for one in checked.kernels] == [("first@1", 3, 0, 0), ("second@1", 3, 3, 0)]
+    scale(encode_table(table()))
+    (checked,) = check_tables(["scale"], [root])
+    assert [one.unknown for one in checked.kernels] == [3, 3], "a table without digests"

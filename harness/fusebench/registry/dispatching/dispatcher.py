@@ -11,6 +11,8 @@ import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from ...errors import UsageError
 from ...schema import Role
 from ..collection import load_collection
@@ -21,6 +23,7 @@ from ..launching import trace
 from ..lookup import Collection
 from ..op import Op
 from .counting import Selection, counting
+from .other_code import code_today, compared_code, told
 from .ranking import Ranker
 from .tables import Ranking, default_order, find_table, in_order
 from .traced import operator_of
@@ -85,8 +88,19 @@ class Dispatcher:
         return self._run(known, call, args, kwargs, write=write)
 
     def explain(self, *args: Any, **kwargs: Any) -> Selection:
-        """The kernel that a call with these arguments would run, and why: see `Selection.decided_by`."""
-        return self._select(describe_call(args, kwargs), args, kwargs).selection
+        """The kernel that a call with these arguments would run, and why: see `Selection.decided_by`.
+
+        It also says which kernels' sources changed since the measurements. For that it reads the sources, which no call does.
+        """
+        selection = self._select(describe_call(args, kwargs), args, kwargs).selection
+        gpu = _gpu_of(self.op.device_of(*args, **kwargs), args, kwargs)
+        ranker = self._tables[gpu][0] if gpu in self._tables else None
+        ranking = self._ranking(self.op.params_of(*args, **kwargs), gpu) if ranker is not None else None
+        if ranker is None or ranking is None or not ranking.entries:
+            return selection
+        names = {time.kernel for entry in ranking.entries for time in entry.times}
+        other = told(compared_code(ranker.table, ranking.entries, code_today(self.op.name, names, self.roots)))
+        return msgspec.structs.replace(selection, decided_by=f"{selection.decided_by}; {other}") if other else selection
 
     @property
     def fallbacks(self) -> list[Selection]:

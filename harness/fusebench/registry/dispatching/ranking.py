@@ -38,7 +38,7 @@ class Ranker:
     """A table, ready to rank the kernels of any call. Nothing is computed before the first call that has no entry of its own."""
 
     def __init__(self, table: DispatchTable) -> None:
-        self._table = table
+        self.table = table
         self._places = [(group.kinds, entry) for group in table.groups for entry in group.entries]
         self._exact = {_text(DispatchKey(entry.sizes, kinds, entry.traits)): entry for kinds, entry in self._places}
         self._fitted: _Fit | None = None
@@ -47,7 +47,7 @@ class Ranker:
         """The kernels in the order that the table gives a call of `key`; none, and why, where it says nothing about such a call."""
         entry = self._exact.get(_text(key))
         if entry is not None:
-            return Ranking(tuple(time.kernel for time in entry.times), f"{self._measured_on()}: {self._told(entry)}")
+            return Ranking(tuple(time.kernel for time in entry.times), f"{self._measured_on()}: {self._told(entry)}", (entry,))
         fit = self._fit()
         return self._predicted(fit, key, fit.distances(key))
 
@@ -80,16 +80,16 @@ class Ranker:
         told = [f"{name} {math.expm1(losses[name]):.1%} behind the best" for name in order[:2]]
         near = [f"{self._told(one)} ({_apart(key, kinds, one)})" for kinds, one in (self._places[place] for place in nearest[:2])]
         why = f"predicted from {len(self._places)} cases {self._measured_on()}: {', then '.join(told)}; the nearest: {'; '.join(near)}"
-        return Ranking(tuple(order), why)
+        return Ranking(tuple(order), why, tuple(one for place, (_, one) in enumerate(self._places) if place != left_out))
 
     def _measured_on(self) -> str:
-        return f"measured on {self._table.gpu} with Triton {self._table.triton}"
+        return f"measured on {self.table.gpu} with Triton {self.table.triton}"
 
     def _told(self, entry: TableEntry) -> str:
         """One measurement, in words."""
         first, *others = entry.times
         then = f", then {_time(others[0])}" if others else ""
-        runs = " and ".join(f"run {run} at commit {self._table.runs[run].commit[:12] or 'unknown'}" for run in entry.runs)
+        runs = " and ".join(f"run {run} at commit {self.table.runs[run].commit[:12] or 'unknown'}" for run in entry.runs)
         return f"{entry.case}: {_time(first)}{then}, in {runs}"
 
 

@@ -47,6 +47,8 @@ class Ranking(NamedTuple):
     """`name@version`, the one to try first in front; empty for the default order."""
     why: str
     """The measurements that decide, or why the default order is taken."""
+    entries: tuple[TableEntry, ...] = ()
+    """The measurements: the call's own entry, or all from which it was predicted."""
 
 
 class TableRefusedError(ValueError):
