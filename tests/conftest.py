@@ -22,7 +22,9 @@ import pytest
 
 from fusebench.device import GpuIdentity, GpuReading
 from fusebench.device.readings import GpuUnavailableError
+from fusebench.store import tables
 
+TABLE_COMPRESSION = tables.COMPRESSION
 GET_CONTEXT = multiprocessing.get_context
 NUMBERS = itertools.count()
 """Of this process's temporary folders."""
@@ -247,6 +249,25 @@ def no_disk_flushes() -> Iterator[None]:
     """What a test writes need not outlive a power cut; a history of forty runs is flushed 160 times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def uncompressed_tables() -> Iterator[None]:
+    """The tables of a test's records are small, and two thirds of the time to write and read such a table is zstd's, column by column.
+
+    Samples, catalogues and child processes keep zstd; so do the tests of the store and those that garble files, by `compressed_tables`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "COMPRESSION", {"compression": "none"})
+        yield
+
+
+@pytest.fixture(scope="module")
+def compressed_tables(uncompressed_tables: None) -> Iterator[None]:
+    """Tables as users get them, for a module of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "COMPRESSION", TABLE_COMPRESSION)
         yield
 
 

@@ -19,6 +19,7 @@ from fusebench.store.finding import runs_folder
 from fusebench.store.run_folder import RUN_FILE
 from helpers.synthetic_records import comparison, counters
 
+pytestmark = pytest.mark.usefixtures("compressed_tables")
 Fusebench = Callable[..., Any]
 CALIBRATION = Path(__file__).parents[2] / "results" / "calibration" / "nvidia_h200.json"
 

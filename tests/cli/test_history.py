@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,14 +23,30 @@ Nights = Callable[..., list[Path]]
 CASE = "flux_1024"
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Callable[..., list[Path]]:
+    """As `nights`, in a folder that no test changes; a history of the same arguments is written once."""
+    known: dict[str, list[Path]] = {}
+
+    def write(count: int, steps: Any, **fields: Any) -> list[Path]:
+        key = repr((count, list(steps), sorted(fields.items())))
+        if key not in known:
+            parent = tmp_path_factory.mktemp("history")
+            runs = synthetic.make_history(count, {(CASE, synthetic.FUSED): steps}, **fields)
+            known[key] = [write_run(parent, run, []) for run in runs]
+        return known[key]
+
+    return write
+
+
 @pytest.fixture
-def nights(project_folder: Path, synthetic: ModuleType) -> Nights:
+def nights(project_folder: Path, written: Callable[..., list[Path]], synthetic: ModuleType) -> Nights:
     """`nights(count, steps, **fields)`: a history of two cases under results/runs, in which the fused kernel of one takes these steps."""
 
     def write(count: int, steps: Any = (), **fields: Any) -> list[Path]:
         fields = {"cases": (CASE, "zimage_1024"), "kernels": (synthetic.BASELINE, synthetic.FUSED), **fields}
-        runs = synthetic.make_history(count, {(CASE, synthetic.FUSED): steps}, **fields)
-        return [write_run(project_folder / "results" / "runs", run, []) for run in runs]
+        parent = project_folder / "results" / "runs"
+        return [Path(shutil.copytree(folder, parent / folder.name)) for folder in written(count, steps, **fields)]
 
     return write
 

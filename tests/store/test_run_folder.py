@@ -63,6 +63,13 @@ def run_order(run: Run, case: str) -> int:
     return [summary.case.key for summary in run.cases].index(case)
 
 
+def test_the_results_of_a_record_are_compressed(folder: Path) -> None:
+    from pyarrow.parquet import ParquetFile
+
+    row_group = ParquetFile(folder / "results.parquet").metadata.row_group(0)
+    assert {row_group.column(place).compression for place in range(row_group.num_columns)} == {"ZSTD"}
+
+
 def test_a_run_without_samples_can_be_kept(tmp_path: Path, synthetic: ModuleType) -> None:
     assert len(read_samples(write_run(tmp_path, synthetic.make_run(), []))) == 0
 
