@@ -316,8 +316,10 @@ def test_explain_says_which_kernels_were_measured_with_other_code(scale: Callabl
         "measured with other code: the source has changed of second@1 since run abc; the machine code of a case may be the same"
     )
     assert "of second@1 since run abc (3 of 3 cases)" in chosen(changed, 80)[1], "a prediction rests on all cases"
-    changed(torch.ones(96))
-    assert all("other code" not in selection.decided_by for _, selection in changed._chosen.values()), "calls read no source"
+    assert set(changed._code) == {"first@1", "second@1"}, "read once per dispatcher"
+    called = scale(encode_table(measured), kernels=planted)
+    called(torch.ones(64))
+    assert called._code == {}, "a call reads no source"
     (checked,) = check_tables(["scale"], [root])
     assert [(one.kernel, one.entries, one.other, one.unknown) for one in checked.kernels] == [("first@1", 3, 0, 0), ("second@1", 3, 3, 0)]
     scale(encode_table(table()))

@@ -54,6 +54,8 @@ class Dispatcher:
         self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name, choices=True)]
         self._tables: dict[str, tuple[Ranker | None, str]] = {}
         """By GPU model; without a ranker, why the default order is taken."""
+        self._code: dict[str, str] = {}
+        """Digests of the kernels' sources by `name@version`, once `explain` has read them; empty where one cannot be read."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
         self._chosen: dict[tuple[Any, str, str], tuple[Kernel, Selection]] = {}
         self._seen: dict[tuple[Any, ...], _Known] = {}
@@ -99,7 +101,10 @@ class Dispatcher:
         if ranker is None or ranking is None or not ranking.entries:
             return selection
         names = {time.kernel for entry in ranking.entries for time in entry.times}
-        other = told(compared_code(ranker.table, ranking.entries, code_today(self.op.name, names, self.roots)))
+        if missing := names - self._code.keys():
+            self._code |= dict.fromkeys(missing, "") | code_today(self.op.name, missing, self.roots)
+        today = {name: self._code[name] for name in names if self._code[name]}
+        other = told(compared_code(ranker.table, ranking.entries, today))
         return msgspec.structs.replace(selection, decided_by=f"{selection.decided_by}; {other}") if other else selection
 
     @property
