@@ -62,7 +62,7 @@ def test_errors_toward_zero_are_a_bias_beyond_chance() -> None:
     inward = replace(SPLIT, outward=-2048.0, outward_row_squares=2048.0**2 / 64)
     reason = judge_close(inward, SPLIT, 1.5, 0.0)
     assert reason is not None
-    assert "75% of the errors are toward zero" in reason
+    assert "75 % of the errors are toward zero" in reason
     assert judge_close(inward, inward, 1.5, 0.0) is None, "the split chain has the same direction"
     scattered = replace(inward, outward_row_squares=64 * 64.0**2)
     assert judge_close(scattered, SPLIT, 1.5, 0.0) is None, "whole rows err in one direction: half of them is chance"

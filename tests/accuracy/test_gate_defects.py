@@ -144,7 +144,7 @@ def not_deterministic(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 DEFECTS: list[tuple[Function, str]] = [
     (one_element_wrong, "maximum error .*exceeds"),
-    (truncated, r"100% of the errors are toward zero"),
+    (truncated, r"100 % of the errors are toward zero"),
     (offset, "biased: mean error"),
     (low_precision, "RMS error .*exceeds.*1.5 x the split chain's"),
     # How many are found is the allocator's affair: the first call gets blocks that were poisoned and freed, whole or in part.

@@ -183,8 +183,8 @@ def compared(kernel: str, case: str, verdict: str, **fields: Any) -> dict[str, A
 def measured_pull_request() -> list[dict[str, Any]]:
     """What an H200 said of a kernel that became 1 to 2 % slower on five cases, where no peer was installed."""
     reason = (
-        "+1.86% [+0.84%, +2.71%] at 99%: slower beyond the 0.40% margin after 18 replicates; confirmed by 5 of 5 fresh processes "
-        "(+1.63%, +1.40%, +1.42%, +1.20%, +1.48%)"
+        "+1.86 % [+0.84 %, +2.71 %] at 99 %: slower beyond the 0.40 % margin after 18 replicates; confirmed by 5 of 5 fresh processes "
+        "(+1.63 %, +1.40 %, +1.42 %, +1.20 %, +1.48 %)"
     )
     slower = {
         "changed_files": ["qknorm_rope/fused_cuda.py"], "same_code": False, "reason": reason, "base_us": 22.9, "sol": 0.931,
@@ -215,7 +215,7 @@ def test_a_comment_about_one_op_is_one_screen_with_regressions_their_commands_an
     assert text.count("`fusebench ab --base 'HEAD~1' --suite qknorm_rope --case ") == 5
     assert told[0].endswith("after 18 replicates; confirmed by 5 of 5 fresh processes …  ")
     header = lines.index("| case | shape | kernel | base us | head us | change | SOL | error | verdict |")
-    row = "| flux_1024 | 4096x24x128 | `fused_cuda@1` | 22.90 | 23.33 | +1.86% [+0.84%, +2.71%] | 93.1 % | 0.71x | **regression** |"
+    row = "| flux_1024 | 4096x24x128 | `fused_cuda@1` | 22.90 | 23.33 | +1.86 % [+0.84 %, +2.71 %] | 93.1 % | 0.71x | **regression** |"
     assert lines[header + 2] == row
     assert not lines[header + 7], "changed kernels alone"
     assert text.count("peer_vllm@1") == 1

@@ -15,7 +15,7 @@ def test_compare_informs_and_does_not_judge(keep: Callable[..., Path], fusebench
     result = fusebench("compare", "old", "new")
     assert result.exit_code == 0
     line = next(line for line in result.stdout.splitlines() if "flux_1024" in line and "fused_triton@2" in line)
-    assert all(figure in line for figure in ("28.08", "30.89", "1.90x", "1.73x", "+10.0%"))
+    assert all(figure in line for figure in ("28.08", "30.89", "1.90x", "1.73x", "+10.0 %"))
 
 
 def test_compare_json_is_one_document(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:

@@ -45,7 +45,7 @@ def baseline(project_folder: Path, promoted: Path) -> str:
     ("change", "code", "said"),
     [
         ({}, 0, "30 pass"),
-        ({"slow": 1.1}, 1, "slower beyond the 2.0% margin"),
+        ({"slow": 1.1}, 1, "slower beyond the 2.0 % margin"),
         ({"slow": 1.02}, 4, "measure with more replicates"),
         ({"errors": 1.3}, 1, "accuracy: rms error"),
         ({"status": (Status.CRASHED, "boom")}, 5, "crashed: boom"),
@@ -75,9 +75,9 @@ def test_the_margin_can_be_widened_and_must_make_sense(keep: Keep, fusebench: Fu
     keep(run_id="new", slow={("flux_1024", synthetic.FUSED): 1.06})
     assert fusebench("gate", "new").exit_code == 1
     wide = fusebench("gate", "new", "--margin", "0.1")
-    assert (wide.exit_code, "margin 10.0%, of calls of several launches 20.0%" in " ".join(wide.stdout.split())) == (0, True)
+    assert (wide.exit_code, "margin 10.0 %, of calls of several launches 20.0 %" in " ".join(wide.stdout.split())) == (0, True)
     refused = fusebench("gate", "new", "--margin", "3")
-    assert (refused.exit_code, "0.02 for 2%" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "0.02 for 2 %" in refused.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("baseline")
@@ -211,8 +211,8 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
     keep(run_id="new", cases=synthetic.CASES[:4], slow={("flux_1024", FUSED): 0.9})
     result = fusebench("gate", "new")
     assert result.exit_code == 4
-    assert "suite qknorm_rope has shrunk (33.3% of its weight): 1 cases are gone: batch2_medium" in result.stdout
-    assert f"unexplained improvement  qknorm_rope:flux_1024  {FUSED}  -10.00%" in result.stdout
+    assert "suite qknorm_rope has shrunk (33.3 % of its weight): 1 cases are gone: batch2_medium" in result.stdout
+    assert f"unexplained improvement  qknorm_rope:flux_1024  {FUSED}  -10.00 %" in result.stdout
     document = json.loads(fusebench("gate", "new", "--json").stdout)
     assert (document["shrunken"][0]["cases"], document["unexplained"][0]["kernel"]) == (["batch2_medium"], FUSED)
 
@@ -235,7 +235,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
     result = fusebench("gate", "new", "--baseline", "old")
     assert result.exit_code == 4
     assert "so what changed is not the kernel" in result.stdout
-    assert "identical machine code differed by up to 10.00% (10 to 50 us: 15 comparisons, 1 beyond the margin)" in " ".join(
+    assert "identical machine code differed by up to 10.00 % (10 to 50 us: 15 comparisons, 1 beyond the margin)" in " ".join(
         result.stdout.split()
     )
     document = json.loads(fusebench("gate", "new", "--baseline", "old", "--json").stdout)
@@ -245,7 +245,7 @@ def test_identical_code_is_not_accused_and_its_noise_is_shown(keep: Keep, fusebe
     assert (known[FUSED], known["qknorm_rope/compiled@1"]) == (True, None)
     write_record(new, synthetic.with_code(read_run(new), [FUSED]))
     changed = fusebench("gate", "new", "--baseline", "old")
-    assert (changed.exit_code, "slower beyond the 2.0% margin" in changed.stdout) == (1, True)
+    assert (changed.exit_code, "slower beyond the 2.0 % margin" in changed.stdout) == (1, True)
     rows = json.loads(fusebench("compare", "old", "new", "--json").stdout)["rows"]
     assert [row["same_code"] for row in rows if row["kernel"] == FUSED] == [False] * 5
 

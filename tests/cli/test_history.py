@@ -54,7 +54,7 @@ def nights(project_folder: Path, written: Callable[..., list[Path]], synthetic: 
 @pytest.mark.parametrize(
     ("history", "code", "said"),
     [
-        ((40, [(20, 1.03)]), 1, "slower than the one before by more than 1.0% for qknorm_rope/fused_triton@2 on flux_1024"),
+        ((40, [(20, 1.03)]), 1, "slower than the one before by more than 1.0 % for qknorm_rope/fused_triton@2 on flux_1024"),
         ((40, [(20, 1 / 1.03)]), 0, "no newest level is slower"),
         ((60, [(20, 1.04), (40, 1 / 1.04)]), 0, "no newest level is slower"),
         ((40, []), 0, "no newest level is slower"),

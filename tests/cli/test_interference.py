@@ -91,7 +91,7 @@ def test_harmless_interference_lets_all_measure(fusebench: Fusebench, project: P
     workers.timed = disturbing(tmp_path / "marks", 1.0)
     outcome = fusebench(*COMMAND)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
-    assert "2 busy at once: times +0.00%" in outcome.stdout
+    assert "2 busy at once: times +0.00 %" in outcome.stdout
     assert "`run --device all` measures on all 2 boards at once" in outcome.stdout
 
 

@@ -76,13 +76,13 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
     outcome, run = slow_at_first(fusebench, project, workers)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert len(workers.asked_again) == 2 * PROCESSES
-    assert outcome.stderr.count(f"suspect after its first process, so remeasured in {PROCESSES} fresh ones: scale/plain@1 +40.0%") == 2
+    assert outcome.stderr.count(f"suspect after its first process, so remeasured in {PROCESSES} fresh ones: scale/plain@1 +40.0 %") == 2
     found = plain_on_even(run)
     assert found.measurement is not None
     assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))
     assert found.verdict is not None
     assert f"measured in {PROCESSES} fresh processes, because it was a suspect after the first" in found.verdict.reason
-    assert [summary.suspicion.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0%"] * 2
+    assert [summary.suspicion.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0 %"] * 2
 
 
 def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(

@@ -71,7 +71,7 @@ def test_a_table_is_written_beside_the_op_and_dispatch_takes_its_kernel(
     file = toy_project / "kernels" / "scale" / "dispatch" / FILE
     shown = fusebench("tune", "--from", "latest", "--dry-run")
     assert (shown.exit_code, file.exists()) == (0, False), shown.stderr
-    assert "scale  5 of 5            0%, 0%, 1.16x  100%, 100%, 1.00x  100%, 100%, 1.00x" in " ".join(shown.stdout.split("\n")), (
+    assert "scale  5 of 5            0 %, 0 %, 1.16x  100 %, 100 %, 1.00x  100 %, 100 %, 1.00x" in " ".join(shown.stdout.split("\n")), (
         shown.stdout
     )
     document = json.loads(fusebench("tune", "--from", "latest", "--json").stdout)

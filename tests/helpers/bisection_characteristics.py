@@ -73,11 +73,11 @@ def share_right(noise: simulate.Noise, size: float, searches: int) -> tuple[floa
 
 
 def main() -> None:
-    print(f"| noise | {' | '.join(f'{size:.0%}' for size in SIZES)} | a wrong commit |")
+    print(f"| noise | {' | '.join(f'{100 * size:.0f} %' for size in SIZES)} | a wrong commit |")
     print("|---|" + "---|" * (len(SIZES) + 1))
     for noise in (*simulate.DURATIONS, *simulate.NOISES):
         found = [share_right(noise, size, 200) for size in SIZES]
-        shares = " | ".join(f"{share:.0%}" for share, _ in found)
+        shares = " | ".join(f"{100 * share:.0f} %" for share, _ in found)
         wrong = sum(number for _, number in found)
         print(f"| {noise.name} | {shares} | {wrong} of {200 * len(SIZES)} |", flush=True)
 

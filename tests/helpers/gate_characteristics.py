@@ -267,11 +267,15 @@ def table(tallies: Mapping[Class, Tally]) -> list[str]:
         cells = [
             class_words(edges[duration], edges[duration + 1], several),
             str(tally.count),
-            f"{tally.covered / tally.count:.1%}",
-            f"{tally.share(tally.equal, VerdictKind.UNDECIDED):.1%}",
+            f"{100 * tally.covered / tally.count:.1f} %",
+            f"{100 * tally.share(tally.equal, VerdictKind.UNDECIDED):.1f} %",
             f"{called[0]}, {called[1]}",
             *(
-                (f"{target:.0%}", f"{tally.share(tally.injected, VerdictKind.REGRESSION):.1%}", str(tally.injected[VerdictKind.PASS]))
+                (
+                    f"{100 * target:.0f} %",
+                    f"{100 * tally.share(tally.injected, VerdictKind.REGRESSION):.1f} %",
+                    str(tally.injected[VerdictKind.PASS]),
+                )
                 if target is not None
                 else ("-", "-", "-")
             ),
@@ -287,7 +291,7 @@ def main() -> None:
     for boards in (2, 8):
         found = simulated(12, boards)
         print(f"simulated: a baseline of 8 processes on {boards} boards, suspects confirmed", *table(found.tallies), sep="\n")
-        shares = [f"{found.suspects[which] / found.tallies[which].count:.1%}" for which in sorted(found.tallies)]
+        shares = [f"{100 * (found.suspects[which] / found.tallies[which].count):.1f} %" for which in sorted(found.tallies)]
         print(f"suspects after one process, by class: {', '.join(shares)}", "", sep="\n")
 
 

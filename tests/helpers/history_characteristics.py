@@ -65,13 +65,16 @@ def main() -> None:
     steps = (1.01, 1.02, 1.03, 1.05)
     for among in (30, 866):
         test = RandomOrders(orders_needed(among, RATE))
-        print(f"\n| runs of the new level, among {among} series | " + " | ".join(f"{factor - 1:.0%}" for factor in steps) + " |")
+        print(f"\n| runs of the new level, among {among} series | " + " | ".join(f"{100 * (factor - 1):.0f} %" for factor in steps) + " |")
         print("|---" * (1 + len(steps)) + "|")
         for after in (5, 6, 7, 8, 10, 12, 15, 20, 30):
-            cells = " | ".join(f"{share_found(after, factor, among, test):.0%}" for factor in steps)
+            cells = " | ".join(f"{100 * (share_found(after, factor, among, test)):.0f} %" for factor in steps)
             print(f"| {after} | {cells} |", flush=True)
     for margin in (1e-9, DEFAULT_MARGIN):
-        print(f"\nalarms in suites of 30 steady series, margin {margin:.1%}: {share_of_alarms(30, 500, margin):.1%}", flush=True)
+        print(
+            f"\nalarms in suites of 30 steady series, margin {100 * margin:.1f} %: {100 * (share_of_alarms(30, 500, margin)):.1f} %",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

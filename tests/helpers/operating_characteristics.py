@@ -19,7 +19,7 @@ COLUMNS = (
     "false regressions",
     "undecided",
     "replicates",
-    *(f"finds {size:.1%}" for size in SIZES),
+    *(f"finds {100 * size:.1f} %" for size in SIZES),
 )
 
 
@@ -46,7 +46,7 @@ def row(name: str, equal: int, planted: int, seed: int = 1) -> dict[str, float]:
         "false regressions": summary.false_regressions.count,
         "undecided": summary.undecided.value,
         "replicates": summary.median_replicates,
-        **{f"finds {size:.1%}": summary.found[size].value for size in SIZES},
+        **{f"finds {100 * size:.1f} %": summary.found[size].value for size in SIZES},
     }
 
 
@@ -59,9 +59,9 @@ def table(names: list[str], equal: int, planted: int) -> list[str]:
             name,
             f"{found['first findings']:g}",
             f"{found['false regressions']:g}",
-            f"{found['undecided']:.1%}",
+            f"{100 * found['undecided']:.1f} %",
             f"{found['replicates']:g}",
-            *(f"{found[column]:.1%}" for column in COLUMNS[5:]),
+            *(f"{100 * found[column]:.1f} %" for column in COLUMNS[5:]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

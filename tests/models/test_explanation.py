@@ -79,7 +79,7 @@ def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
     assert by_cause["activities"] == pytest.approx(-50.0)
     if graphs:
         assert by_cause["gaps"] == pytest.approx(300.0 - 50.0)
-        assert found.remarks == ("split is host-bound: a CUDA graph spares 12% of its step",)
+        assert found.remarks == ("split is host-bound: a CUDA graph spares 12 % of its step",)
 
 
 def test_without_a_stored_run_nothing_is_predicted(stored: Run) -> None:

@@ -76,11 +76,11 @@ def test_the_whole_is_told_from_two_sizes_and_checked(monkeypatch: pytest.Monkey
     assert [round(one.time_ms.value, 6) for one in found.steps if one.time_ms is not None] == [83.0, 63.0]
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(83 / 63)
-    assert "split: a step of the whole takes 83.00 ms, by its blocks 83.00 ms (+0.0%, within 5%)" in found.checked
+    assert "split: a step of the whole takes 83.00 ms, by its blocks 83.00 ms (+0.0 %, within 5 %)" in found.checked
 
 
 def test_a_whole_that_is_slower_than_its_blocks_say_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "by its blocks 83.00 ms (-10.7%, more than 5%)" in checked(monkeypatch, slower=1.12).checked
+    assert "by its blocks 83.00 ms (-10.7 %, more than 5 %)" in checked(monkeypatch, slower=1.12).checked
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_speed_compares_in_the_same_rounds_and_fails_readably(session: Session, 
     assert "test_alone: speed(min_speedup=2, over=None): expected a function of the same arguments" in done.stdout
     assert "expected @pytest.mark.speed(min_speedup=NUMBER, over=...)" in done.stdout
     assert "test_limit is slower than sol(min=1) allows" in done.stdout
-    assert "asked:    at least 100.0%" in done.stdout
+    assert "asked:    at least 100.0 %" in done.stdout
 
 
 def test_a_function_that_fails_fails_its_test_as_without_the_fixture(session: Session, project: Path) -> None:

@@ -37,7 +37,7 @@ NOTE = CalibrationNote(
         VisibleEffect(low_us=50.0, high_us=math.inf, comparisons=300, smallest=0.0098),
     ),
 )
-SAID = "0 of 1040 A/A comparisons called slower (95 % interval up to 0.35%)"
+SAID = "0 of 1040 A/A comparisons called slower (95 % interval up to 0.35 %)"
 
 
 def forms(run: Run) -> list[str]:
@@ -55,22 +55,22 @@ def forms(run: Run) -> list[str]:
 def test_every_form_names_rate_and_effect(synthetic: ModuleType) -> None:
     for text in forms(synthetic.make_run(calibration=NOTE)):
         assert SAID in text
-        assert "under 3 us: more than 5.00%, 3 to 10 us: 2.01%, 50 us and more: 0.98%" in text
+        assert "under 3 us: more than 5.00 %, 3 to 10 us: 2.01 %, 50 us and more: 0.98 %" in text
 
 
 def test_calls_of_several_launches_have_figures_of_their_own() -> None:
     several = VisibleEffect(low_us=3.0, high_us=10.0, comparisons=100, smallest=0.05, several_launches=True)
     words = calibration_words(msgspec.structs.replace(NOTE, effects=(*NOTE.effects[1:], several)), "cuda", "cupti", CacheState.COLD)
     assert words.endswith(
-        "; smallest slowdown found with 95 % probability in calls of one launch: 3 to 10 us: 2.01%, 50 us and more: 0.98%"
-        "; in calls of several launches: 3 to 10 us: 5.00%"
+        "; smallest slowdown found with 95 % probability in calls of one launch: 3 to 10 us: 2.01 %, 50 us and more: 0.98 %"
+        "; in calls of several launches: 3 to 10 us: 5.00 %"
     )
     alone = calibration_words(msgspec.structs.replace(NOTE, effects=(several,)), "cuda", "cupti", CacheState.COLD)
     assert alone.endswith(
-        "(95 % interval up to 0.35%); smallest slowdown found with 95 % probability in calls of several launches: 3 to 10 us: 5.00%"
+        "(95 % interval up to 0.35 %); smallest slowdown found with 95 % probability in calls of several launches: 3 to 10 us: 5.00 %"
     )
     none = calibration_words(msgspec.structs.replace(NOTE, effects=()), "cuda", "cupti", CacheState.COLD)
-    assert none.endswith("(95 % interval up to 0.35%)")
+    assert none.endswith("(95 % interval up to 0.35 %)")
 
 
 def test_notes_of_older_records_tell_no_calls_apart() -> None:

@@ -65,7 +65,7 @@ def test_the_document_says_which_run_and_commit_by_how_much_and_how_surely(make:
 
 def test_markdown_has_the_verdict_first_and_a_row_per_change(make: Make) -> None:
     lines = history_markdown(make(70, [(25, 1.05), (40, 1 / 1.05)])).splitlines()
-    assert lines[2] == "**no newest level is slower than the one before by more than 1.0%**"
+    assert lines[2] == "**no newest level is slower than the one before by more than 1.0 %**"
     rows = [line for line in lines if line.startswith("| flux_1024")]
     assert ["faster (newest level)" in row for row in rows] == [True, False], "the newest first"
     assert any(line.startswith("* at run n025 of 2026-07-26: 1 slower (+") for line in lines)

@@ -47,7 +47,7 @@ def test_cases_measured_in_several_processes_are_said_to_be(synthetic: ModuleTyp
         for place, result in enumerate(run.results)
     ]
     text = markdown_report(msgspec.structs.replace(run, results=results))
-    assert re.search(rf"12 replicates x 40 rounds{said}, 10% trimmed means, Student t interval over the {units}(?!,| or)", text)
+    assert re.search(rf"12 replicates x 40 rounds{said}, 10 % trimmed means, Student t interval over the {units}(?!,| or)", text)
 
 
 def test_every_table_is_rectangular_and_every_kernel_is_in_the_full_one(synthetic: ModuleType) -> None:

@@ -8,8 +8,8 @@ import pytest
 from fusebench.schema import Accuracy, Estimate, OutputError, Verdict, VerdictKind
 from fusebench.verdict.accuracy_change import accuracy_growth, accuracy_loss, with_accuracy
 
-FASTER = Verdict(kind=VerdictKind.IMPROVEMENT, reason="-9.0%: faster", change=Estimate(0.91, 0.90, 0.92))
-SAME = Verdict(kind=VerdictKind.PASS, reason="+0.0%", change=Estimate(1.0, 0.99, 1.01))
+FASTER = Verdict(kind=VerdictKind.IMPROVEMENT, reason="-9.0 %: faster", change=Estimate(0.91, 0.90, 0.92))
+SAME = Verdict(kind=VerdictKind.PASS, reason="+0.0 %", change=Estimate(1.0, 0.99, 1.01))
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_intervals_of_rates_are_the_exact_ones(count: int, total: int) -> None:
 
 def test_none_of_a_thousand_is_not_never() -> None:
     assert rate(0, 1000, 0.90).high == pytest.approx(3 / 1000, rel=0.01)  # the rule of three, one-sided 95 %
-    assert str(rate(0, 1000)) == "0 of 1000 (0.00% to 0.37%)"
+    assert str(rate(0, 1000)) == "0 of 1000 (0.00 % to 0.37 %)"
     nothing = rate(0, 0)
     assert (nothing.low, nothing.high) == (0.0, 1.0)
     assert math.isnan(nothing.value)

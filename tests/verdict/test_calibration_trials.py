@@ -62,7 +62,7 @@ def test_an_injection_on_a_limit_between_classes_stays_one() -> None:
     ("ground_truths", "said"),
     [
         ([], "was not measured"),
-        ([truth(0.02, 0.001)], "+0.10% [-0.10%, +0.30%], which is not told"),
+        ([truth(0.02, 0.001)], "+0.10 % [-0.10 %, +0.30 %], which is not told"),
         ([truth(0.02, 0.02, half=0.011)], "which is not told from half or twice as much"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_slows_nothing_down_is_not_counted_and_is_named(ground_truths: list
     trials = [trial(0.0, VerdictKind.PASS), trial(0.02, VerdictKind.PASS)]
     assert [one.injected for one in as_trials(trials, ground_truths)] == [0.0]
     (text,) = uncounted(trials, ground_truths)
-    assert text.startswith("op/k@1 on c, rows for 2.0%: ")
+    assert text.startswith("op/k@1 on c, rows for 2.0 %: ")
     assert said in text
 
 

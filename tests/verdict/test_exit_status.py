@@ -20,6 +20,6 @@ def test_the_remark_ends_the_reason_and_says_why(role: Role, why: str) -> None:
 def test_what_has_a_say_and_what_passed_stay_as_they_are() -> None:
     for verdict in (
         Verdict(kind=VerdictKind.REGRESSION, reason="less accurate"),
-        Verdict(kind=VerdictKind.PASS, reason="+0.1%", gating=False),
+        Verdict(kind=VerdictKind.PASS, reason="+0.1 %", gating=False),
     ):
         assert explain_advisory(verdict, Role.COMPILED) == verdict

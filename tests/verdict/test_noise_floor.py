@@ -43,7 +43,7 @@ def test_only_known_and_equal_code_is_identical(new: dict[str, str], old: dict[s
 def test_identical_code_passes_whatever_its_times_say() -> None:
     verdict = verdict_on_identical(change(1.05))
     assert (verdict.kind, verdict.change) == (VerdictKind.PASS, change(1.05))
-    assert "+5.00% [+4.90%, +5.11%] is noise" in verdict.reason
+    assert "+5.00 % [+4.90 %, +5.11 %] is noise" in verdict.reason
     assert verdict_on_identical(None).reason == "identical machine code"
 
 
@@ -66,7 +66,7 @@ def test_calls_of_several_launches_have_a_noise_of_their_own() -> None:
     )
     assert noise_near(noise_by_class(both), 12.0, 2).largest == pytest.approx(0.06)
     several = [spread for spread in spread_of(both) if spread.several_launches]
-    assert [str(spread) for spread in several] == ["6.00% (10 to 50 us, several launches: 1 comparison)"]
+    assert [str(spread) for spread in several] == ["6.00 % (10 to 50 us, several launches: 1 comparison)"]
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.REGRESSION, VerdictKind.IMPROVEMENT])
@@ -75,7 +75,7 @@ def test_a_change_that_identical_code_also_shows_is_not_believed(kind: VerdictKi
     noise = noise_near(noise_by_class(AA_PAIRS), 12.0, 1)
     small = above_floor(Verdict(kind=kind, reason="seen", change=change(math.exp(sign * 0.005))), noise)
     assert small.kind is VerdictKind.UNDECIDED
-    assert "identical code of such calls differed by up to 0.60%" in small.reason
+    assert "identical code of such calls differed by up to 0.60 %" in small.reason
     large = Verdict(kind=kind, reason="seen", change=change(math.exp(sign * 0.012)))
     assert above_floor(large, noise) is large
     assert above_floor(large, noise_near(noise_by_class([]), 12.0, 1)) is large

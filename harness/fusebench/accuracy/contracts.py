@@ -127,7 +127,7 @@ def _judge_direction(kernel: ErrorMetrics, split: ErrorMetrics, factor: float, f
         return None
     direction = "toward zero, as truncation does" if kernel.outward_bias < 0 else "away from zero"
     share, usual = (1.0 + abs(kernel.outward_bias)) / 2, (1.0 - split.outward_bias) / 2
-    return f"biased: {share:.0%} of the errors are {direction} (expected 50%; split chain {usual:.0%} toward zero)"
+    return f"biased: {100 * share:.0f} % of the errors are {direction} (expected 50 %; split chain {100 * usual:.0f} % toward zero)"
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _change(one: Judged) -> str:
     if one.change is None:
         return DASH
     ends = one.timed.change_ci if one.timed is not None else None
-    return f"{one.change - 1:+.2%}" + (f" [{ends[0] - 1:+.2%}, {ends[1] - 1:+.2%}]" if ends else "")
+    return f"{100 * (one.change - 1):+.2f} %" + (f" [{100 * (ends[0] - 1):+.2f} %, {100 * (ends[1] - 1):+.2f} %]" if ends else "")
 
 
 def _evidence(outcome: JobOutcome, most: int) -> Lines:

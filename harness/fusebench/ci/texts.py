@@ -145,7 +145,7 @@ def _body(outcome: JobOutcome) -> list[str]:
 def _table(found: Sequence[Judged]) -> list[str]:
     lines = ["| kernel | case | verdict | change | reason | reproduce |", "|---|---|---|---|---|---|"]
     for one in found[:_ROWS]:
-        change = f"{one.change - 1:+.1%}" if one.change is not None else "–"
+        change = f"{100 * (one.change - 1):+.1f} %" if one.change is not None else "–"
         cells = [
             _code(one.kernel),
             _code(one.case),

@@ -78,7 +78,8 @@ def gate(
     from ..verdict.record_validation import require_valid
 
     if margin is not None and not 0 < margin < 1:
-        raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {DEFAULT_MARGIN:g} for {DEFAULT_MARGIN:.0%}")
+        example = f"{DEFAULT_MARGIN:g} for {100 * DEFAULT_MARGIN:.0f} %"
+        raise UsageError(f"--margin {margin:g}: expected a share between 0 and 1, for example {example}")
     opened = open_results(results, find_project())
     project = opened.project
     folder = opened.find(run)

@@ -296,4 +296,4 @@ def _cell(ratios: Sequence[float]) -> str:
     if not ratios:
         return "–"
     close, far = shares(ratios)
-    return f"{close:.0%}, {far:.0%}, {max(ratios):.2f}x"
+    return f"{100 * close:.0f} %, {100 * far:.0f} %, {max(ratios):.2f}x"

@@ -283,14 +283,16 @@ def interference_lines(record: Interference) -> list[str]:
     """The measurement in words, a line each."""
     lines = [f"interference on {record.host}: {len(record.boards)} x {record.device_name}, {len(record.cases)} cases"]
     for one in record.sizes:
-        interval = f"{one.time.low - 1:+.2%} to {one.time.high - 1:+.2%}" if math.isfinite(one.time.high) else "too few for an interval"
-        host = f", host time per call {one.host - 1:+.1%}" if one.host is not None else ""
-        each = ", ".join(f"{label} {value - 1:+.2%}" for label, value in one.boards.items())
+        low, high = 100 * (one.time.low - 1), 100 * (one.time.high - 1)
+        interval = f"{low:+.2f} % to {high:+.2f} %" if math.isfinite(high) else "too few for an interval"
+        host = f", host time per call {100 * (one.host - 1):+.1f} %" if one.host is not None else ""
+        each = ", ".join(f"{label} {100 * (value - 1):+.2f} %" for label, value in one.boards.items())
         lines.append(
-            f"  {one.busy} busy at once: times {one.time.value - 1:+.2%} ({interval}, {one.comparisons} comparisons){host}; {each}: "
-            + ("harmless" if record.harmless(one) else f"more than {MOST_BIAS[record.device]:.1%} is a bias")
+            f"  {one.busy} busy at once: times {100 * (one.time.value - 1):+.2f} % "
+            f"({interval}, {one.comparisons} comparisons){host}; {each}: "
+            + ("harmless" if record.harmless(one) else f"more than {100 * MOST_BIAS[record.device]:.1f} % is a bias")
         )
-    lines.append("  boards alone: " + ", ".join(f"{label} {value - 1:+.2%}" for label, value in record.between_boards.items()))
+    lines.append("  boards alone: " + ", ".join(f"{label} {100 * (value - 1):+.2f} %" for label, value in record.between_boards.items()))
     most = record.most_at_once(len(record.boards))
     lines.append(
         f"  `run --device all` measures on all {most} boards at once"

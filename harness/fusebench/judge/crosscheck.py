@@ -168,7 +168,7 @@ def late_work(shares: Sequence[float]) -> str:
     """Why work outside of the calls is assumed; empty if there is none."""
     if len(shares) < 3 or statistics.median(shares) <= LATE_SHARE:
         return ""
-    return f"other threads computed after its calls had returned ({statistics.median(shares):.0%} of the time watched)"
+    return f"other threads computed after its calls had returned ({100 * statistics.median(shares):.0f} % of the time watched)"
 
 
 def below_limit(time_us: float, limit_us: float | None, device: str) -> str:

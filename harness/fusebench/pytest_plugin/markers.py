@@ -118,4 +118,4 @@ def _with_interval(found: Estimate, unit: str) -> str:
 
 
 def _shown(value: float, unit: str) -> str:
-    return f"{value:.1%}" if unit == "%" else f"{value:.3g}x" if value >= 10 else f"{value:.3f}x"
+    return f"{100 * value:.1f} %" if unit == "%" else f"{value:.3g}x" if value >= 10 else f"{value:.3f}x"

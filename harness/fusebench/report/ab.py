@@ -87,7 +87,8 @@ def ab_markdown(comparison: Comparison) -> str:
     plan = comparison.looks
     lines += [
         f"Every replicate is a fresh random placement of all buffers with {comparison.plan.rounds} rounds ({comparison.plan.cache.value} "
-        f"cache). Pairs were judged after {', '.join(map(str, plan.looks))} replicates with a margin of {plan.margin:.1%}, at least "
+        f"cache). Pairs were judged after {', '.join(map(str, plan.looks))} replicates "
+        f"with a margin of {100 * plan.margin:.1f} %, at least "
         f"{plan.floor_us:g} us; changes were confirmed in fresh processes."
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -234,7 +235,7 @@ def _noise(comparison: Comparison) -> str:
         return ""
     largest = max(abs(math.log(pair.change.value)) for pair in aa_pairs)
     wrong = sum(pair.kind is VerdictKind.REGRESSION for pair in aa_pairs)
-    seen = f"{count(len(aa_pairs), 'comparison')} of identical code differed by up to {math.expm1(largest):.2%}"
+    seen = f"{count(len(aa_pairs), 'comparison')} of identical code differed by up to {100 * math.expm1(largest):.2f} %"
     return f"{seen}; their times alone call {wrong} of them slower"
 
 

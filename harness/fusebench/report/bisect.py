@@ -107,14 +107,14 @@ def bisect_document(record: Bisection, folder: Path | None) -> dict[str, Any]:
 
 def _numbers(record: Bisection) -> list[str]:
     """The search in figures."""
-    size = [f"bad takes {record.size - 1:.2%} longer than good"] if record.size is not None else []
+    size = [f"bad takes {100 * (record.size - 1):.2f} % longer than good"] if record.size is not None else []
     basis = Counter(one.basis for one in record.probes)
     free = [f"{number} {what.value}" for what, number in basis.items() if what is not Basis.TIMED]
     others = f" ({', '.join(free)})" if free else ""
     return [
         *size,
         f"{count(record.commits, 'commit')} after {record.good.commit[:12]}, {record.groups} of them with changed kernels folders; "
-        f"{count(record.measured, 'commit')} measured{others}; error rate of the search {record.error_rate:.0%}",
+        f"{count(record.measured, 'commit')} measured{others}; error rate of the search {100 * record.error_rate:.0f} %",
     ]
 
 

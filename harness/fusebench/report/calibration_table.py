@@ -43,7 +43,7 @@ def calibration_report(record: CalibrationRecord, summary: Calibration) -> str:
         f"{escape.markdown(words)}.",
         "",
         f"timer {escape.markdown(record.timer)}, {record.cache} cache, {plan.rounds} rounds a replicate, looks after "
-        f"{', '.join(map(str, looks.looks))} replicates, margin {looks.margin:.1%} and at least {looks.floor_us:g} us, "
+        f"{', '.join(map(str, looks.looks))} replicates, margin {100 * looks.margin:.1f} % and at least {looks.floor_us:g} us, "
         f"{record.processes} fresh processes confirm; "
         f"{len(record.trials)} comparisons in {len(record.sessions)} session{'s' if len(record.sessions) > 1 else ''}, "
         f"the last on {escape.markdown(record.sessions[-1])}.",
@@ -107,7 +107,7 @@ def _coverage(record: CalibrationRecord) -> str:
     ops = {place.kernel.partition("/")[0] for place in real}
     kernels, cases = {place.kernel for place in real}, {(place.kernel, place.case) for place in real}
     return (
-        f"{len(real) / len(equal):.0%} of the A/A comparisons are of real kernels: {len(kernels)} kernels of {len(ops)} ops, "
+        f"{100 * (len(real) / len(equal)):.0f} % of the A/A comparisons are of real kernels: {len(kernels)} kernels of {len(ops)} ops, "
         f"{len(cases)} kernels and cases. The others are of fusebench's own."
     )
 
@@ -127,7 +127,14 @@ def _class_row(one: ClassSummary) -> list[str]:
 
 def _found(classes: Sequence[ClassSummary]) -> list[str]:
     rows = [
-        [one.name, f"{size:.2%}", f"{rate.count} of {rate.total}", _clusters(rate), f"{one.least_found[size]:.1%}", _rate(one.passed[size])]
+        [
+            one.name,
+            f"{100 * size:.2f} %",
+            f"{rate.count} of {rate.total}",
+            _clusters(rate),
+            f"{100 * one.least_found[size]:.1f} %",
+            _rate(one.passed[size]),
+        ]
         for one in classes
         for size, rate in one.found.items()
     ]
@@ -142,24 +149,24 @@ def _clusters(rate: Rate) -> str:
 def _rate(rate: Rate) -> str:
     if not rate.total:
         return DASH
-    bound = TOO_FEW_CASES if rate.effective is not None and rate.effective <= 1 else f"up to {rate.high:.2%}"
+    bound = TOO_FEW_CASES if rate.effective is not None and rate.effective <= 1 else f"up to {100 * rate.high:.2f} %"
     return f"{rate.count} of {rate.total} ({bound})"
 
 
 def _visible(one: ClassSummary) -> str:
     if one.largest_tried is None:
         return TOO_FEW
-    return DASH if one.visible is None else f"{one.visible:.2%}"
+    return DASH if one.visible is None else f"{100 * one.visible:.2f} %"
 
 
 def _truth_row(one: GroundTruth) -> list[str]:
     change = one.change
-    seen = f"{change.value - 1:+.2%} [{change.low - 1:+.2%}, {change.high - 1:+.2%}]"
-    return [one.place.kernel, one.place.case, str(one.place.injection), f"{one.place.nominal:.2%}", seen, f"{one.time_us:.2f}"]
+    seen = f"{100 * (change.value - 1):+.2f} % [{100 * (change.low - 1):+.2f} %, {100 * (change.high - 1):+.2f} %]"
+    return [one.place.kernel, one.place.case, str(one.place.injection), f"{100 * one.place.nominal:.2f} %", seen, f"{one.time_us:.2f}"]
 
 
 def _scatter_row(one: CaseComponents) -> list[str]:
     found = one.components
-    processes = DASH if found.processes is None else f"{found.processes:.2%}"
-    shares = [f"{found.rounds:.2%}", f"{found.placements:.2%}", processes, f"{found.replicate:.2%}"]
+    processes = DASH if found.processes is None else f"{100 * found.processes:.2f} %"
+    shares = [f"{100 * found.rounds:.2f} %", f"{100 * found.placements:.2f} %", processes, f"{100 * found.replicate:.2f} %"]
     return [one.kernel, one.case, f"{one.time_us:.2f}", *shares]

@@ -128,7 +128,7 @@ def verdict_line(history: History) -> str:
     if slower:
         named = ", ".join(f"{track.series.kernel} on {track.series.case}" for track in slower[:3])
         more = f" and {len(slower) - 3} more" if len(slower) > 3 else ""
-        return f"the newest level is slower than the one before by more than {history.margin:.1%} for {named}{more}"
+        return f"the newest level is slower than the one before by more than {100 * history.margin:.1f} % for {named}{more}"
     if blind(history.tracks, history.rate):
         needed = runs_needed(max(1, len(judged)), history.rate)
         why = f"too few to divide: a change point needs {SMALLEST_PART} on either side"
@@ -136,7 +136,7 @@ def verdict_line(history: History) -> str:
             why = f"too few for a change in one of {len(judged)} series to stand by itself"
         fewer = ", or select fewer series with --suite, --op, --kernel or --case" if judged else ""
         return f"nothing can be judged: {count(len(history.runs), 'comparable run')}, {why}; {needed} are needed{fewer}"
-    return f"no newest level is slower than the one before by more than {history.margin:.1%}"
+    return f"no newest level is slower than the one before by more than {100 * history.margin:.1f} %"
 
 
 def level_text(figure: Figure, value: float) -> str:
@@ -157,7 +157,7 @@ def _about(history: History) -> list[str]:
         return ["0 comparable runs"]
     first, newest = history.runs[0].run, history.runs[-1].run
     span = f"{count(len(history.runs), 'run')} on {headline(newest)}, {first.created} to {newest.created}"
-    return [span, f"figure: {_MEANING[history.figure]}; changes within {history.margin:.1%} are not shown"]
+    return [span, f"figure: {_MEANING[history.figure]}; changes within {100 * history.margin:.1f} % are not shown"]
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
@@ -177,14 +177,14 @@ def _row(history: History, track: Track, shift: Shift) -> list[str]:
     return [
         f"{series.suite}:{series.case}" if several else series.case,
         short_kernel(series.kernel),
-        f"{shift.change - 1:+.1%}",
+        f"{100 * (shift.change - 1):+.1f} %",
         level_text(series.figure, shift.before),
         level_text(series.figure, shift.after),
         f"{shift.runs_before} | {shift.runs_after}",
         f"{run.id} {run.created[:10]} {commit_of(run)}",
         f"{shift.adjusted_p:.1g}",
-        f"{shift.time_change - 1:+.1%}",
-        DASH if shift.yardstick_change is None else f"{shift.yardstick_change - 1:+.1%}",
+        f"{100 * (shift.time_change - 1):+.1f} %",
+        DASH if shift.yardstick_change is None else f"{100 * (shift.yardstick_change - 1):+.1f} %",
         _note(track, shift),
     ]
 
@@ -230,7 +230,7 @@ def changed_between(old: Run, new: Run) -> list[str]:
 
 def _span(shifts: Sequence[Shift]) -> str:
     changes = sorted(shift.change - 1 for shift in shifts)
-    return f"{changes[0]:+.1%}" if len(changes) == 1 else f"{changes[0]:+.1%} to {changes[-1]:+.1%}"
+    return f"{100 * changes[0]:+.1f} %" if len(changes) == 1 else f"{100 * changes[0]:+.1f} % to {100 * (changes[-1]):+.1f} %"
 
 
 def _by_suite(history: History) -> dict[str, list[Track]]:

@@ -83,7 +83,7 @@ def bounded(estimate: Estimate) -> bool:
 
 def share(value: float | None) -> str:
     """`0.923` as `92.3 %`."""
-    return DASH if value is None else f"{value:.1%}".replace("%", " %")
+    return DASH if value is None else f"{100 * value:.1f} %"
 
 
 def share_of_limit(value: float | None) -> str:

@@ -111,11 +111,11 @@ def half_width(ratio: Estimate) -> float:
 
 
 def describe_change(change: Estimate, digits: int = 1) -> str:
-    """`+2.1% [+1.0%, +3.2%]` with `digits` decimals; an interval without bounds is named as such."""
-    point = f"{change.value - 1:+.{digits}%}"
+    """`+2.1 % [+1.0 %, +3.2 %]` with `digits` decimals; an interval without bounds is named as such."""
+    point = f"{100 * (change.value - 1):+.{digits}f} %"
     if change.low <= 0.0 or change.high == float("inf"):
         return f"{point} [no interval: one replicate]"
-    return f"{point} [{change.low - 1:+.{digits}%}, {change.high - 1:+.{digits}%}]"
+    return f"{point} [{100 * (change.low - 1):+.{digits}f} %, {100 * (change.high - 1):+.{digits}f} %]"
 
 
 def quotient(above: Estimate, below: Estimate) -> Estimate:

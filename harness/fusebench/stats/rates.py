@@ -36,7 +36,7 @@ class Rate(msgspec.Struct, frozen=True):
         return self.count / self.total if self.total else math.nan
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.total} ({self.low:.2%} to {self.high:.2%})"
+        return f"{self.count} of {self.total} ({100 * self.low:.2f} % to {100 * self.high:.2f} %)"
 
 
 def rate(count: int, total: int, level: float = 0.95) -> Rate:

@@ -171,7 +171,7 @@ def _finding(
         VerdictKind.UNDECIDED: "neither clear of nor inside",
     }[kind]
     bounded = change.low > 0.0 and change.high < math.inf
-    seen = f"{describe_change(change, 2)} at {change.level:.0%}" if bounded else "no interval yet"
+    seen = f"{describe_change(change, 2)} at {100 * change.level:.0f} %" if bounded else "no interval yet"
     more = f"; look again after {upcoming}" if upcoming else "; the plan's last look is taken" if kind is VerdictKind.UNDECIDED else ""
     return Finding(
         kind=kind,
@@ -181,5 +181,5 @@ def _finding(
         margin=margin,
         replicates=taken,
         next_look=upcoming,
-        reason=f"{seen}: {what} the {margin:.2%} margin after {taken} replicates{more}",
+        reason=f"{seen}: {what} the {100 * margin:.2f} % margin after {taken} replicates{more}",
     )

@@ -246,7 +246,7 @@ def uncounted(trials: Iterable[InjectedTrial], ground_truths: Iterable[GroundTru
             seen = "its ground truth was not measured"
             if truth is not None:
                 seen = f"measured {describe_change(truth.change, 2)}, which is not told from half or twice as much"
-            found.append(f"{place.kernel} on {place.case}, {place.injection} for {place.nominal:.1%}: {seen}")
+            found.append(f"{place.kernel} on {place.case}, {place.injection} for {100 * place.nominal:.1f} %: {seen}")
     return found
 
 

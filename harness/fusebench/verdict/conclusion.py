@@ -73,7 +73,7 @@ def conclude(finding: Finding, confirmation: Confirmation | None) -> Verdict:
         return Verdict(kind=finding.kind, reason=finding.reason, change=finding.change)
     if confirmation is None:
         return Verdict(kind=VerdictKind.UNDECIDED, reason=f"{finding.reason}; not yet confirmed in fresh processes", change=finding.change)
-    seen = ", ".join(f"{value - 1:+.2%}" for value in confirmation.estimates)
+    seen = ", ".join(f"{100 * (value - 1):+.2f} %" for value in confirmation.estimates)
     share = f"{confirmation.agreeing} of {len(confirmation.estimates)} fresh processes ({seen})"
     kind, words = {
         ConfirmationOutcome.CONFIRMED: (finding.kind, "confirmed by"),

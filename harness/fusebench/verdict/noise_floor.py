@@ -41,7 +41,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
         compared = f"{self.comparisons} comparison{'' if self.comparisons == 1 else 's'}"
         calls = class_words(self.low_us, self.high_us, self.several_launches)
         wider = f", intervals widened {self.widening:.1f} times" if self.widening > 1.0 else ""
-        return f"{self.largest:.2%} ({calls}: {compared}{beyond}{wider})"
+        return f"{100 * self.largest:.2f} % ({calls}: {compared}{beyond}{wider})"
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ def above_floor(verdict: Verdict, noise: Noise) -> Verdict:
         raise ValueError(f"{verdict!r}: only a verdict on speed, with its change, can be held against noise")
     if not noise.sizes or abs(math.log(verdict.change.value)) > noise.sizes[-1]:
         return verdict
-    reason = f"{verdict.reason}; but identical code of such calls differed by up to {noise.largest:.2%} in this comparison"
+    reason = f"{verdict.reason}; but identical code of such calls differed by up to {100 * noise.largest:.2f} % in this comparison"
     return msgspec.structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason)
 
 

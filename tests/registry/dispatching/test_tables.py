@@ -110,7 +110,7 @@ def test_the_kernel_measured_fastest_runs_and_its_measurement_is_told(scale: Cal
     [
         (80, "second@1", "the nearest: s:size_64: second@1 1.00 us [0.98, 1.02], then first@1 1.50 us"),  # both neighbours agree
         (512, "first@1", "in run abc at commit f3d79e900d16 (size 1024)"),  # the nearer and larger loss decides
-        (256, "second@1", "second@1 6.7% behind the best, then first@1 13.7% behind the best"),  # 10 % at 2x is less than 150 % at 4x
+        (256, "second@1", "second@1 6.7 % behind the best, then first@1 13.7 % behind the best"),  # 10 % at 2x is less than 150 % at 4x
         (8192, "first@1", "predicted from 3 cases measured on NVIDIA H200 with Triton 3.6: first@1 "),
     ],
 )

@@ -72,7 +72,7 @@ def test_identical_files_that_are_slower_are_undecided_where_any_other_file_of_t
     in_head(bench, "scale/other.py", "REPETITIONS = 9\n")
     bench.worker.factors = {A: 1.5}
     comparison = bench.run(case)
-    assert only(comparison).verdict.reason.startswith("identical source files, +49.97%")
+    assert only(comparison).verdict.reason.startswith("identical source files, +49.97 %")
     assert "the difference lies in another file of the kernels folders or in the measurement" in only(comparison).verdict.reason
     assert only(comparison).verdict.kind is VerdictKind.UNDECIDED
     assert only(comparison, B).verdict.kind is VerdictKind.PASS

@@ -55,7 +55,7 @@ def test_a_wave_that_leaps_over_slowdowns_leaves_them_out_and_says_so(cpu: Devic
     assert injected_of(native, found) == {0.05: pytest.approx(0.05)}
     assert [truth.place.nominal for truth in found.ground_truths if truth.place.injection is Injection.ROWS] == [0.05]
     assert len(found.warnings) == 3
-    for warning, wanted in zip(found.warnings, ("0.5%", "1.0%", "2.0%"), strict=True):
+    for warning, wanted in zip(found.warnings, ("0.5 %", "1.0 %", "2.0 %"), strict=True):
         assert f"on calibration:rows_1001 (rows): {wanted} slower is not injected by more elements: of 10 values from 1006" in warning
 
 
@@ -79,7 +79,7 @@ def test_a_subject_that_no_rows_slow_down_is_compared_with_itself_alone(cpu: Dev
     found = found_on(cpu, options(), reporter, [target()], FakePool(native))
     assert {one.place.nominal for one in found.trials} == {0.0}
     assert (len(found.trials), found.ground_truths, len(found.components), found.complete) == (2 * 4, (), 1, True)
-    assert [warning.partition(": ")[2].partition(" is not injected")[0] for warning in found.warnings] == ["0.2% slower", "2.0% slower"]
+    assert [warning.partition(": ")[2].partition(" is not injected")[0] for warning in found.warnings] == ["0.2 % slower", "2.0 % slower"]
     record = record_of(found, options(), environment_of(cpu, Path()))
     assert [(one.comparisons, one.smallest, one.largest_injected) for one in record.note.effects] == [(8, None, None)]
     assert set(found.warnings) <= set(record.warnings)
@@ -93,7 +93,7 @@ def test_rows_that_the_memory_does_not_hold_are_neither_tried_nor_injected(cpu: 
     most = max((arm.params or task.case.params)["elements"] for task in native.tasks for arm in task.arms)
     assert 1001 < most <= 1001 * (400 - 198) / 198
     assert not of(found, 0.02)
-    assert any("2.0% slower is not injected" in warning for warning in found.warnings)
+    assert any("2.0 % slower is not injected" in warning for warning in found.warnings)
 
 
 def test_a_subject_that_refuses_more_rows_keeps_its_equal_arms(cpu: Device, reporter: Any) -> None:

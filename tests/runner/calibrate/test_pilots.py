@@ -80,7 +80,7 @@ def test_the_nearest_as_a_ratio_plants_a_slowdown() -> None:
 def test_a_slowdown_that_a_wave_leaps_over_is_named_and_not_injected() -> None:
     values, missing = fitting_values((0.005, 0.02, 0.05), seen(_16=0.0052, _32=0.0056, _48=0.048, _64=0.049))
     assert values == {0.005: 16, 0.05: 64}
-    assert missing == {0.02: "of 4 values from 16 to 64 the nearest, 48, is 4.80% slower, not within a factor of 1.5"}
+    assert missing == {0.02: "of 4 values from 16 to 64 the nearest, 48, is 4.80 % slower, not within a factor of 1.5"}
 
 
 @pytest.mark.parametrize(("slowdown", "keeps", "loses"), [(0.0140, 0.01, 0.02), (0.0143, 0.02, 0.01)])
@@ -88,13 +88,14 @@ def test_of_two_slowdowns_that_come_to_one_value_the_better_fit_keeps_it(slowdow
     values, missing = fitting_values((0.01, 0.02), seen(_16=slowdown))
     assert values == {keeps: 16}
     assert missing == {
-        loses: f"of 1 values from 16 to 16 the nearest, 16, is {slowdown:.2%} slower, which injects another slowdown that it is nearer to"
+        loses: f"of 1 values from 16 to 16 the nearest, 16, is {100 * slowdown:.2f} % slower, "
+        "which injects another slowdown that it is nearer to"
     }
 
 
 def test_what_is_not_told_from_nothing_plants_nothing() -> None:
     values, missing = fitting_values((0.001, 0.002), seen(_16=0.0009, _32=0.0025))
     assert values == {0.002: 32}
-    assert "the nearest, 32, is 0.25% slower, not within" in missing[0.001]
+    assert "the nearest, 32, is 0.25 % slower, not within" in missing[0.001]
     assert fitting_values((0.01,), seen(_16=-0.02, _32=0.0)) == ({}, {0.01: "none of 2 values from 16 to 32 takes measurably longer"})
     assert fitting_values((0.01,), {}) == ({}, {0.01: "nothing larger could be measured"})

@@ -79,7 +79,7 @@ def test_what_is_not_reached_is_warned_about(bench: Bench, case: Case) -> None:
     alternating(bench, 0.03)
     (warning,) = run(bench, case).warnings
     assert warning.startswith(f"case scale:even: the speedup of {GOOD} is known to 0.7")
-    assert warning.endswith("%, not to 0.20%, after 40 replicates in 20 processes")
+    assert warning.endswith("%, not to 0.20 %, after 40 replicates in 20 processes")
 
 
 def test_samples_carry_their_process_whose_replicates_are_numbered_from_0(bench: Bench, case: Case) -> None:
@@ -231,7 +231,7 @@ def test_a_budget_that_ends_while_processes_start_leaves_the_first_and_what_it_l
     assert (timing.processes, timing.replicates) == (1, 2)
     assert record.warnings == [
         "case scale:even: the budget ended after process 1 of 8 to 20",
-        f"case scale:even: the speedup of {GOOD} is not known to 0.20%: its interval is one process' alone, and what differs between "
+        f"case scale:even: the speedup of {GOOD} is not known to 0.20 %: its interval is one process' alone, and what differs between "
         "processes is not in it",
     ]
 
@@ -276,7 +276,7 @@ def test_only_fused_kernels_count_where_there_are_any() -> None:
     eager = result("eager", Role.COMPILED, 0.1)
     assert imprecise([baseline, fused, eager], PRECISE) == []
     assert imprecise([baseline, eager], PRECISE) == [
-        "the speedup of eager is known to 10.00%, not to 0.20%, after 48 replicates in 4 processes"
+        "the speedup of eager is known to 10.00 %, not to 0.20 %, after 48 replicates in 4 processes"
     ]
     assert imprecise([baseline], PRECISE) == []
     assert [text.split()[3] for text in imprecise([fused, result("other", Role.FUSED, 0.003)], PRECISE)] == ["other"]

@@ -84,7 +84,7 @@ def test_a_finding_no_larger_than_what_identical_code_showed_is_undecided(synthe
     judged = gate(synthetic, [synthetic.FUSED], slow={(CASE, synthetic.FUSED): 1.06, ("zimage_1024", other): twin})
     found = at(judged, synthetic.FUSED).verdict
     assert found.kind is kind
-    assert ("but identical code of such calls differed by up to 7.00% in this comparison" in found.reason) == (twin != 1.02)
+    assert ("but identical code of such calls differed by up to 7.00 % in this comparison" in found.reason) == (twin != 1.02)
 
 
 def test_a_kernel_that_was_split_into_launches_is_held_to_what_one_launch_showed(synthetic: ModuleType) -> None:
@@ -174,8 +174,8 @@ def test_what_identical_code_showed_is_summed_up_by_duration(synthetic: ModuleTy
     assert (short.low_us, short.high_us, short.comparisons, short.beyond) == (10.0, 50.0, 10, 1)
     assert (long.comparisons, long.beyond, long.largest) == (10, 0, pytest.approx(0.0, abs=1e-9))
     assert noise_line(judged.aa_spreads, judged.judgements) == (
-        "identical machine code differed by up to 6.00% (10 to 50 us: 10 comparisons, 1 beyond the margin), "
-        "0.00% (50 us and more, several launches: 10 comparisons)"
+        "identical machine code differed by up to 6.00 % (10 to 50 us: 10 comparisons, 1 beyond the margin), "
+        "0.00 % (50 us and more, several launches: 10 comparisons)"
     )
     changed = gate(synthetic, list(synthetic.KERNELS))
     assert "no kernel's machine code is the baseline's" in noise_line(changed.aa_spreads, changed.judgements)

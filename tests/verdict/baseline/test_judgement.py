@@ -97,8 +97,8 @@ def test_a_kernel_that_slows_down_together_with_the_stream_has_not_passed(synthe
     run = with_yardsticks(synthetic.make_run(slow=everywhere(synthetic, 1.08)), stream=1.08)
     found = by_place(judge_each(run, synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED].verdict
     assert found.kind is VerdictKind.UNDECIDED
-    assert found.reason.startswith("relative to the copy yardstick +8.0%")
-    assert "in raw time +8.0%" in found.reason
+    assert found.reason.startswith("relative to the copy yardstick +8.0 %")
+    assert "in raw time +8.0 %" in found.reason
     assert "slower, and the streaming yardstick with it" in found.reason
     assert found.change is not None
     assert found.change.value == pytest.approx(1.0, abs=0.01), "what it is held against as noise is how far it moved by itself"
@@ -108,7 +108,7 @@ def test_a_kernel_that_slows_down_less_than_the_stream_has_not_improved(syntheti
     run = with_yardsticks(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 1.1}), stream=1.2)
     fused = by_place(judge_each(run, synthetic.make_run(), RULE))["flux_1024", synthetic.FUSED]
     assert fused.verdict.kind is VerdictKind.UNDECIDED
-    assert "relative to the copy yardstick +10.0%" in fused.verdict.reason
+    assert "relative to the copy yardstick +10.0 %" in fused.verdict.reason
 
 
 def test_a_copy_that_became_faster_alone_accuses_nobody(synthetic: ModuleType) -> None:
@@ -150,8 +150,8 @@ def test_a_kernel_under_test_does_not_clear_another_that_became_slower_with_it(s
     found = by_place(judge_each(*sides, RULE))["flux_1024", synthetic.FUSED].verdict
     assert found.kind is (VerdictKind.UNDECIDED if factor > 1 else VerdictKind.PASS)
     assert found.reason.startswith(f"relative to {synthetic.BASELINE} ")
-    assert "0.0% [-0.6%, +0.6%]: unchanged, so" in found.reason
-    assert ("find what they share (relative to the copy yardstick: +10.0%" in found.reason) == (factor > 1)
+    assert "0.0 % [-0.6 %, +0.6 %]: unchanged, so" in found.reason
+    assert ("find what they share (relative to the copy yardstick: +10.0 %" in found.reason) == (factor > 1)
 
 
 @pytest.mark.parametrize("what", ["timer", "cache state", "device", "schema version"])

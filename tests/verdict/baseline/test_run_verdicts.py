@@ -127,7 +127,7 @@ def test_a_shrunken_suite_is_a_warning_unless_what_is_left_was_all_that_was_aske
 def test_an_improvement_without_a_cause_is_a_warning(results: Path, synthetic: ModuleType) -> None:
     faster = synthetic.make_run(run_id="new", slow={WHERE: 0.9})
     (warning,) = judged(faster, results, MarginRule()).warnings
-    assert warning.startswith("unexplained improvement of qknorm_rope/fused_triton@2 on qknorm_rope:flux_1024: -10.00%")
+    assert warning.startswith("unexplained improvement of qknorm_rope/fused_triton@2 on qknorm_rope:flux_1024: -10.00 %")
     other_triton = synthetic.make_run(run_id="new", slow={WHERE: 0.9}, environment={"triton": "3.9.0"})
     assert judged(other_triton, results, MarginRule()).warnings == []
 
@@ -155,7 +155,7 @@ def test_a_run_whose_identical_code_reads_slower_is_undecided_and_warned_of(tmp_
     run = judged(synthetic.with_code(slower), tmp_path, MarginRule())
     assert (verdict(run).kind, run.exit_code) == (VerdictKind.UNDECIDED, ExitCode.UNDECIDED)
     (warning,) = run.warnings
-    assert warning.startswith("identical machine code differed by up to 10.00%")
+    assert warning.startswith("identical machine code differed by up to 10.00 %")
     changed = judged(synthetic.with_code(slower, [WHERE[1]]), tmp_path, MarginRule())
     assert (verdict(changed).kind, changed.warnings) == (VerdictKind.REGRESSION, [])
 

@@ -23,7 +23,7 @@ def test_lost_cases_are_weighed(synthetic: ModuleType) -> None:
     assert lost.cases == ("zimage_1024", "batch2_medium")
     assert lost.kernels == ()
     assert lost.lost_weight == pytest.approx((4 + 5) / (1 + 2 + 3 + 4 + 5))
-    assert str(lost) == "suite qknorm_rope has shrunk (60.0% of its weight): 2 cases are gone: zimage_1024, batch2_medium"
+    assert str(lost) == "suite qknorm_rope has shrunk (60.0 % of its weight): 2 cases are gone: zimage_1024, batch2_medium"
 
 
 def test_a_lost_variant_is_named_and_weighs_nothing(synthetic: ModuleType) -> None:
@@ -85,7 +85,7 @@ def test_an_improvement_needs_a_cause(synthetic: ModuleType, code: str | None, t
     baseline = with_code(synthetic.make_run(), "old")
     found = unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline)
     assert [(one.case, one.kernel) for one in found] == ([("flux_1024", synthetic.FUSED)] if words else [])
-    assert all(words in one.reason and one.reason.startswith("-10.00%") for one in found)
+    assert all(words in one.reason and one.reason.startswith("-10.00 %") for one in found)
 
 
 @pytest.mark.parametrize(("before", "explained"), [("12.8", True), ("13.0", False), ("", False)])
@@ -102,7 +102,7 @@ def test_no_code_accounts_for_a_kernel_that_leaves_its_yardsticks_behind(synthet
     run = with_code(synthetic.make_run(slow={("flux_1024", synthetic.FUSED): 0.9 / 1.08}, environment={"triton": "3.9.0"}), "new")
     baseline = with_code(synthetic.make_run(), "old")
     (found,) = unexplained_improvements(judge_each(run, baseline, MarginRule()), run, baseline)
-    assert "at 111% of the speed of its faster yardstick, beyond the 110%" in found.reason
+    assert "at 111 % of the speed of its faster yardstick, beyond the 110 %" in found.reason
 
 
 def test_what_did_not_improve_needs_no_explanation(synthetic: ModuleType) -> None:
@@ -125,4 +125,4 @@ def test_compiled_code_needs_no_cause_unless_it_leaves_its_yardsticks_behind(syn
     faster, impossible = (synthetic.make_run(slow={place: factor}) for factor in (0.8, 0.9 / 1.6))
     assert unexplained_improvements(judge_each(faster, baseline, MarginRule()), faster, baseline) == []
     (found,) = unexplained_improvements(judge_each(impossible, baseline, MarginRule()), impossible, baseline)
-    assert (found.kernel, "faster yardstick, beyond the 110%" in found.reason) == (place[1], True)
+    assert (found.kernel, "faster yardstick, beyond the 110 %" in found.reason) == (place[1], True)

@@ -123,8 +123,8 @@ def test_a_disturbed_case_is_told_by_its_own_stream(make: Any, synthetic: Module
     judgements = judge_each(moved(make(slow=slow), {CASES[2]: 1.1}, copy=True), make(), MarginRule())
     found = at(judgements, CASES[2], synthetic.FUSED).verdict
     assert found.kind is VerdictKind.PASS
-    assert found.reason.startswith("relative to the streaming yardstick +0.0%")
-    assert "unchanged, so what moved is not this kernel (relative to the streaming yardsticks of 9 cases: +10.0%" in found.reason
+    assert found.reason.startswith("relative to the streaming yardstick +0.0 %")
+    assert "unchanged, so what moved is not this kernel (relative to the streaming yardsticks of 9 cases: +10.0 %" in found.reason
 
 
 def test_a_kernel_that_is_slower_in_its_own_case_is_found_with_the_streams(make: Any, synthetic: ModuleType) -> None:

@@ -27,7 +27,7 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(low: float, high: float,
     value = math.sqrt(low * high) if low > 0 else 1.2
     found, reason = MarginRule(0.03).judge(Estimate(value, low, high), 30.0)
     assert found is kind
-    assert "3.0%" in reason
+    assert "3.0 %" in reason
 
 
 def test_a_change_of_a_few_clock_ticks_is_no_regression() -> None:
@@ -44,7 +44,7 @@ def test_calls_of_several_launches_get_twice_the_margin() -> None:
     slower = Estimate(1.03, 1.025, 1.035)
     assert rule.judge(slower, 30.0)[0] is VerdictKind.REGRESSION
     found, reason = rule.judge(slower, 30.0, 2)
-    assert (found, "4.0% margin" in reason) == (VerdictKind.PASS, True)
+    assert (found, "4.0 % margin" in reason) == (VerdictKind.PASS, True)
 
 
 def test_identical_kernels_are_rarely_accused_and_planted_slowdowns_are_found() -> None:
@@ -73,8 +73,8 @@ def test_refuses_limits_that_judge_nothing(margin: float, floor: float) -> None:
 
 
 def test_a_missing_interval_is_named() -> None:
-    assert describe_change(Estimate(1.02, 0.0, math.inf)) == "+2.0% [no interval: one replicate]"
-    assert describe_change(Estimate(1.02, 1.01, 1.03)) == "+2.0% [+1.0%, +3.0%]"
+    assert describe_change(Estimate(1.02, 0.0, math.inf)) == "+2.0 % [no interval: one replicate]"
+    assert describe_change(Estimate(1.02, 1.01, 1.03)) == "+2.0 % [+1.0 %, +3.0 %]"
 
 
 def test_on_a_cpu_the_usual_margin_is_that_of_ab() -> None:

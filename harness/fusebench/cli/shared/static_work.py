@@ -133,7 +133,7 @@ def print_limited(reports: Sequence[StaticReport]) -> None:
         print_table(("case", "kernel", *(report.target for report in reports)), rows)
     for report in reports:
         typer.echo(summary_line(report))
-    typer.echo(f"{len(rows)} kernels and cases spill, or hold under {LOW_OCCUPANCY:.0%} of the warps, on one of the targets")
+    typer.echo(f"{len(rows)} kernels and cases spill, or hold under {100 * LOW_OCCUPANCY:.0f} % of the warps, on one of the targets")
 
 
 def print_judgements(judgements: Sequence[StaticJudgement]) -> None:

@@ -61,7 +61,7 @@ def explain(
         causes.append(Cause(cause="gaps while the device waits for the host, which a CUDA graph spares", time_us=spared))
         causes.append(Cause(cause="clocks under sustained load, lower than in the profiled steps", time_us=beyond - spared))
         remarks += [
-            f"{name} is host-bound: a CUDA graph spares {gap / timed[name]:.0%} of its step"
+            f"{name} is host-bound: a CUDA graph spares {100 * gap / timed[name]:.0f} % of its step"
             for name, gap in gaps.items()
             if gap > HOST_BOUND * timed[name]
         ]

@@ -101,7 +101,7 @@ def timed_steps(
         target=target,
         before=before,
         on_step=clock.note,
-        on_round=lambda done, width: say(f"round {done}: ratios known to {width:.2%}") if done & (done - 1) == 0 else None,
+        on_round=lambda done, width: say(f"round {done}: ratios known to {100 * width:.2f} %") if done & (done - 1) == 0 else None,
         keep=keep_now_and_then,
     )
     return of(rounds)

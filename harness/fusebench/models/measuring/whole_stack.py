@@ -163,4 +163,4 @@ def _against_whole(
 
 def _off(told_ms: float, measured_ms: float) -> str:
     off = told_ms / measured_ms - 1
-    return f"by its blocks {told_ms:.2f} ms ({off:+.1%}, {'within' if abs(off) <= AGREES else 'more than'} {AGREES:.0%})"
+    return f"by its blocks {told_ms:.2f} ms ({100 * off:+.1f} %, {'within' if abs(off) <= AGREES else 'more than'} {100 * AGREES:.0f} %)"

@@ -77,7 +77,7 @@ class Ranker:
             return Ranking((), f"the nearest measured case ({where}) is too far; {FURTHEST} is the limit")
         losses = fit.losses(apart, left_out)
         order = sorted(losses, key=lambda name: (losses[name], fit.mean(name), name))
-        told = [f"{name} {math.expm1(losses[name]):.1%} behind the best" for name in order[:2]]
+        told = [f"{name} {100 * (math.expm1(losses[name])):.1f} % behind the best" for name in order[:2]]
         near = [f"{self._told(one)} ({_apart(key, kinds, one)})" for kinds, one in (self._places[place] for place in nearest[:2])]
         why = f"predicted from {len(self._places)} cases {self._measured_on()}: {', then '.join(told)}; the nearest: {'; '.join(near)}"
         return Ranking(tuple(order), why, tuple(one for place, (_, one) in enumerate(self._places) if place != left_out))

@@ -117,7 +117,7 @@ def roofline(rows: Sequence[tuple[int, Result]]) -> str:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = height - bottom - share * up
         parts.append(f'<path class="{"one" if share == 1 else "grid"}" d="M{left} {y:.1f}H{width - 20}"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{100 * share:.0f} %</text>')
     for x, result, sol in points:
         at, y = left + (x - low) * across, height - bottom - sol * up
         said = html(f"{result.case_key}, {short_kernel(result.kernel)}: {share_of_limit(sol)} of the speed of light")
@@ -185,7 +185,7 @@ def history_line(history: History, track: Track) -> str:
         x = (at(shift.place) + at(shift.place_before)) / 2
         kind = "slower" if shift.slower else "faster"
         anchor = "end" if x > width * 0.7 else "start"
-        said = html(f"{shift.change - 1:+.1%} {commit_of(history.runs[shift.place].run)[:7]}")
+        said = html(f"{100 * (shift.change - 1):+.1f} % {commit_of(history.runs[shift.place].run)[:7]}")
         parts.append(f'<path class="{kind}" d="M{x:.1f} 12V{height - bottom}"/>')
         parts.append(f'<text class="{kind}" x="{x + (-4 if anchor == "end" else 4):.1f}" y="10" text-anchor="{anchor}">{said}</text>')
     first, last = history.runs[0].run.created[:10], history.runs[-1].run.created[:10]

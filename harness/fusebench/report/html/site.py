@@ -121,7 +121,7 @@ def _change(history: History, track: Track, shift: Shift, names: dict[str, str])
         "case": f"{track.series.suite}:{track.series.case}", "kernel": track.series.kernel, "page": names[track.series.kernel],
         "kind": "the yardstick moved" if shift.yardstick_moved else "slower" if shift.slower else "faster",
         "mark": "incomparable" if shift.yardstick_moved else "regression" if shift.slower else "improvement",
-        "change": f"{shift.change - 1:+.1%}", "before": level_text(track.series.figure, shift.before),
+        "change": f"{100 * (shift.change - 1):+.1f} %", "before": level_text(track.series.figure, shift.before),
         "after": level_text(track.series.figure, shift.after), "run": f"{run.created[:10]} {run.id}", "commit": commit_of(run),
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from .. import escape
 from ..history import History, commit_of
 from ..run.summary import headline
 from ..wording import count, short_kernel
-from .parts import picture_file, said_only
+from .parts import percent_ticks, picture_file, said_only
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +90,7 @@ def _panel(history: History, track: Track, axes: Axes) -> None:
     for shift in track.shifts:
         colour = _colour(shift)
         axes.axvline(shift.place - 0.5, color=colour, linewidth=1.2, linestyle="--", zorder=1)
-        text = f"{shift.change - 1:+.1%}\n{commit_of(history.runs[shift.place].run)[:7]}"
+        text = f"{100 * (shift.change - 1):+.1f} %\n{commit_of(history.runs[shift.place].run)[:7]}"
         axes.text(shift.place - 0.3, 0.98, escape.picture(text), transform=axes.get_xaxis_transform(), fontsize=6, color=colour, va="top")
     axes.set_xlim(-1, len(history.runs))
     marks = sorted({0, len(history.runs) // 2, len(history.runs) - 1})
@@ -98,7 +98,7 @@ def _panel(history: History, track: Track, axes: Axes) -> None:
     axes.tick_params(labelsize=7)
     axes.margins(y=0.25)
     if series.figure is Figure.SOL:
-        axes.yaxis.set_major_formatter("{x:.1%}" if min(shown) > 0.1 else "{x:.2%}")
+        axes.yaxis.set_major_formatter(percent_ticks(1 if min(shown) > 0.1 else 2))
     axes.grid(axis="y", color="#e4e4e4", zorder=0)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -9,7 +9,7 @@ from .. import escape
 from ..run.limits import LEVELS, at_least, by_op, percent, reached_cases
 from ..wording import count, short_kernel
 from .palette import colour_of, marker_of
-from .parts import finish, nothing_measured, picture_file
+from .parts import finish, nothing_measured, percent_ticks, picture_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,8 +47,8 @@ def _figure(run: Run) -> Figure:
     axes.set_yticks(range(len(groups)), [escape.picture(label) for label in labels], fontsize=8)
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlim(left=LEFT - 0.01)
-    axes.xaxis.set_major_formatter("{x:.0%}")
-    axes.set_xlabel(f"share of the limit; {LEFT:.0%} stands for less, too", fontsize=8)
+    axes.xaxis.set_major_formatter(percent_ticks())
+    axes.set_xlabel(f"share of the limit; {100 * LEFT:.0f} % stands for less, too", fontsize=8)
     axes.grid(axis="y", color="#eeeeee", zorder=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelsize=8)

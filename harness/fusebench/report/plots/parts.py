@@ -17,6 +17,7 @@ from .palette import ROLE_ORDER, colour_of, marker_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
 MOST_LABELLED_CASES = 8
 """Cases up to which every figure is written beside its mark."""
@@ -30,6 +31,13 @@ _LABEL_LETTERS = 60
 """Letters of a case's name or shape; the middle of a longer one is cut out."""
 _HEIGHTS = ((MOST_LABELLED_CASES, 0.95), (MOST_SHORT_CASES, 0.36), (math.inf, 0.19))
 """Inches of a row, by the number of cases up to which they hold."""
+
+
+def percent_ticks(decimals: int = 0) -> PercentFormatter:
+    """Ticks of an axis of shares: 0.9 as `90 %`."""
+    from matplotlib.ticker import PercentFormatter
+
+    return PercentFormatter(xmax=1, decimals=decimals, symbol=" %")
 
 
 def picture_file(figure: Figure, form: str, dpi: int = DPI) -> bytes:
@@ -116,7 +124,7 @@ def mark(axes: Axes, points: Sequence[tuple[float, Estimate]], kernel: str, role
     )  # fmt: skip
     for place, one in points if percent is not None else ():
         axes.annotate(
-            f"{one.value:.0%}" if percent else f"{one.value:.2f}", (one.high if bounded(one) else one.value, place), xytext=(5, 0),
+            f"{100 * one.value:.0f} %" if percent else f"{one.value:.2f}", (one.high if bounded(one) else one.value, place), xytext=(5, 0),
             textcoords="offset points", va="center", fontsize=6.5, zorder=4,
             bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"},
         )  # fmt: skip

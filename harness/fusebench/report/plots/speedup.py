@@ -13,7 +13,17 @@ from .. import escape
 from ..versions import version_steps
 from ..wording import short_kernel
 from .palette import colour_of, marker_of
-from .parts import MOST_LABELLED_CASES, finish, kernels_of, mark, nothing_measured, picture_file, timed_results, two_panels
+from .parts import (
+    MOST_LABELLED_CASES,
+    finish,
+    kernels_of,
+    mark,
+    nothing_measured,
+    percent_ticks,
+    picture_file,
+    timed_results,
+    two_panels,
+)
 from .sweep import sweep_figure, sweeps_of
 from .versions import versions_figure
 
@@ -52,7 +62,7 @@ def _speedups(run: Run) -> Figure:
         axes.set_xlim(left=0.0)
     left.set_xlabel(_speedup_label(run))
     right.set_xlabel("share of the speed of light")
-    right.xaxis.set_major_formatter("{x:.0%}")
+    right.xaxis.set_major_formatter(percent_ticks())
     finish(run, figure, {kernel: (kernel, role) for kernel, role in kernels.items()}, "speedup and share of the speed of light, by case")
     return figure
 
@@ -82,7 +92,7 @@ def _roofline(run: Run) -> Figure:
     axes.axhline(1.0, color="#222222", linewidth=1, linestyle="--", zorder=2)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0.0)
-    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.yaxis.set_major_formatter(percent_ticks())
     axes.set_xlabel("minimum bytes of the case")
     axes.set_ylabel("share of the speed of light")
     axes.grid(color="#e4e4e4", zorder=0)

@@ -11,7 +11,7 @@ from ...schema import Estimate, Role, Run
 from ..versions import VersionStep
 from ..wording import short_kernel
 from .palette import colour_of, marker_of
-from .parts import MOST_LABELLED_CASES, finish, mark, two_panels
+from .parts import MOST_LABELLED_CASES, finish, mark, percent_ticks, two_panels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,6 @@ def versions_figure(run: Run, steps: Sequence[VersionStep]) -> Figure:
         left.xaxis.set_major_formatter("{x:g}")
     left.set_xlabel("speedup over the version before")
     right.set_xlabel("share of the speed of light, both versions")
-    right.xaxis.set_major_formatter("{x:.0%}")
+    right.xaxis.set_major_formatter(percent_ticks())
     finish(run, figure, {kernel: (kernel, role) for kernel, role in sorted(roles.items())}, "version over version, by case")
     return figure

@@ -49,7 +49,7 @@ def run_csv(run: Run) -> str:
 
 
 _FORMULA = ("=", "+", "@", "\t")
-"""Starts of a formula.  A minus is not among them: reasons start with a change such as `-5.37%`."""
+"""Starts of a formula.  A minus is not among them: reasons start with a change such as `-5.37 %`."""
 
 
 def _row(result: Result, summary: CaseSummary | None) -> dict[str, Any]:

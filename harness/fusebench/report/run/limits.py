@@ -43,7 +43,7 @@ LONG_US = 10.0
 
 def percent(level: float) -> str:
     """`90 %`."""
-    return f"{level:.0%}".replace("%", " %")
+    return f"{100 * level:.0f} %"
 
 
 _LEVEL_COLUMNS = tuple(f"≥ {percent(level)}" for level in LEVELS)

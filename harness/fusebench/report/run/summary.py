@@ -49,7 +49,7 @@ def sampling(run: Run) -> str:
     elif plan.replicates == 1:
         return f"{taken}, one replicate: no interval"
     units = "replicates" if most == 1 else "processes" if fewest > 1 else "processes, or one's replicates"
-    return f"{taken}, {plan.trim:.0%} trimmed means, Student t interval over the {units}"
+    return f"{taken}, {100 * plan.trim:.0f} % trimmed means, Student t interval over the {units}"
 
 
 def limit_lines(run: Run) -> list[str]:
@@ -87,7 +87,7 @@ def control_line(run: Run) -> str:
     if not ratios:
         return ""
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    return f"control arm (the baseline against its own second copy): at worst {worst - 1:+.2%} over {count(len(ratios), 'case')}"
+    return f"control arm (the baseline against its own second copy): at worst {100 * (worst - 1):+.2f} % over {count(len(ratios), 'case')}"
 
 
 def calibration_line(run: Run) -> str:
@@ -105,16 +105,16 @@ def calibration_words(note: CalibrationNote | None, device: str, timer: str, cac
             f"not calibrated on this {what} with timer {timer} and {cache} cache, but with {note.timer} and {note.cache} ({note.created})"
         )
     known = note.false_regression_high < BOUND_OF_ONE
-    high = f"95 % interval up to {note.false_regression_high:.2%}" if known else TOO_FEW_CASES
+    high = f"95 % interval up to {100 * note.false_regression_high:.2f} %" if known else TOO_FEW_CASES
     alarms = f"{note.false_regressions} of {note.comparisons} A/A comparisons called slower ({high})"
     return f"calibration of paired comparisons on {note.device_name}, {note.created}: {alarms}{_seen(note.effects)}"
 
 
 def smallest_words(effect: VisibleEffect) -> str:
-    """`2.01%`; `more than 5.00%` where even the largest injected slowdown was missed; `too few trials` where none was tried enough."""
+    """`2.01 %`; `more than 5.00 %` where even the largest injected slowdown was missed; `too few trials` where none was tried enough."""
     if effect.smallest is not None:
-        return f"{effect.smallest:.2%}"
-    return f"more than {effect.largest_injected:.2%}" if effect.largest_injected else TOO_FEW
+        return f"{100 * effect.smallest:.2f} %"
+    return f"more than {100 * effect.largest_injected:.2f} %" if effect.largest_injected else TOO_FEW
 
 
 def _seen(effects: Sequence[VisibleEffect]) -> str:

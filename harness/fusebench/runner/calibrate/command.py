@@ -85,7 +85,7 @@ def planned_words(request: CalibrationRequest) -> str:
     """The plan of a calibration: targets, share of real kernels, A/A comparisons, and on a GPU its time."""
     targets = request.targets
     real = sum(target.case.op != OWN_OP for target in targets)
-    words = f"{len(targets)} targets, {real / len(targets):.0%} of them real kernels; {request.comparisons} A/A comparisons"
+    words = f"{len(targets)} targets, {100 * (real / len(targets)):.0f} % of them real kernels; {request.comparisons} A/A comparisons"
     if request.device.kind != "cuda":
         return words
     return f"{words}; some {estimated_calls(request) * CALL_SECONDS / 60:.0f} min by the time of an H200's calls"

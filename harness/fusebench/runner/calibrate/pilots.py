@@ -70,7 +70,7 @@ def make_pilot(target: CalibrationTarget, slowdowns: Sequence[float], context: M
     seen = {value: repeated_interval(taken, TRUTH_LEVEL_TAIL, looks=1) for value, taken in logs.items()}
     values, missing = fitting_values(wished, seen)
     for slowdown, reason in missing.items():
-        context.warn(f"{target.name}: {slowdown:.1%} slower is not injected by more {target.key}: {reason}")
+        context.warn(f"{target.name}: {100 * slowdown:.1f} % slower is not injected by more {target.key}: {reason}")
     return Pilot(time_us=time_us, launches=launches, values=values)
 
 
@@ -120,7 +120,7 @@ def fitting_values(slowdowns: Sequence[float], seen: Mapping[int, Estimate]) -> 
     missing: dict[float, str] = {}
     for wanted in sorted(slowdowns, key=lambda one: _factor(slower[nearest[one]], one)):
         value = nearest[wanted]
-        shown = f"of {tried} the nearest, {value}, is {slower[value]:.2%} slower"
+        shown = f"of {tried} the nearest, {value}, is {100 * slower[value]:.2f} % slower"
         if _factor(slower[value], wanted) > FIT:
             missing[wanted] = f"{shown}, not within a factor of {FIT:g}"
         elif value in found.values():

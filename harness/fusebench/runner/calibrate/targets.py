@@ -185,7 +185,7 @@ def comparing(target: CalibrationTarget, identical: int, counts: Mapping[float, 
     pairs: list[Pair] = []
     nominals: dict[str, float] = {}
     for nominal, number in wanted:
-        name = f"{f'injected {nominal:.2%}' if nominal else 'identical'} #{number + 1}"
+        name = f"{f'injected {100 * nominal:.2f} %' if nominal else 'identical'} #{number + 1}"
         params = {**target.case.params, target.key: values[nominal]} if nominal else None
         arms += [
             ExtraArm(name=f"{name}: new", kernel=target.kernel, params=params),

@@ -126,8 +126,9 @@ def imprecise(results: Sequence[Result], plan: SamplingPlan) -> list[str]:
 
 def _imprecise(timing: Measurement, speedup: Estimate, precision: float) -> str:
     if timing.processes == 1:
-        return f"not known to {precision:.2%}: its interval is one process' alone, and what differs between processes is not in it"
+        return f"not known to {100 * precision:.2f} %: its interval is one process' alone, and what differs between processes is not in it"
     known = half_width(speedup)
     if known <= precision:
         return ""
-    return f"known to {known:.2%}, not to {precision:.2%}, after {timing.replicates} replicates in {timing.processes} processes"
+    taken = f"after {timing.replicates} replicates in {timing.processes} processes"
+    return f"known to {100 * known:.2f} %, not to {100 * precision:.2f} %, {taken}"

@@ -47,7 +47,7 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
             )
             if found
         ]
-        lost = f" ({self.lost_weight:.1%} of its weight)" if self.cases else ""
+        lost = f" ({100 * self.lost_weight:.1f} % of its weight)" if self.cases else ""
         return f"suite {self.suite} has shrunk{lost}: {'; '.join(parts)}"
 
 
@@ -107,7 +107,8 @@ def unexplained_improvements(judgements: Sequence[Judgement], run: Run, baseline
         share = shares.get((f"{judgement.suite}:{judgement.case}", judgement.kernel)) or 0.0
         if share > YARDSTICK_LIMIT:
             why = (
-                f"it moves its bytes at {share:.0%} of the speed of its faster yardstick, beyond the {YARDSTICK_LIMIT:.0%} that code can "
+                f"it moves its bytes at {100 * share:.0f} % of the speed of its faster yardstick, "
+                f"beyond the {100 * YARDSTICK_LIMIT:.0f} % that code can "
                 "account for: suspect the cache, the yardstick or work that is left out"
             )
         elif not judgement.verdict.gating:

@@ -92,8 +92,8 @@ class Drift(msgspec.Struct, frozen=True):
         if self.over_copies is None or abs(self.over_copies) <= self.most_over_copies:
             return ""
         return (
-            f"the streaming yardsticks of {self.cases} cases changed by {self.over_copies:+.1%} relative to the copies "
-            f"({self.most_over_copies:.1%} is usual), so the yardstick changed"
+            f"the streaming yardsticks of {self.cases} cases changed by {100 * self.over_copies:+.1f} % relative to the copies "
+            f"({100 * self.most_over_copies:.1f} % is usual), so the yardstick changed"
         )
 
 

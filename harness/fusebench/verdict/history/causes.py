@@ -78,7 +78,7 @@ def explain(
     common = _on_common_boards(track, place, runs)
 
     if common is not None and abs(common) < abs(math.log(shift.change)) / 2:
-        return Explained(cause=Cause.HARDWARE, reason=f"boards of both levels moved by {math.expm1(common):+.1%} only")
+        return Explained(cause=Cause.HARDWARE, reason=f"boards of both levels moved by {100 * math.expm1(common):+.1f} % only")
     pairs = [(runs[old], runs[new]) for old, new in places]
     for cause, found in (
         (Cause.METHOD, [_method(*pair, *(held.get(one, Place()) for one in numbers)) for pair, numbers in zip(pairs, places, strict=True)]),

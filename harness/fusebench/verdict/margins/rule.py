@@ -117,7 +117,7 @@ class MarginRule:
         """
         margin = self.margin_at(time_us, launches, reference)
         slow, fast = 1.0 + margin, 1.0 / (1.0 + margin)
-        within = f"{margin:.1%} margin"
+        within = f"{100 * margin:.1f} % margin"
         seen = describe_change(change)
         if change.low > slow:
             return VerdictKind.REGRESSION, f"{seen}: slower beyond the {within}"
@@ -125,7 +125,7 @@ class MarginRule:
             return VerdictKind.IMPROVEMENT, f"{seen}: faster beyond the {within}"
         if self.scatter_of(time_us, launches, reference) is not None:
             change = at_level(change, PASS_LEVEL)
-            seen = f"{describe_change(change)} ({PASS_LEVEL:.0%})"
+            seen = f"{describe_change(change)} ({100 * PASS_LEVEL:.0f} %)"
         if fast <= change.low and change.high <= slow:
             return VerdictKind.PASS, f"{seen}: inside the {within}"
         return VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates"

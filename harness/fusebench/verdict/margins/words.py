@@ -34,10 +34,10 @@ def margin_words(rule: MarginRule, run: Run) -> str:
         boards = rule.scatter.boards
         source = f"scatter of {rule.scatter.runs} stored runs on {boards} board{'' if boards == 1 else 's'}; {NEXT_RUN}"
         if rule.fixed is not None:
-            return f"margin {rule.fixed:.1%}, of calls of several launches {SEVERAL_LAUNCHES * rule.fixed:.1%}; {source}"
-        margins = [f"{evidence_margin(one):.1%} ({_calls(one)})" for one in _classes(rule)]
+            return f"margin {100 * rule.fixed:.1f} %, of calls of several launches {100 * (SEVERAL_LAUNCHES * rule.fixed):.1f} %; {source}"
+        margins = [f"{100 * evidence_margin(one):.1f} % ({_calls(one)})" for one in _classes(rule)]
         return f"margins {', '.join(margins)}, from the {source}"
-    fixed = f"margin {rule.margin:.1%}, of calls of several launches {SEVERAL_LAUNCHES * rule.margin:.1%}"
+    fixed = f"margin {100 * rule.margin:.1f} %, of calls of several launches {100 * (SEVERAL_LAUNCHES * rule.margin):.1f} %"
     why = f"no scatter between runs is stored for {run.environment.device_name}, {run.timer}, {run.plan.cache}"
     return f"{fixed}, fixed: {why} (fusebench history RUNS --scatter); {THESE_PROCESSES}"
 
