@@ -56,7 +56,7 @@ def test_the_index_names_the_change_and_the_kernels_page_draws_it(site: dict[str
     assert "the newest level is slower than the one before" in site[INDEX]
     changes = site[INDEX][site[INDEX].index('id="changes"') : site[INDEX].index('id="kernels"')]
     assert changes.count('<tr><th scope="row"') == 1
-    assert re.search(r">qknorm_rope:flux_1024</th>.*qknorm_rope/fused_triton@2</a></td><td>\+[56]\.\d%</td>", changes)
+    assert re.search(r">qknorm_rope:flux_1024</th>.*qknorm_rope/fused_triton@2</a></td><td>\+[56]\.\d %</td>", changes)
     page = site["kernel-qknorm_rope-fused_triton@2.html"]
     assert page.count('<svg class="chart"') == 2
     assert page.count('<path class="slower"') == 1
