@@ -92,6 +92,11 @@ class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """SHA-256 over all of the above."""
 
+    @property
+    def entries(self) -> list[TableEntry]:
+        """Those of all groups."""
+        return [entry for group in self.groups for entry in group.entries]
+
 
 class PackedEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One entry as a line of the file."""

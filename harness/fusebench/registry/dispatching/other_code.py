@@ -96,7 +96,6 @@ def check_tables(ops: Iterable[str], roots: Sequence[Path]) -> list[CheckedTable
             except TableRefusedError as error:
                 found.append(CheckedTable(op, file, (), str(error)))
                 continue
-            entries = [entry for group in table.groups for entry in group.entries]
-            today = code_today(op, {time.kernel for entry in entries for time in entry.times}, roots)
-            found.append(CheckedTable(op, file, tuple(compared_code(table, entries, today))))
+            today = code_today(op, {time.kernel for entry in table.entries for time in entry.times}, roots)
+            found.append(CheckedTable(op, file, tuple(compared_code(table, table.entries, today))))
     return found

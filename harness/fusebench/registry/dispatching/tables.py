@@ -163,7 +163,7 @@ def encode_table(table: DispatchTable) -> bytes:
 
 
 def _packed(table: DispatchTable) -> PackedTable:
-    sizes = {tuple(entry.sizes) for group in table.groups for entry in group.entries}
+    sizes = {tuple(entry.sizes) for entry in table.entries}
     kinds = {tuple(group.kinds) for group in table.groups}
     if len(sizes) > 1 or len(kinds) > 1:
         raise ValueError(f"the table of {table.op} has entries of different sizes or kinds: {sorted(sizes)}, {sorted(kinds)}")
@@ -226,13 +226,12 @@ def _require_fit(table: DispatchTable, op: str, gpu: str, triton: str, kernels: 
     ):
         if found != expected:
             raise TableRefusedError(f"it is of another {what}: found {found}, expected {expected}")
-    entries = [entry for group in table.groups for entry in group.entries]
-    named = {time.kernel for entry in entries for time in entry.times}
+    named = {time.kernel for entry in table.entries for time in entry.times}
     if gone := sorted(name for name in named if f"{op}/{name}" not in kernels):
         raise TableRefusedError(f"it names kernels that are not declared: {', '.join(gone)}")
-    if any(not entry.times or not entry.runs or not table.runs.keys() >= set(entry.runs) for entry in entries):
+    if any(not entry.times or not entry.runs or not table.runs.keys() >= set(entry.runs) for entry in table.entries):
         raise TableRefusedError("it has an entry without times or without its run")
-    if any(not (0 < time.us < math.inf) for entry in entries for time in entry.times):
+    if any(not (0 < time.us < math.inf) for entry in table.entries for time in entry.times):
         raise TableRefusedError("it has a time that is not positive and finite")
 
 
