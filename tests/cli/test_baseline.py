@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -146,3 +147,37 @@ def test_one_unfit_run_among_several_needs_force(keep: Callable[..., Path], fuse
     assert "Leave it out, run again" in refused.stderr
     forced = fusebench("baseline", "promote", "r1", "r2", "--force")
     assert (forced.exit_code, "promoted although it is incomplete" in forced.stderr) == (0, True)
+
+
+def test_a_baseline_grows_by_a_run_when_the_folders_of_its_own_runs_are_gone(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, synthetic: ModuleType
+) -> None:
+    def kept(number: int, **fields: object) -> str:
+        keep(run_id=f"r{number}", created=f"2026-07-{number + 1:02}T03:00:00Z", environment={"device_uuid": f"GPU-{number % 3}"}, **fields)
+        return f"r{number}"
+
+    first = fusebench("baseline", "promote", kept(0), "--add")
+    assert (first.exit_code, "no baseline of NVIDIA H200 is stored, so these runs begin it" in first.stderr) == (0, True)
+    assert fusebench("baseline", "promote", kept(1), kept(2), "--add").exit_code == 0
+    shutil.rmtree(project_folder / "results" / "runs")
+    grew = fusebench("baseline", "promote", kept(3), "--add")
+    assert grew.exit_code == 0, grew.output
+    assert "run r3, in " in grew.stdout
+    assert "4 processes on 3 boards" in grew.stdout
+    (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
+    assert (row["joined"], row["processes"], row["boards"], row["objections"]) == (["r0", "r1", "r2", "r3"], 4, 3, [])
+    again = fusebench("baseline", "promote", "r3", "--add")
+    assert (again.exit_code, "run r3 2 times (in the joined baseline r3); expected each once" in again.stderr) == (2, True)
+    assert fusebench("gate", kept(4)).exit_code == 0
+
+    folder = project_folder / "results" / "baselines" / "nvidia_h200"
+    slow = {(case, synthetic.FUSED): 1.06 for case in synthetic.CASES}
+    # A sixth of 6 % would be inside the margin: a run that joins is judged alone.
+    refused = fusebench("baseline", "promote", kept(5, slow=slow), "--add")
+    assert (refused.exit_code, f"{synthetic.FUSED} on qknorm_rope:flux_1024" in refused.stderr) == (1, True), refused.output
+    assert fusebench("baseline", "promote", str(folder), "r5").exit_code == 1, "its folder among the runs means the same as --add"
+    assert fusebench("baseline", "promote", str(folder), "r4").exit_code == 0
+    (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
+    assert row["joined"] == ["r0", "r1", "r2", "r3", "r4"]
+    assert fusebench("baseline", "promote", "r5", "--add", "--reason", "the contract costs 6 %").exit_code == 0
+    assert json.loads((folder / "promotions.json").read_text())[0]["replaced"] == "r4"

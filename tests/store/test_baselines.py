@@ -123,6 +123,18 @@ def test_a_baseline_cannot_be_promoted_onto_itself(tmp_path: Path, synthetic: Mo
         promote(target, tmp_path)
 
 
+def test_a_baseline_that_was_replaced_while_it_grew_is_not_overwritten(tmp_path: Path, synthetic: ModuleType) -> None:
+    old, other, new = (write_run(tmp_path / "runs", synthetic.make_run(run_id=name), []) for name in ("old", "other", "new"))
+    target = promote(old, tmp_path)
+    grown, joined = read_run(target), read_run(new)
+    promote(other, tmp_path)
+    with pytest.raises(RunRecordError, match="was replaced while runs were added to it; nothing was changed"):
+        promote(new, tmp_path, joined=joined, others=[target], grown=grown)
+    assert read_run(target).id == "other"
+    promote(new, tmp_path, joined=joined, others=[target], grown=read_run(target))
+    assert read_run(target).id == "new"
+
+
 def test_a_run_whose_cold_samples_were_warm_is_objected_to(tmp_path: Path, synthetic: ModuleType) -> None:
     run = synthetic.make_run()
     folder = write_run(tmp_path, run, [])

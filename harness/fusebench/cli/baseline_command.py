@@ -30,6 +30,10 @@ def promote(
             help="The run to keep: a folder, a run id or the start of one, or `latest`.  Several runs are joined: each time is their mean.",
         ),
     ],
+    *,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add the runs to the stored baseline of their device model instead of replacing it.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Promote despite objections; they are printed.")] = False,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why slower kernels are accepted; kept with the baseline, in promotions.json.")
@@ -53,6 +57,10 @@ def promote(
     Name at least eight runs, of several boards where there are, or one run of eight processes: a gate cannot tell the mode of a baseline's
     one process from a change.  The runs may be of several commits: a kernel on a case joins the runs that timed it with the newest run's
     machine code.  Device model, timer and cache state must be the same, and every working tree clean.
+
+    With --add, the stored baseline is one of the runs: it grows by last night's run, though the folders of its own runs are gone.  Each of
+    its times counts as many times as runs are behind it.  Kernels whose machine code changed start anew.
+
     On a GPU model without a stored scatter between runs, that of these runs is stored, and gates take their margins from it.
 
     A run that is slower than the last baseline by more than the margin, or less accurate, is refused unless --reason says why.
@@ -60,30 +68,47 @@ def promote(
     Exit codes: 0; 1 slower or less accurate, and no reason; 2 the run cannot be read, or is not fit to be a baseline.
     """
     from ..config import find_project
+    from ..naming import device_slug
     from ..report.run.pages import write_views
-    from ..store.baselines import VIEWS, objections, promote
+    from ..store.baselines import VIEWS, baseline_folder, objections, promote
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.baseline.joined import join_runs, partly_joined, shares, support_words
-    from ..verdict.baseline.promotion import require_reason
+    from ..verdict.baseline.promotion import added_to, require_reason
+    from ..verdict.comparability import toolchain_changes
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
     opened = open_results(results, find_project())
     project = opened.project
     folders = {folder: read_run(folder) for folder in (opened.find(run) for run in runs)}
-    for record in folders.values():
-        require_valid(record)
-    record = join_runs(list(folders.values()))
-    *others, folder = sorted(folders, key=lambda one: folders[one].created)
-    if not others and not all((folder / name).is_file() for name in VIEWS):
-        write_views(record, folder)
-    device = record.environment.device_name
+    for run in folders.values():
+        require_valid(run)
+    new = join_runs(list(folders.values()))
+    device = new.environment.device_name
     opened.fetch_baseline(device)
     last = load_valid_baseline(project.results, device)
+    stored = baseline_folder(project.results, device_slug(device))
+    added = {folder: run for folder, run in folders.items() if folder.resolve() != stored.resolve()}
+    grown = last if added and (add or len(added) < len(folders)) else None
+    if grown is not None:
+        new, record = join_runs(list(added.values())), added_to(grown, list(added.values()))
+        folders = {stored: grown, **added}
+        if changes := toolchain_changes(record, grown):
+            told = "times of equal machine code join all the same; without --add these runs begin a new baseline"
+            remark("note", f"since the baseline changed {', '.join(changes)}; {told}")
+    else:
+        record = new
+        if add:
+            remark("note", f"no baseline of {device} is stored, so these runs begin it")
     rule = MarginRule(margin, scatter=load_scatter(project.results, device), device=record.environment.device)
-    accepted = require_reason(record, last, rule, reason)
+    # Among the runs of the baseline a slow one would hardly show in the mean, so that the runs are judged without it.
+    accepted = require_reason(new, last, rule, reason)
+    *others, folder = sorted(folders, key=lambda one: (folders[one].created, not folders[one].joined))
+    if not others and not all((folder / name).is_file() for name in VIEWS):
+        write_views(record, folder)
     joined = record if others else None
-    target = promote(folder, project.results, joined=joined, others=others, force=force, reason=reason.strip(), accepted=accepted)
+    reason = reason.strip()
+    target = promote(folder, project.results, joined=joined, others=others, grown=grown, force=force, reason=reason, accepted=accepted)
     if others:
         write_views(record, target)
     where_kept = opened.publish_baseline(device) or str(target)

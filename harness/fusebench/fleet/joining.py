@@ -30,7 +30,7 @@ from ..store.run_folder import WARM_UP, read_run, sample_values, seal_of
 from ..store.scatter_file import load_scatter
 from ..store.seal import altered_words
 from ..verdict.baseline.compare_to_baseline import judge_run, with_verdicts
-from ..verdict.baseline.joined import joined_run
+from ..verdict.baseline.older_run import joined_run
 from ..verdict.margins.rule import MarginRule
 from ..verdict.margins.support import board_of
 from ..verdict.record_validation import load_valid_baseline, require_valid, valid_baseline

@@ -78,6 +78,7 @@ def promote(
     *,
     joined: Run | None = None,
     others: Sequence[Path] = (),
+    grown: Run | None = None,
     force: bool = False,
     reason: str = "",
     accepted: Sequence[str] = (),
@@ -85,13 +86,15 @@ def promote(
     """Copy the run to the baseline of its device model, replacing the one there, and return the baseline's folder.
 
     With `joined`, that record is the baseline: the run's with the times of several, `others` being the folders of the older ones.  Raw
-    samples and reports are of one run, so such a baseline has neither.
+    samples and reports are of one run, so such a baseline has neither.  `grown` is the stored baseline that `joined` was made from, if it
+    was, as it then was: what another promotion has put in its place would be lost.
 
     The copy is written in the newest schema. The old baseline moves aside only after the new copy is complete and has been read back. A
     `reason`, with the changes that it accepts, is appended to `promotions.json`.
 
     Raises:
-        RunRecordError: the run cannot be read whole, holds no measurement, or has `objections` and `force` is not set.
+        RunRecordError: the run cannot be read whole, holds no measurement, or has `objections` and `force` is not set; or another baseline
+            has taken the place of `grown`.
     """
     run = read_run(run_folder)
     if not any(result.status is Status.MEASURED for result in run.results):
@@ -109,6 +112,8 @@ def promote(
         raise RunRecordError(f"{run_folder}: this is the baseline already")
     # Two promotions at once would both keep the lines of one and the same baseline, and lose each other's.
     with held_alone(target), folder_in_making(target) as making:
+        if grown is not None and (read_run(target) if target.exists() else None) != grown:
+            raise RunRecordError(f"{target}: this baseline was replaced while runs were added to it; nothing was changed. Promote again")
         for name in kept:
             if (run_folder / name).exists():
                 shutil.copyfile(run_folder / name, making / name)

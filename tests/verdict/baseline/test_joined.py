@@ -89,7 +89,7 @@ def test_runs_that_cannot_be_joined_are_refused_by_name(synthetic: ModuleType) -
     with pytest.raises(RunRecordError, match="expected at least one run"):
         join_runs([])
     joined = msgspec.structs.replace(join_runs([first, second]), id="j")
-    with pytest.raises(RunRecordError, match="joined baseline already"):
+    with pytest.raises(RunRecordError, match=r"run r1 2 times \(in the joined baseline j\); expected each once"):
         join_runs([joined, second])
 
 

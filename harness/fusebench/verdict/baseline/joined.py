@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from ...errors import RunRecordError
-from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run, boards_of
+from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Result, Run, boards_of
 from ...stats.scatter import standard_error
 from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
-from ..comparability import case_differences, record_differences
-from ..identical_code import equal_code
-from ..margins.support import board_of, own_variance, units_of
-from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
+from ..comparability import record_differences
+from ..margins.support import own_variance, units_of
+from .older_run import OlderRun, runs_of
 
 FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
@@ -33,34 +33,69 @@ def join_runs(runs: Sequence[Run]) -> Run:
     streaming yardsticks and of the launch gaps.  A kernel on a case joins the runs that timed it with the newest run's code; the others are
     left out of that time.
 
+    A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
+    grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
+
     Verdicts go, and exit codes that came from them: they judged one run's times by the last baseline.
 
     Raises:
-        RunRecordError: no run, one run twice, or runs of different devices, timers or cache states.
+        RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
     """
-    ordered = sorted(runs, key=lambda run: run.created)
-    if not ordered or len({run.id for run in runs}) < len(runs):
-        raise RunRecordError(f"found runs {', '.join(run.id for run in runs) or 'none'}; expected at least one run, and each once")
+    ordered = _in_order(runs)
     newest = ordered[-1]
     if len(ordered) == 1:
         return newest
+    if newest.joined:
+        raise RunRecordError(
+            f"the joined baseline {newest.id} is newer than the other runs; the newest run decides code and accuracy, and must be a "
+            f"measured one: name a run made after {newest.created}"
+        )
     for run in ordered:
-        if run.joined:
-            raise RunRecordError(f"run {run.id} is a joined baseline already; name the runs that it was joined from")
         if different := record_differences(newest, run):
             raise RunRecordError(f"runs {run.id} and {newest.id} cannot be joined: {'; '.join(different)}; leave one of them out")
-    others = [_Other(run, newest, place) for place, run in enumerate(ordered[:-1])]
+    # Python's sort keeps the order of equal times, so the newest run stays last.
+    every = sorted(((one, number) for number, run in enumerate(ordered) for one in runs_of(run)), key=lambda run: run[0].created)
+    joined = [one for one, _ in every]
+    places = [[place for place, (_, number) in enumerate(every) if ordered[number] is run] for run in ordered]
+    others = [OlderRun(run, newest, own) for run, own in zip(ordered[:-1], places[:-1], strict=True)]
     cases = [_summary(summary, others) for summary in newest.cases]
     limits = {summary.case.key: summary.limit_us for summary in cases}
-    results = [_result(result, others, len(others), limits.get(result.case_key)) for result in newest.results]
+    results = [_result(result, others, joined, limits.get(result.case_key)) for result in newest.results]
+    measured = {run.id for run in ordered if not run.joined}
+    kept = {place for place, one in enumerate(joined) if one.id in measured}
+    kept |= {place for one in results if one.measurement is not None for place in one.measurement.runs}
     return msgspec.structs.replace(
         newest,
-        joined=tuple(joined_run(run) for run in ordered),
+        joined=tuple(one for place, one in enumerate(joined) if place in kept),
         suites=suite_summaries(cases, results),
         cases=cases,
-        results=results,
+        results=results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
     )
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """The runs from the oldest to the newest; a joined record before a measured run of the same second."""
+    if not runs:
+        raise RunRecordError("found no runs; expected at least one run")
+    holders: dict[str, list[Run]] = {}
+    for run in runs:
+        for one in runs_of(run):
+            holders.setdefault(one.id, []).append(run)
+    for name, records in holders.items():
+        if len(records) > 1:
+            where = " and ".join(f"in the joined baseline {record.id}" for record in records if record.joined)
+            raise RunRecordError(f"found run {name} {len(records)} times{f' ({where})' if where else ''}; expected each once: leave it out")
+    return sorted(runs, key=lambda run: (run.created, not run.joined))
+
+
+def _renumbered(result: Result, kept: Sequence[int]) -> Result:
+    """The result, whose places among the runs become places among those that are `kept`."""
+    timing = result.measurement
+    if timing is None:
+        return result
+    timing = msgspec.structs.replace(timing, runs=tuple(kept.index(place) for place in timing.runs))
+    return msgspec.structs.replace(result, measurement=timing)
 
 
 def support_words(run: Run) -> str:
@@ -72,13 +107,14 @@ def support_words(run: Run) -> str:
         words += f" ({len(partly)} of {len(timed)} times on fewer, the least on {min(timed)})"
     if processes >= FEWEST_PROCESSES:
         return words
-    return f"{words}: too few to tell a process's or a board's mode from a change; join {FEWEST_PROCESSES} runs: baseline promote RUN..."
+    advice = f"add runs up to {FEWEST_PROCESSES} processes: baseline promote RUN... --add"
+    return f"{words}: too few to tell a process's or a board's mode from a change; {advice}"
 
 
 def processes_and_boards(run: Run) -> tuple[int, int]:
     """The processes and boards that a run stands on: those of its runs together, or the fewest of its own kernels."""
-    joined = run.joined or (joined_run(run),)
-    return sum(one.processes for one in joined), len({board for one in joined for board in boards_of(one.board)})
+    runs = runs_of(run)
+    return sum(one.processes for one in runs), len({board for one in runs for board in boards_of(one.board)})
 
 
 def partly_joined(run: Run) -> list[Result]:
@@ -88,148 +124,89 @@ def partly_joined(run: Run) -> list[Result]:
 
 def shares(runs: Sequence[Run]) -> list[str]:
     """One sentence for each older run that some of the newest one's times lack: how many it joins, and why it does not join the others."""
-    *older, newest = sorted(runs, key=lambda run: run.created)
+    *older, newest = _in_order(runs)
     timed = [one for one in newest.results if one.measurement is not None]
     found = []
-    for place, run in enumerate(older):
-        other = _Other(run, newest, place)
+    for run in older:
+        other = OlderRun(run, newest)
         reasons = Counter(why for one in timed if (why := other.why_not(one)))
         if reasons:
             told = "; ".join(f"{count}: {why}" for why, count in reasons.most_common())
-            found.append(f"run {run.id} joins {len(timed) - reasons.total()} of {len(timed)} times; {told}")
+            what = "baseline" if run.joined else "run"
+            found.append(f"{what} {run.id} joins {len(timed) - reasons.total()} of {len(timed)} times; {told}")
     return found
 
 
-class _Other:
-    """One of the older runs, beside the newest one."""
-
-    def __init__(self, run: Run, newest: Run, place: int) -> None:
-        self.run, self.newest, self.place = run, newest, place
-        self.drifts = yardstick_drifts(run, newest)
-        self.gap = launch_gap(run, newest, self.drifts)
-        self.cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in run.cases}
-        self.newest_cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in newest.cases}
-        self.results = {(one.case_key, one.kernel): one for one in run.results}
-
-    def alike(self, result: Result) -> Measurement | None:
-        """Its timing of the same kernel, code and work; None if it has none."""
-        return None if self.why_not(result) else self.results[result.case_key, result.kernel].measurement
-
-    def why_not(self, result: Result) -> str:
-        """Why it has no timing of the same kernel, code and work; empty if it has one."""
-        mine = self.results.get((result.case_key, result.kernel))
-        now, then = self.cases.get(result.case_key), self.newest_cases.get(result.case_key)
-        if mine is None or mine.measurement is None or now is None or then is None:
-            return "not timed there"
-        if now.not_cold or mine.suspicious:
-            return "not cold, or suspicious, there"
-        if mine.covers != result.covers or case_differences(now.case, then.case):
-            return "another shape or part there"
-        return "" if equal_code(mine, result, self.run, self.newest) else self._other_code(mine, result)
-
-    def _other_code(self, mine: Result, newest: Result) -> str:
-        """Why the code is not known to be the same."""
-        if mine.code is not None and newest.code is not None:
-            return "other machine code"
-        commits = [
-            f"{one.environment.git_commit[:12] or 'unknown'}{' with uncommitted changes' if one.environment.git_dirty else ''}"
-            for one in (self.run, self.newest)
-        ]
-        return f"machine code not in both records, as on a CPU, and not one clean commit and toolchain ({commits[0]}, {commits[1]})"
-
-    def log_ratio(self, mine: Measurement, newest: Measurement, key: str) -> float:
-        """Its time over the newest run's, on the logarithm, without what changed for all calls."""
-        if (drift := drift_of(self.cases[key], self.drifts, self.newest_cases[key])) is not None:
-            return math.log(relative_to_machine(mine, newest, drift, self.gap))
-        log = math.log(mine.time_us.value / newest.time_us.value)
-        mine_case, newest_case = self.cases[key], self.newest_cases[key]
-        now, then = mine_case.stream_us, newest_case.stream_us
-        if now is None or then is None or other_stream(mine_case, newest_case):
-            return log
-        return log - math.log(now.value / then.value)
-
-    def yardsticks(self, summary: CaseSummary) -> tuple[CaseSummary, float] | None:
-        """Its summary of the same case, and the log of its machine's drift; None where yardsticks cannot be joined."""
-        mine = self.cases.get(summary.case.key)
-        if mine is None or mine.not_cold or case_differences(mine.case, summary.case) or other_stream(mine, summary):
-            return None
-        drift = drift_of(mine, self.drifts, summary)
-        return None if drift is None else (mine, math.log(drift.factor.value))
-
-
-def joined_run(run: Run) -> JoinedRun:
-    """The facts that a joined record keeps of one of its runs."""
-    timed = [one.measurement.processes for one in run.results if one.measurement is not None]
-    environment = run.environment
-    return JoinedRun(
-        id=run.id,
-        created=run.created,
-        board=environment.device_uuid,
-        git_commit=environment.git_commit,
-        processes=min(timed, default=1),
-    )
-
-
-def _result(result: Result, others: Sequence[_Other], place: int, limit_us: float | None) -> Result:
-    """The result of all runs; `place` is the newest one's among them, and `limit_us` the case's time at the speed of light."""
+def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedRun], limit_us: float | None) -> Result:
+    """The result of all runs, of which the newest is the last of `joined`; `limit_us` is the case's time at the speed of light."""
     newest = result.measurement
     result = msgspec.structs.replace(result, verdict=None)
     if newest is None:
         return result
+    key = result.case_key
     found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
-    timings = [*(timing for _, timing in found), newest]
-    logs = [*(other.log_ratio(timing, newest, result.case_key) for other, timing in found), 0.0]
-    processes = sum(one.processes for one in timings)
-    time_us = _mean(newest.time_us, logs, [own_variance(one) for one in timings], processes)
+    parts = [_Part(other.log_ratio(one, newest, key), own_variance(one), max(1, len(one.runs))) for other, one in found]
+    processes = newest.processes + sum(one.processes for _, one in found)
+    alone = not found  # its intervals stay as they are; others are over the processes of the joined time, also where a speedup is one run's
+    time_us = newest.time_us if alone else _mean(newest.time_us, [*parts, _Part(0.0, own_variance(newest), 1)], processes)
     ratio = time_us.value / newest.time_us.value
-    speedups = [one.speedup for one in timings]
     speedup = newest.speedup
-    if speedup is not None:
-        known = [(one, timing) for one, timing in zip(speedups, timings, strict=True) if one is not None]
-        errors = [standard_error(one, units_of(timing)) ** 2 for one, timing in known]
-        speedup = _mean(speedup, [math.log(one.value / speedup.value) for one, _ in known], errors, processes)
-    joined = msgspec.structs.replace(
+    if speedup is not None and not alone:
+        parts = [_Part(0.0, standard_error(speedup, units_of(newest)) ** 2, 1)]
+        for other, one in found:
+            if one.speedup is not None and (runs := other.runs_of_speedup(result, one)):
+                log = math.log(one.speedup.value / speedup.value)
+                parts.append(_Part(log, standard_error(one.speedup, units_of(one)) ** 2, runs))
+        speedup = _mean(speedup, parts, processes)
+    behind = [(len(joined) - 1, others[0].board_in_newest(key)), *(run for other, one in found for run in other.runs_behind(one, key))]
+    timing = msgspec.structs.replace(
         newest,
         time_us=time_us,
         speedup=speedup,
         sol=None if newest.sol is None or limit_us is None else limit_us / time_us.value,
         gb_per_s=newest.gb_per_s / ratio,
         peak_share=None if newest.peak_share is None else newest.peak_share / ratio,
-        replicates=sum(one.replicates for one in timings),
+        replicates=newest.replicates + sum(one.replicates for _, one in found),
         processes=processes,
-        runs=(*(other.place for other, _ in found), place),
-        boards=_measured_on(result.case_key, [other for other, _ in found], others[0]),
+        runs=tuple(place for place, _ in sorted(behind)),
+        boards=() if all(joined[place].board == board for place, board in behind) else tuple(board for _, board in sorted(behind)),
     )
-    return msgspec.structs.replace(result, measurement=joined)
+    return msgspec.structs.replace(result, measurement=timing)
 
 
-def _measured_on(key: str, found: Sequence[_Other], any_other: _Other) -> tuple[str, ...]:
-    """The boards of the case in the runs `found` and the newest one; empty where a run's own entry in `Run.joined` says it."""
-    summaries = [(other.cases[key], other.run) for other in found] + [(any_other.newest_cases[key], any_other.newest)]
-    return tuple(board_of(*one) for one in summaries) if any(one.board for one, _ in summaries) else ()
-
-
-def _summary(summary: CaseSummary, others: Sequence[_Other]) -> CaseSummary:
+def _summary(summary: CaseSummary, others: Sequence[OlderRun]) -> CaseSummary:
     """The case with its yardsticks' times over all runs, at the newest run's machine state, as the kernels' times are."""
     found = [one for other in others if (one := other.yardsticks(summary)) is not None]
     changed: dict[str, Estimate] = {}
     for name in ("stream_us", "copy_us"):
         newest = getattr(summary, name)
-        logs = [math.log(time.value / newest.value) - drift for one, drift in found if newest and (time := getattr(one, name))]
-        if newest is not None and logs:
-            value = newest.value * math.exp(math.fsum(logs) / (len(logs) + 1))
+        parts = [(math.log(time.value / newest.value) - drift, n) for one, drift, n in found if newest and (time := getattr(one, name))]
+        if newest is not None and parts:
+            value = newest.value * math.exp(math.fsum(n * log for log, n in parts) / (1 + sum(n for _, n in parts)))
             shift = value / newest.value
             changed[name] = Estimate(value, newest.low * shift, newest.high * shift, newest.level)
     return msgspec.structs.replace(summary, **changed)
 
 
-def _mean(newest: Estimate, logs: Sequence[float], variances: Sequence[float], processes: int) -> Estimate:
-    """The mean of the runs, each with the same weight; `logs` are relative to the newest value.  Its interval is over the placements and
-    processes that the runs know; what differs between runs and boards is in the scatter of the device model."""
-    if len(logs) == 1:
-        return newest
-    value = newest.value * math.exp(math.fsum(logs) / len(logs))
-    half = quantile(0.5 + newest.level / 2, processes - 1) * math.sqrt(math.fsum(variances)) / len(logs)
+class _Part(NamedTuple):
+    """A time of one of the records that are joined, or its speedup."""
+
+    log: float
+    """The logarithm relative to the newest run's."""
+    variance: float
+    """Of the logarithm."""
+    runs: int
+    """How many runs are behind it."""
+
+
+def _mean(newest: Estimate, parts: Sequence[_Part], processes: int) -> Estimate:
+    """The mean of the parts' runs, each with the same weight: a part is the mean of its runs already, and its variance is that mean's.  The
+    interval is over the placements and processes that the runs know; what differs between runs and boards is in the scatter of the device
+    model."""
+    runs = sum(one.runs for one in parts)
+    value = newest.value * math.exp(math.fsum(one.runs * one.log for one in parts) / runs)
+    error = math.sqrt(math.fsum(one.runs**2 * one.variance for one in parts)) / runs
+    half = quantile(0.5 + newest.level / 2, processes - 1) * error
     if not math.isfinite(half):
         return Estimate(value, 0.0, math.inf, newest.level)
     return Estimate(value, value * math.exp(-half), value * math.exp(half), newest.level)

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from ...errors import RegressionError
+from collections.abc import Sequence
+
+from ...errors import RegressionError, RunRecordError
 from ...schema import Run, VerdictKind
 from ...stats.paired import describe_change
 from ..accuracy_change import less_accurate
 from ..margins.rule import MarginRule
 from .compare_to_baseline import judge_run
+from .joined import join_runs
 from .judgement import Judgement, Presence, results_by_place
+from .scope import not_selected, scoped_baseline
 
 _NAMED = 8
 """Kernels that a refusal names; the others are counted."""
+
+
+def added_to(stored: Run, runs: Sequence[Run]) -> Run:
+    """The stored baseline with `runs` added (`join_runs`).
+
+    The newest run decides which cases and kernels the baseline holds, so it must have measured all that the stored one selects.
+
+    Raises:
+        RunRecordError: the stored baseline is newer than the runs, has one of them already, or holds a part that the newest one left out.
+    """
+    joined = join_runs([stored, *runs])
+    newest = next((run for run in runs if run.id == joined.id), None)
+    if newest is None:
+        raise RunRecordError(f"the stored baseline {stored.id} is newer than the runs to add; add a run made after {stored.created}")
+    suites, cases = not_selected(stored, scoped_baseline(newest, stored))
+    left_out = [*(f"suite {name}" for name in suites), *(f"case {key}" for key in cases)]
+    if newest.selected_kernels not in (None, stored.selected_kernels):
+        left_out.append(f"kernels other than {newest.selected_kernels}")
+    if left_out:
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        raise RunRecordError(
+            f"run {newest.id} measured a part, and the stored baseline {stored.id} would lose {', '.join(left_out[:_NAMED])}{more}; add "
+            f"a run of the whole, or replace the baseline without --add"
+        )
+    return joined
 
 
 def absorbed_changes(run: Run, last: Run | None, rule: MarginRule) -> list[str]:

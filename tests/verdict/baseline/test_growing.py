@@ -1,0 +1,212 @@
+"""A stored baseline among the runs that are joined: it grows run by run to what all runs at once would make."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from fusebench.errors import RunRecordError
+from fusebench.schema import Estimate, Measurement, Run
+from fusebench.store.history_file import read_history_file
+from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, shares, support_words
+from fusebench.verdict.baseline.promotion import added_to
+from fusebench.verdict.margins.support import support_of
+
+MANY = tuple(f"case_{number}" for number in range(12))
+"""Enough cases for the drift of the streaming yardsticks."""
+NEWER = Path(__file__).parents[3] / "results" / "history" / "nvidia_h200.op_mix.parquet"
+
+
+def runs(synthetic: ModuleType, count: int, cases: Sequence[str] = MANY) -> list[Run]:
+    """Runs of equal code with intervals of several widths, of one process and of two, each on a board of its own."""
+    found = []
+    for number in range(count):
+        run = synthetic.make_run(
+            run_id=f"r{number}",
+            created=f"2026-07-0{number + 1}T03:00:00Z",
+            cases=cases,
+            half=0.004 * (1 + number),
+            noise=random.Random(number),
+            environment={"device_uuid": f"GPU-{number}"},
+        )
+        processes = 1 + number % 2
+        several = [msgspec.structs.replace(one, measurement=of(one.measurement, processes=processes)) for one in run.results]
+        found.append(synthetic.with_code(msgspec.structs.replace(run, results=several)))
+    return found
+
+
+def of(timing: Measurement | None, **fields: object) -> Measurement:
+    assert timing is not None
+    return msgspec.structs.replace(timing, **fields)
+
+
+def timings(run: Run) -> dict[tuple[str, str], Measurement]:
+    return {(one.case_key, one.kernel): one.measurement for one in run.results if one.measurement is not None}
+
+
+def grown(runs: Sequence[Run]) -> Run:
+    """The runs joined one after the other."""
+    record = runs[0]
+    for run in runs[1:]:
+        record = join_runs([record, run])
+    return record
+
+
+def width(estimate: Estimate) -> float:
+    return math.log(estimate.high / estimate.low)
+
+
+def apart(one: Run, other: Run) -> tuple[float, float]:
+    """How far times, speedups and yardsticks are apart at most, and how far the widths of their intervals; both on the logarithm."""
+    mine, theirs = timings(one), timings(other)
+    pairs = [(mine[place].time_us, theirs[place].time_us) for place in mine]
+    pairs += [(a, b) for place in mine if (a := mine[place].speedup) is not None and (b := theirs[place].speedup) is not None]
+    steady = [
+        (getattr(a, name), getattr(b, name)) for a, b in zip(one.cases, other.cases, strict=True) for name in ("copy_us", "stream_us")
+    ]
+    values = [abs(math.log(a.value / b.value)) for a, b in [*pairs, *steady] if a is not None and b is not None]
+    return max(values), max(abs(math.log(width(a) / width(b))) for a, b in pairs)
+
+
+def counted_once(record: Run) -> Run:
+    """The planted error: a joined record whose times count as one run each."""
+    timed = [one for one in record.results if one.measurement is not None]
+    once = [msgspec.structs.replace(one, measurement=of(one.measurement, runs=one.measurement.runs[-1:])) for one in timed]
+    return msgspec.structs.replace(record, results=once)
+
+
+def test_a_baseline_that_grew_is_the_one_of_all_runs_at_once(synthetic: ModuleType) -> None:
+    each = runs(synthetic, 4)
+    once, by_steps = join_runs(each), grown(each)
+    assert max(apart(once, by_steps)) < 1e-9
+    assert once.joined == by_steps.joined
+    for place, timing in timings(by_steps).items():
+        other = timings(once)[place]
+        assert (timing.runs, timing.boards, timing.processes, timing.replicates) == ((0, 1, 2, 3), (), 6, other.replicates)
+        assert support_of(timing, by_steps) == support_of(other, once)
+    assert support_words(by_steps) == support_words(once)
+    values, widths = apart(once, join_runs([counted_once(join_runs(each[:3])), each[3]]))
+    assert values > 1e-3, "a joined record that counts as one run gives other times"
+    assert widths > 0.05
+
+
+def test_the_stored_runs_joined_one_by_one_are_those_joined_at_once() -> None:
+    """The drift is a median over cases, and the median of a mean is not quite the mean of medians: calls and yardsticks shift alike."""
+    stored = {run.id: run for run in read_history_file(NEWER)}
+    each = sorted(stored.values(), key=lambda run: run.created)[-4:]
+    once, by_steps = join_runs(each), grown(each)
+    values, widths = apart(once, by_steps)
+    assert values < 2e-3
+    assert widths < 1e-6
+    assert furthest_beside_yardstick(once, by_steps) < 1e-9
+    planted = join_runs([counted_once(join_runs(each[:-1])), each[-1]])
+    assert furthest_beside_yardstick(once, planted) > 5e-3
+    assert apart(once, planted)[1] > 0.05
+
+
+def furthest_beside_yardstick(one: Run, other: Run) -> float:
+    """How far times of one launch are apart at most, on the logarithm, as shares of the streaming yardsticks of their cases."""
+    mine, theirs = timings(one), timings(other)
+    limits = {a.case.key: (a.stream_us, b.stream_us) for a, b in zip(one.cases, other.cases, strict=True)}
+    found = []
+    for (key, kernel), timing in mine.items():
+        first, second = limits[key]
+        if timing.kernels == 1 and first is not None and second is not None:
+            found.append(abs(math.log(timing.time_us.value / theirs[key, kernel].time_us.value * second.value / first.value)))
+    assert len(found) > 300
+    return max(found)
+
+
+def test_a_run_inside_the_baseline_cannot_join_it_again_and_a_joined_record_is_not_the_newest(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 3)
+    stored = join_runs([first, second])
+    for again in (first, second):
+        with pytest.raises(RunRecordError, match=rf"run {again.id} 2 times \(in the joined baseline r1\)"):
+            join_runs([stored, again, third])
+    with pytest.raises(
+        RunRecordError, match="the joined baseline r1 is newer than the other runs; the newest run decides code and accuracy"
+    ):
+        join_runs([stored, synthetic.make_run(run_id="old", created="2026-07-01T00:00:00Z", cases=MANY)])
+    with pytest.raises(RunRecordError, match="the stored baseline r2 is newer than the runs to add; add a run made after 2026-07-03"):
+        added_to(third, [second])
+    together = msgspec.structs.replace(third, created=stored.created)
+    assert [one.id for one in join_runs([together, stored]).joined] == ["r0", "r1", "r2"], "runs of one second: the measured one is newest"
+
+
+def test_a_kernel_of_other_code_starts_anew_and_grows_with_the_others(synthetic: ModuleType) -> None:
+    first, second, third, fourth = runs(synthetic, 4)
+    changed = [synthetic.with_code(run, [synthetic.FUSED]) for run in (third, fourth)]
+    grew = join_runs([join_runs([first, second]), changed[0]])
+    place = (f"{synthetic.OP}:case_0", synthetic.FUSED)
+    assert timings(grew)[place].runs == (2,)
+    assert timings(grew)[place].time_us == timings(third)[place].time_us
+    assert "baseline r1 joins 60 of 72 times; 12: other machine code" in shares([join_runs([first, second]), changed[0]])
+    later = join_runs([grew, changed[1]])
+    assert (timings(later)[place].runs, timings(later)[place].processes) == ((2, 3), 3)
+    assert max(apart(later, join_runs([first, second, *changed]))) < 1e-9
+
+
+def test_a_speedup_stands_on_the_runs_that_timed_the_same_baseline_kernel(synthetic: ModuleType) -> None:
+    first, second, third, fourth = runs(synthetic, 4)
+    changed = [synthetic.with_code(run, [synthetic.BASELINE]) for run in (third, fourth)]
+    place = (f"{synthetic.OP}:case_0", synthetic.FUSED)
+    grew = join_runs([join_runs([first, second]), changed[0]])
+    assert timings(grew)[place].runs == (0, 1, 2)
+    found, alone = timings(grew)[place].speedup, timings(third)[place].speedup
+    assert found is not None
+    assert alone is not None
+    assert found.value == pytest.approx(alone.value, rel=1e-12)
+    assert max(apart(join_runs([grew, changed[1]]), join_runs([first, second, *changed]))) < 1e-9
+
+
+def test_places_and_boards_stay_right_where_an_older_run_joins_later(synthetic: ModuleType) -> None:
+    first, second, third, fourth = runs(synthetic, 4)
+    boards = {case: f"GPU-{'xy'[place % 2]}" for place, case in enumerate(MANY)}
+    cases = [msgspec.structs.replace(one, board=boards[one.case.name]) for one in third.cases]
+    third = msgspec.structs.replace(third, environment=msgspec.structs.replace(third.environment, device_uuid="GPU-x,GPU-y"), cases=cases)
+    grew = join_runs([join_runs([first, third]), second, fourth])
+    assert [one.id for one in grew.joined] == ["r0", "r1", "r2", "r3"]
+    assert processes_and_boards(grew) == (6, 5)
+    for result in grew.results:
+        assert result.measurement is not None
+        assert result.measurement.runs == (0, 1, 2, 3)
+        assert result.measurement.boards == ("GPU-0", "GPU-1", boards[result.case], "GPU-3")
+    assert max(apart(grew, join_runs([first, second, third, fourth]))) < 1e-9
+
+
+def test_runs_of_the_baseline_behind_no_time_any_more_leave_it(synthetic: ModuleType) -> None:
+    each = runs(synthetic, 4)
+    kernels = tuple(synthetic.KERNELS)
+    later_code = {"environment": msgspec.structs.replace(each[0].environment, git_commit="1" * 40)}
+    changed = [synthetic.with_code(msgspec.structs.replace(run, **later_code), kernels) for run in each[2:]]
+    grew = join_runs([join_runs(each[:2]), changed[0]])
+    assert [one.id for one in grew.joined] == ["r2"]
+    assert partly_joined(grew) == []
+    assert support_words(grew).startswith("1 process on 1 board")
+    later = join_runs([grew, changed[1]])
+    assert {timing.runs for timing in timings(later).values()} == {(0, 1)}
+
+
+def test_a_run_of_a_part_is_not_added_because_the_rest_would_be_lost(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 3)
+    stored = join_runs([first, second])
+    assert len(added_to(stored, [third]).joined) == 3
+    fewer = {case.case.key for case in third.cases[:11]}
+    part = msgspec.structs.replace(
+        third,
+        cases=third.cases[:11],
+        results=[one for one in third.results if one.case_key in fewer],
+        selected_cases="case_?",
+    )
+    with pytest.raises(
+        RunRecordError, match=f"would lose case {synthetic.OP}:case_10, case {synthetic.OP}:case_11; add a run of the whole"
+    ):
+        added_to(stored, [part])
+    with pytest.raises(RunRecordError, match="would lose kernels other than fused_"):
+        added_to(stored, [msgspec.structs.replace(third, selected_kernels="fused_*")])
