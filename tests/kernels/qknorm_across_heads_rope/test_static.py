@@ -95,3 +95,42 @@ def test_a_lane_with_several_columns_of_a_head_prefetches_nothing(module: Any, c
     assert dict(made.macros)["PREFETCH"] == 0
     split = module("fused_cuda").RowSplit(warps=2, min_blocks=2, prefetch=True)
     assert cuda_code.resources(source(module, 13, 80, split=split))["STACK"] > 0
+
+
+def any_heads(module: Any, heads: int, kv_heads: int, head_dim: int, *, dtype: int = BFLOAT16, rows: int = 9450, **changes: Any) -> Any:
+    """The source of `fused_cuda@2` that a call on an H200 gets; `changes` to the split or to the macros."""
+    cuda = module("fused_cuda_v2")
+    item, affine = (4 if dtype == FLOAT32 else 2), changes.pop("affine", True)
+    split = cuda.split_heads(heads + kv_heads, head_dim * item // 16, item, rows, MULTIPROCESSORS, affine=affine)
+    split = split._replace(**{name: changes.pop(name) for name in split._fields if name in changes})
+    given = {"cache_dtype": FLOAT32, "affine": affine, "aligned": True, "cache_aligned": True, "split": split} | changes
+    return cuda.specialise(heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, **given)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [((40, 8, 128), {}), ((16, 4, 80), {"rows": 100}), ((32, 32, 256), {"dtype": FLOAT32}), ((64, 8, 80), {"affine": False})],
+    ids=str,
+)
+def test_heads_of_any_number_stay_in_registers_and_move_16_bytes(module: Any, cuda_code: Any, shape: Any, changes: Any) -> None:
+    """Nothing is masked but the last pass, and nothing but cosines of float32 pairs is narrower than 16 bytes."""
+    made = any_heads(module, *shape, **changes)
+    used = cuda_code.resources(made)
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    machine_code = cuda_code.sass(made)
+    assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
+    narrow = {load for load in re.findall(r"LDG\.E\S*", machine_code) if ".128" not in load}
+    assert narrow <= {"LDG.E.64.CONSTANT"}
+    assert len(re.findall(r"\bBAR\.", machine_code)) == 1
+
+
+def test_narrow_accesses_and_spills_of_any_heads_would_be_seen(module: Any, cuda_code: Any) -> None:
+    machine_code = cuda_code.sass(any_heads(module, 16, 4, 80, aligned=False))
+    assert "STG.E.U16" in machine_code
+    assert cuda_code.resources(any_heads(module, 40, 8, 128, min_blocks=8))["STACK"] > 0
+
+
+@pytest.mark.parametrize(("rows", "grid"), [(1, 1), (9450, 9450), (20000, 6667), (75600, 9450)])
+def test_a_block_takes_a_few_tokens_only_where_there_are_many(module: Any, rows: int, grid: int) -> None:
+    split = module("fused_cuda_v2").TokenSplit(warps=5, min_blocks=8, kept=True)
+    assert split.grid(rows, MULTIPROCESSORS) == grid
