@@ -13,6 +13,7 @@ import torch
 from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero, AdaLayerNormZeroSingle
 
 from ..op_calls import SiteOp
+from .modulations import modulation
 from .streams import side_by_side
 
 
@@ -57,7 +58,7 @@ def parted(stream: Stream, tokens: int) -> tuple[Stream, Stream]:
     return stream[:, :tokens], stream[:, tokens:]
 
 
-def first_norm(norm: Any, stream: Stream, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def first_norm(norm: Any, stream: Stream, temb: Any) -> tuple[torch.Tensor, ...]:
     """The modulated norm at a block's begin, its tokens before that norm, the gate of what follows, and further modulations."""
     normed, *modulation = norm(stream, emb=temb)
     return (normed, *modulation) if isinstance(stream, DeferredSum) else (normed, stream, *modulation)
@@ -91,7 +92,7 @@ class FusedNormZeroOfSum(AdaLayerNormZero):
         hidden_dtype: torch.dtype | None = None,
         emb: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = self.linear(self.silu(emb)).chunk(6, dim=1)
+        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = modulation(self, emb).chunk(6, dim=1)
         return *modulated_sum(self.fused, self.norm, x, scale_msa, shift_msa), gate_msa, shift_mlp, scale_mlp, gate_mlp
 
 
@@ -101,7 +102,7 @@ class FusedNormZeroSingleOfSum(AdaLayerNormZeroSingle):
     fused: SiteOp
 
     def forward(self, x: DeferredSum, emb: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
-        shift, scale, gate = self.linear(self.silu(emb)).chunk(3, dim=1)
+        shift, scale, gate = modulation(self, emb).chunk(3, dim=1)
         return *modulated_sum(self.fused, self.norm, x, scale, shift), gate
 
 
@@ -111,5 +112,5 @@ class FusedNormContinuousOfSum(AdaLayerNormContinuous):
     fused: SiteOp
 
     def forward(self, x: DeferredSum, conditioning_embedding: torch.Tensor) -> torch.Tensor:
-        scale, shift = self.linear(self.silu(conditioning_embedding).to(x.residual.dtype)).chunk(2, dim=1)
+        scale, shift = modulation(self, conditioning_embedding, x.residual.dtype).chunk(2, dim=1)
         return modulated_sum(self.fused, self.norm, x, scale, shift)[0]

@@ -36,6 +36,7 @@ from .deferred_sum import (
     parted,
 )
 from .feed_forward import FusedGelu, product_of_both
+from .modulations import Embedding, Modulation, Plan, making_ahead
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
 from .streams import project
@@ -122,16 +123,23 @@ class FusedDoubleBlock(FluxTransformerBlock):
     text_residual: SiteOp
     defers: bool
 
+    def __call__(
+        self, hidden_states: Stream, encoder_hidden_states: Stream, temb: Embedding, *args: Any, **kwargs: Any
+    ) -> tuple[Stream, Stream]:
+        modulations = temb.of(self.norm1.linear), temb.of(self.norm1_context.linear)
+        made: tuple[Stream, Stream] = super().__call__(hidden_states, encoder_hidden_states, modulations, *args, **kwargs)
+        return made
+
     def forward(
         self,
         hidden_states: Stream,
         encoder_hidden_states: Stream,
-        temb: torch.Tensor,
+        temb: tuple[Modulation, Modulation],
         image_rotary_emb: RotaryTable,
         joint_attention_kwargs: dict[str, Any] | None = None,
     ) -> tuple[Stream, Stream]:
-        image, image_stream, *of_image = first_norm(self.norm1, hidden_states, temb)
-        text, text_stream, *of_text = first_norm(self.norm1_context, encoder_hidden_states, temb)
+        image, image_stream, *of_image = first_norm(self.norm1, hidden_states, temb[0])
+        text, text_stream, *of_text = first_norm(self.norm1_context, encoder_hidden_states, temb[1])
         image, text = self.attn(
             hidden_states=image, encoder_hidden_states=text, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
         )
@@ -151,17 +159,19 @@ class FusedSingleBlock(FluxSingleTransformerBlock):
     first: bool
     defers: bool
 
-    def __call__(self, hidden_states: Stream, encoder_hidden_states: Stream, *args: Any, **kwargs: Any) -> tuple[Stream, Stream]:
+    def __call__(
+        self, hidden_states: Stream, encoder_hidden_states: Stream, temb: Embedding, *args: Any, **kwargs: Any
+    ) -> tuple[Stream, Stream]:
         if self.first:
             hidden_states, encoder_hidden_states = added(hidden_states), added(encoder_hidden_states)
-        joint = super().__call__(joined(encoder_hidden_states, hidden_states), None, *args, **kwargs)
+        joint = super().__call__(joined(encoder_hidden_states, hidden_states), None, temb.of(self.norm.linear), *args, **kwargs)
         return parted(joint, encoder_hidden_states.shape[1])
 
     def forward(
         self,
         hidden_states: Stream,
         encoder_hidden_states: None,
-        temb: torch.Tensor,
+        temb: Modulation,
         image_rotary_emb: RotaryTable,
         joint_attention_kwargs: dict[str, Any] | None = None,
     ) -> Stream:
@@ -271,6 +281,9 @@ class Flux1Dev(DiffusionModel):
 
         into.swap(transformer.pos_embed, FusedPosEmbed)
         double, single = list(transformer.transformer_blocks), list(transformer.single_transformer_blocks)
+        norms = [*((block.norm1, block.norm1_context) for block in double), *((block.norm,) for block in single), (transformer.norm_out,)]
+        embedding = transformer.time_text_embed
+        into.swap(embedding, making_ahead(type(embedding)), plan=Plan([[norm.linear for norm in each] for each in norms]))
         for before, block in zip([None, *double], double, strict=False):
             into.set_processor(block.attn, FusedAttnProcessor(at(IMAGE_QK, block.attn), at(TEXT_QK, block.attn)))
             norm(block.norm1, FusedNormZero, IMAGE_NORM, FusedNormZeroOfSum, NEXT_IMAGE, before)

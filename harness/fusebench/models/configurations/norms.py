@@ -13,6 +13,7 @@ import torch
 from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero, AdaLayerNormZeroSingle
 
 from ..op_calls import SiteOp
+from .modulations import modulation
 
 NormOp = Callable[..., Any]
 """`norm_scale_shift` as `dispatch` gives it, or one site's call of it."""
@@ -25,19 +26,19 @@ def modulated(op: NormOp, norm: Any, x: torch.Tensor, scale: torch.Tensor, shift
 
 def norm_zero(module: Any, op: NormOp, x: torch.Tensor, emb: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
     """The forward of `AdaLayerNormZero`: the modulated norm, the gate of the attention, then shift, scale and gate of the feed-forward."""
-    shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = module.linear(module.silu(emb)).chunk(6, dim=1)
+    shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = modulation(module, emb).chunk(6, dim=1)
     return modulated(op, module.norm, x, scale_msa, shift_msa), gate_msa, shift_mlp, scale_mlp, gate_mlp
 
 
 def norm_zero_single(module: Any, op: NormOp, x: torch.Tensor, emb: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The forward of `AdaLayerNormZeroSingle`: the modulated norm and the gate."""
-    shift, scale, gate = module.linear(module.silu(emb)).chunk(3, dim=1)
+    shift, scale, gate = modulation(module, emb).chunk(3, dim=1)
     return modulated(op, module.norm, x, scale, shift), gate
 
 
 def norm_continuous(module: Any, op: NormOp, x: torch.Tensor, conditioning: torch.Tensor) -> torch.Tensor:
     """The forward of `AdaLayerNormContinuous`: the modulated norm."""
-    scale, shift = module.linear(module.silu(conditioning).to(x.dtype)).chunk(2, dim=1)
+    scale, shift = modulation(module, conditioning, x.dtype).chunk(2, dim=1)
     return modulated(op, module.norm, x, scale, shift)
 
 

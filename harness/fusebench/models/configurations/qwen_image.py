@@ -23,6 +23,7 @@ from ..linear_gelu import LINEAR_GELU
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .feed_forward import FusedGelu
+from .modulations import Embedding, Modulation, Plan, making_ahead
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_complex, rotate
 from .streams import project
@@ -98,18 +99,29 @@ class FusedBlock(QwenImageTransformerBlock):
     text_norm: SiteOp
     text_residual: SiteOp
 
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        encoder_hidden_states_mask: torch.Tensor | None,
+        temb: Embedding,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        modulations = temb.of(self.img_mod[1]), temb.of(self.txt_mod[1])
+        return super().__call__(hidden_states, encoder_hidden_states, encoder_hidden_states_mask, modulations, *args, **kwargs)
+
     def forward(
         self,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         encoder_hidden_states_mask: torch.Tensor | None,
-        temb: torch.Tensor,
+        temb: tuple[Modulation, Modulation],
         image_rotary_emb: tuple[RotaryTable, RotaryTable] | None = None,
         joint_attention_kwargs: dict[str, Any] | None = None,
         modulate_index: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        of_image, of_image_mlp = self.img_mod(temb).chunk(2, dim=-1)
-        of_text, of_text_mlp = self.txt_mod(temb.chunk(2, dim=0)[0] if self.zero_cond_t else temb).chunk(2, dim=-1)
+        (of_image, of_image_mlp), (of_text, of_text_mlp) = (modulation.rows.chunk(2, dim=-1) for modulation in temb)
         image, image_gate = _norm(self.image_norm, self.img_norm1.eps, hidden_states, of_image, modulate_index)
         text, text_gate = _norm(self.text_norm, self.txt_norm1.eps, encoder_hidden_states, of_text, None)
         image, text = self.attn(
@@ -287,6 +299,11 @@ class QwenImage(DiffusionModel):
             return calls.at(site.op, site.name, into.place(module))
 
         into.swap(transformer.pos_embed, FusedEmbedRope)
+        layers = [[block.img_mod[1], block.txt_mod[1]] for block in transformer.transformer_blocks]
+        of_half = [text for _, text in layers] if transformer.config.zero_cond_t else []
+        if not of_half:  # otherwise the output norm takes a part of the embedding itself
+            layers.append([transformer.norm_out.linear])
+        into.swap(transformer.time_text_embed, making_ahead(type(transformer.time_text_embed)), plan=Plan(layers, of_half=of_half))
         for block in transformer.transformer_blocks:
             into.set_processor(block.attn, FusedAttnProcessor(at(IMAGE_QK, block.attn), at(TEXT_QK, block.attn)))
             into.swap(

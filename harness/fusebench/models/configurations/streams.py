@@ -38,7 +38,7 @@ def project(streams: Sequence[Stream], head_dim: int) -> Projected:
     Plain linear layers write into slices of one tensor.  Where something else is to be called (a layer with an adapter or a hook, autograd,
     autocast), or where a slice holds several samples with gaps between them, each stream is projected alone and `joined` concatenates.
     """
-    if len(streams) == 1 or not all(_writes_anywhere(tokens, layer) for tokens, layers in streams for layer in layers):
+    if len(streams) == 1 or not all(tokens.shape[0] == 1 and is_product(tokens, layer) for tokens, layers in streams for layer in layers):
         return Projected([[layer(tokens).unflatten(-1, (-1, head_dim)) for layer in layers] for tokens, layers in streams], None)
     lengths = [tokens.shape[1] for tokens, _ in streams]
     write = project_into if torch.compiler.is_compiling() else _project_into
@@ -89,9 +89,9 @@ def side_by_side(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return first.as_strided(whole, (whole[1] * whole[2], whole[2], 1)) if adjacent else torch.cat([first, second], dim=1)
 
 
-def _writes_anywhere(tokens: torch.Tensor, layer: Any) -> bool:
+def is_product(x: torch.Tensor, layer: Any) -> bool:
     """Whether a matrix product with `out=` is all that the layer's call does."""
-    return not reason_of_layer(layer) and tokens.shape[0] == 1 and tokens.dtype == layer.weight.dtype and not _must_call()
+    return not reason_of_layer(layer) and x.dtype == layer.weight.dtype and not _must_call()
 
 
 def _must_call() -> bool:
