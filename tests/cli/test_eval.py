@@ -55,6 +55,7 @@ class Planted:
 
     def __init__(self, answer: Evaluation) -> None:
         self.answer, self.asked, self.closed = answer, list[Any](), 0
+        self.expected: list[Any] = []
         self.device: Any = None
         self.compilers = None
 
@@ -67,6 +68,9 @@ class Planted:
 
     def __exit__(self, *_: object) -> None:
         self.closed += 1
+
+    def expect(self, *known: Any) -> None:
+        self.expected.append(known)
 
     def evaluate(self, request: Any, reporter: Any = None) -> Evaluation:
         self.asked.append(request)
@@ -92,6 +96,20 @@ def test_the_exit_code_follows_from_the_status(planted: Any, fusebench: Fusebenc
     assert outcome.exit_code == CODES.get(status.value, 5), outcome.output
     assert outcome.stdout.startswith(f"{status.value}: scale/mine@1 on Toy CPU, stage quick")
     assert stand_in.closed == 1
+
+
+def test_processes_start_before_the_op_is_known_and_end_with_a_refusal(planted: Any, fusebench: Fusebench, toy_project: Path) -> None:
+    stand_in = planted(document(EvaluationStatus.PASSED))
+    outcome = fusebench("eval", "mine.py", "--op", "nope", "--stage", "check", "--memory", "1GiB", "--device", "cpu")
+    assert (outcome.exit_code, stand_in.asked, stand_in.closed) == (2, [], 1)
+    assert stand_in.expected == [((toy_project / "kernels",), Stage.CHECK, 2**30)]
+
+
+def test_nothing_starts_on_a_device_that_another_command_holds(planted: Any, fusebench: Fusebench) -> None:
+    stand_in = planted(document(EvaluationStatus.PASSED))
+    with device_lock(resolve_device("cpu")):
+        outcome = fusebench("eval", "mine.py", "--op", "scale", "--stage", "check", "--device", "cpu")
+    assert (outcome.exit_code, stand_in.expected, len(stand_in.asked)) == (0, [], 1)
 
 
 def test_progress_begins_before_the_evaluation_and_ends_before_the_verdict(

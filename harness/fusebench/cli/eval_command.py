@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,32 +96,35 @@ def eval_command(
     if serve or mcp:
         _serve(file, serve=serve, mcp=mcp, host=host, port=port, device=device, kernels=kernels)
         return
-    from .shared.evaluation_work import Catalogue, EvaluationOptions, parse_bytes, read_candidate, run_evaluation
+    from .shared.evaluation_work import Catalogue, EvaluationOptions, begun_evaluator, parse_bytes, read_candidate, run_evaluation
 
     if file is None:
         raise UsageError("no candidate: pass FILE --op NAME, or --serve or --mcp to answer evaluations of others")
-    catalogue = Catalogue(kernels)
     if op is None:
-        known = ", ".join(catalogue.ops)
+        known = ", ".join(Catalogue(kernels).ops)
         raise UsageError(f"--op is missing; pass the op that the file declares, one of {known or 'none: this project has no ops'}")
     memory_bytes = None if memory is None else parse_bytes(memory)
     options = EvaluationOptions(op=op, suite=suite, case=case, stage=stage, kernels=kernels, seconds=budget, memory_bytes=memory_bytes)
     read_candidate(file)
-    request = catalogue.request(file, options)
+    with ExitStack() as stack:
+        begun = begun_evaluator(device, kernels, stage, memory_bytes)
+        evaluator = stack.enter_context(begun) if begun is not None else None
+        catalogue = Catalogue(kernels)
+        request = catalogue.request(file, options)
+        catalogue.keep()
 
-    from ..device import resolve_device
-    from ..device.toolchain import require_torch_for
+        from ..device import resolve_device
+        from ..device.toolchain import require_torch_for
+        from ..judge.evaluation import Evaluator
+        from ..verdict.exit_status import evaluation_exit_code
+        from .shared.output import print_json
+        from .shared.progress import make_reporter
 
-    target = resolve_device(device)
-    require_torch_for(target)
-
-    from ..judge.evaluation import Evaluator
-    from ..verdict.exit_status import evaluation_exit_code
-    from .shared.output import print_json
-    from .shared.progress import make_reporter
-
-    reporter = make_reporter()
-    with Evaluator(target) as evaluator:
+        if evaluator is None:
+            target = resolve_device(device)
+            require_torch_for(target)
+            evaluator = stack.enter_context(Evaluator(target))
+        reporter = make_reporter()
         reporter.begin()
         try:
             evaluation = run_evaluation(evaluator, request, options, reporter)

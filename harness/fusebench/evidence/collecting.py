@@ -16,7 +16,7 @@ from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint, toolchain
 from .occupancy import amd_occupancy, occupancy
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
-from .static_process import Assembled, NotCompiled, Progress, Recorded, Request, answers
+from .static_process import Assembled, ForeignMessageError, NotCompiled, Progress, Recorded, Request, answers
 from .targets import AnyTarget
 
 OnProgress = Callable[[Progress], None]
@@ -66,6 +66,8 @@ def collect(
         )
         for message in answers(request):
             if isinstance(message, Recorded):
+                if message.index >= len(missing):
+                    raise ForeignMessageError(f"sent the launches of case {message.index} of {len(missing)}")
                 captured[missing[message.index]] = message.case
             elif isinstance(message, Assembled):
                 codes[message.key] = message.code
@@ -74,6 +76,8 @@ def collect(
                 reasons[message.key] = message.reason
             elif isinstance(message, Progress):
                 on_progress(message)
+        if unheard := [distinct[key].key for key in missing if key not in captured]:
+            raise ForeignMessageError(f"ended without the launches of {unheard[0]}")
         codes |= _known_codes(captured.values(), kernel, cache)
         for key in missing:  # cases last, so that an interrupted run leaves no case without its code
             if captured[key].valid:
@@ -144,10 +148,12 @@ def _launches(kernel: CapturedKernel, target: AnyTarget, codes: Mapping[str, Cod
 def _launch(recorded: CapturedLaunch, code: Code, target: AnyTarget) -> Launch:
     threads = code.threads if code.threads is not None else recorded.threads
     shared = code.dynamic_shared if code.dynamic_shared is not None else recorded.dynamic_shared or 0
-    assert threads is not None, "either the compiler or the launch says how many threads a block has"
+    if threads is None:  # either the compiler or the launch says it
+        raise ForeignMessageError(f"sent code of {code.entry!r} without its number of threads")
     used = code.static_shared + shared
     if isinstance(target, AmdTarget):
-        assert code.amd is not msgspec.UNSET, "compile_for_amd reads them"
+        if code.amd is msgspec.UNSET:  # `compile_for_amd` reads them
+            raise ForeignMessageError(f"sent code of {code.entry!r} without an AMD GPU's registers")
         held = amd_occupancy(target, threads=threads, vgprs=code.registers, sgprs=code.amd.scalar, shared_bytes=used)
     else:
         held = occupancy(target, threads=threads, registers=code.registers, shared_bytes=used, block_barriers=code.block_barriers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -13,6 +14,12 @@ from .occupancy import Occupancy
 
 EVIDENCE_VERSION = 2
 """Version of these records and of the counting; part of every cache key and of baselines."""
+
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+CodeKey = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+"""Digest of a specialisation, which names its file in the cache."""
 
 
 class StaticStatus(StrEnum):
@@ -63,9 +70,9 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
 class AmdRegisters(msgspec.Struct, frozen=True, kw_only=True):
     """Figures that only AMD's architectures have."""
 
-    accumulation: int
+    accumulation: Natural
     """Accumulation registers (AGPRs) per lane, part of `Code.registers`."""
-    scalar: int
+    scalar: Natural
     """Scalar registers (SGPRs) per wave."""
     spilled_vector: int
     """Vector registers that were spilled, to memory or to accumulation registers."""
@@ -80,18 +87,18 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     compiler: str
     sha256: str
     """SHA-256 of the instructions alone."""
-    size: int
-    registers: int
+    size: Natural
+    registers: Natural
     """Registers per thread."""
-    stack: int
-    spill_stores: int
-    spill_loads: int
-    static_shared: int
-    block_barriers: int
+    stack: Natural
+    spill_stores: Natural
+    spill_loads: Natural
+    static_shared: Natural
+    block_barriers: Natural
     """Barriers that a block reserves: all 16 where their number is known only at run time."""
-    dynamic_shared: int | None = None
+    dynamic_shared: Natural | None = None
     """In bytes, if the compiler sets it (Triton); otherwise the launch sets it."""
-    threads: int | None = None
+    threads: Positive | None = None
     """Threads per block, likewise."""
     instructions: Instructions
     amd: AmdRegisters | msgspec.UnsetType = msgspec.UNSET
@@ -147,10 +154,10 @@ class StaticReport(msgspec.Struct, frozen=True, kw_only=True):
 class CapturedLaunch(msgspec.Struct, frozen=True):
     """A recorded launch; `code` is the key of its specialisation."""
 
-    code: str
+    code: CodeKey
     grid: tuple[int, int, int]
-    threads: int | None
-    dynamic_shared: int | None
+    threads: Positive | None
+    dynamic_shared: Natural | None
 
 
 class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +172,9 @@ class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
     calls: str = ""
     """Digest of the torch operators between the launches and of the launches' scalar arguments; empty if unknown.  The same code may be
     called otherwise."""
+
+    def __post_init__(self) -> None:
+        KernelId.parse(self.kernel)  # a name that is none is no record
 
 
 class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 from ..errors import FusebenchError
 from ..registry.loading.process import SILENCE_S
 from ..schema import Case, ExitCode
-from .records import CapturedCase, Code
+from .records import CapturedCase, Code, CodeKey, Natural
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Importing(msgspec.Struct, frozen=True, tag="importing"):
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
     """The launches of `cases[index]`."""
 
-    index: int
+    index: Natural
     case: CapturedCase
 
 
@@ -56,12 +56,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 class Assembled(msgspec.Struct, frozen=True, tag="assembled"):
     """The code of one specialisation."""
 
-    key: str
+    key: CodeKey
     code: Code
 
 
 class NotCompiled(msgspec.Struct, frozen=True, tag="not_compiled"):
-    key: str
+    key: CodeKey
     reason: str
 
 
@@ -76,6 +76,8 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 Message = Importing | Recorded | Progress | Assembled | NotCompiled | Broken | Done
+MOST_BYTES = 64 * 2**20
+"""Of one message: a case of a hundred kernels takes 100 kB."""
 
 
 _CODE_CHANGING = ("TRITON_", "AMDGCN_", "MLIR_", "LLVM_", "PTXAS_", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT", "NVPTX_", "ENABLE_LHS_TO_TMEM")
@@ -86,6 +88,29 @@ class StaticWorkerError(FusebenchError):
     """The process that records and compiles was lost: a loaded file or library ended it."""
 
     exit_code = ExitCode.KERNEL_FAILED
+
+
+class ForeignMessageError(StaticWorkerError):
+    """A message that the process cannot have sent by itself: a kernel file wrote into its pipe."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the process that records launches and compiles {what}; a kernel file seems to have written into its pipe: "
+            "narrow the selection with --op or --kernel to find it"
+        )
+
+
+def read_message(line: bytes) -> Message:
+    """The message of one line.
+
+    Raises:
+        ForeignMessageError: it is none.
+    """
+    try:
+        message: Message = msgspec.json.decode(line, type=Message)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise ForeignMessageError(f"sent a line of {len(line)} bytes that is no message ({error})") from error
+    return message
 
 
 def clean_environment() -> dict[str, str]:
@@ -126,7 +151,8 @@ def _answers(request: Request) -> Iterator[Message]:
     """The messages of one process.
 
     Raises:
-        FileEndedWorkerError: a kernel file ended the process.
+        FileEndedWorkerError: a kernel file ended the process, or wrote into its pipe.
+        ForeignMessageError: somebody else wrote into it.
         FusebenchError: the request failed as a whole, with the worker's words.
         StaticWorkerError: the process ended without its last message.
     """
@@ -148,8 +174,13 @@ def _answers(request: Request) -> Iterator[Message]:
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it ended before it listened; its output is reported below
-            for line in process.stdout:
-                message = msgspec.json.decode(line, type=Message)
+            while line := process.stdout.readline(MOST_BYTES):
+                try:
+                    message = read_message(line)
+                except ForeignMessageError as error:
+                    if not importing:
+                        raise
+                    raise FileEndedWorkerError(importing, "its import wrote into the pipe to fusebench") from error
                 if isinstance(message, Importing):
                     importing = message.file
                     silent.begin() if importing else silent.end()

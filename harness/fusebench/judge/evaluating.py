@@ -18,7 +18,8 @@ from ..schema import Case, Estimate
 from ..schema.evaluation import CaseEvaluation, Evaluation, EvaluationStatus, Stage
 from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
-from .channel.protocol import CaseOpened, EvaluateTask, OpenCase, Step, Yardstick, YardstickDone
+from .channel.protocol import CaseOpened, OpenCase, Yardstick, YardstickDone
+from .channel.tasks import EvaluateTask, Step
 from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us, unexcluded_us
 from .exchange import Exchange
 from .failures import CandidateError

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,8 @@ import msgspec
 from ..errors import UsageError
 from ..schema import Case
 from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
-from .channel.protocol import REPORTS, Channel, ChannelClosedError, ChannelTimeoutError, EvaluateTask, Finished, Step, Unable
+from .channel.protocol import Channel, ChannelClosedError, ChannelTimeoutError
+from .channel.tasks import REPORTS, EvaluateTask, Expect, Finished, Step, Unable
 from .compiled_code import Compilers
 from .confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
 from .phases import BEFORE
@@ -78,6 +80,18 @@ class Evaluator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def expect(self, roots: Iterable[Path], stage: Stage, memory_bytes: int | None) -> None:
+        """Start what a request of this kind needs, if it has not been started: its processes import torch while the rest is found out."""
+        with suppress(ChannelClosedError):  # `evaluate` starts a judge that has ended again
+            self._started().send(
+                Expect(
+                    roots=tuple(str(root.resolve()) for root in roots),
+                    stage=stage,
+                    memory_bytes=memory_bytes,
+                    device=self.device.torch_name,
+                )
+            )
 
     def evaluate(self, request: EvaluationRequest, reporter: Reporter | None = None) -> Evaluation:
         """Judge one candidate; never raises for what the candidate does.

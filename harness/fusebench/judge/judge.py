@@ -16,7 +16,8 @@ from ..registry.kernel import reason_not_runnable
 from ..schema import KernelId
 from ..schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
 from .candidate.loading import trusted_collection
-from .channel.protocol import EvaluateTask, Load, Loaded, Step
+from .channel.protocol import Load, Loaded
+from .channel.tasks import EvaluateTask, Step
 from .evaluating import Evaluating
 from .failures import CandidateError
 from .loaded_candidate import LOAD_S

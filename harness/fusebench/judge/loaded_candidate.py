@@ -15,7 +15,8 @@ from ..runner.workers.checking import INTERPRETER_ROWS
 from ..schema import Bitwise, KernelId
 from ..schema.evaluation import EvaluationStatus, Stage
 from . import stages
-from .channel.protocol import CaseOpened, EvaluateTask, Load, Loaded, OpenCase, Step
+from .channel.protocol import CaseOpened, Load, Loaded, OpenCase
+from .channel.tasks import EvaluateTask, Step
 from .failures import CandidateError
 from .judging import CaseJudge, capped
 from .patience import Limits

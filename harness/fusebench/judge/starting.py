@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema.evaluation import Stage
-from .channel.protocol import EvaluateTask
+from .channel.tasks import EvaluateTask, Expect
 from .process import KernelProcess
 
 
@@ -14,12 +14,12 @@ class Starter:
         self._candidate: KernelProcess | None = None
         self._baseline: KernelProcess | None = None
 
-    def candidate_ahead(self, task: EvaluateTask) -> None:
+    def candidate_ahead(self, task: EvaluateTask | Expect) -> None:
         """Start the process for a candidate of this kind of task, unless one waits."""
         if self._candidate is None:
             self._candidate = _candidate(task)
 
-    def baseline_ahead(self, task: EvaluateTask) -> None:
+    def baseline_ahead(self, task: EvaluateTask | Expect) -> None:
         """Start the baseline's process, if the stage times anything."""
         if self._baseline is None and _timed(task):
             self._baseline = _baseline(task)
@@ -50,13 +50,13 @@ class Starter:
         self._candidate = self._baseline = None
 
 
-def _timed(task: EvaluateTask) -> bool:
+def _timed(task: EvaluateTask | Expect) -> bool:
     return task.stage is not Stage.CHECK
 
 
-def _candidate(task: EvaluateTask) -> KernelProcess:
+def _candidate(task: EvaluateTask | Expect) -> KernelProcess:
     return KernelProcess(roots=task.roots, device=task.device, confined=True, timed=_timed(task), memory_bytes=task.memory_bytes)
 
 
-def _baseline(task: EvaluateTask) -> KernelProcess:
+def _baseline(task: EvaluateTask | Expect) -> KernelProcess:
     return KernelProcess(roots=task.roots, device=task.device, confined=False, timed=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ...errors import DeviceUnfitError, UsageError
+from ...errors import DeviceUnfitError, FusebenchError, UsageError
 from ...schema import Case
 from ...schema.evaluation import Evaluation, EvaluationStatus, Stage
 
 if TYPE_CHECKING:
     from ...device import Device
     from ...judge.compiled_code import Compilers
-    from ...judge.evaluation import EvaluationRequest
+    from ...judge.evaluation import EvaluationRequest, Evaluator
     from ...runner.context import Reporter
 
 MOST_SOURCE_BYTES = 2**20
@@ -91,6 +92,10 @@ class Catalogue:
         suites = [load_suite(name, self._project, self._collection.ops) for name in options.suite or (options.op,)]
         return tuple(select_cases(suites, options.op, options.case))
 
+    def keep(self) -> None:
+        """Keep what was found out about the ops, so that the next command need not load them, and end the process that loaded them."""
+        self._collection.keep()
+
     def request(self, file: Path, options: EvaluationOptions) -> EvaluationRequest:
         """The request for the candidate in `file`; raises as `select` does."""
         from ...judge.evaluation import EvaluationRequest
@@ -104,6 +109,28 @@ class Catalogue:
             seconds=options.seconds if options.seconds is not None else DEFAULT_SECONDS[options.stage],
             memory_bytes=options.memory_bytes,
         )
+
+
+def begun_evaluator(spec: str, kernels: Sequence[Path] | None, stage: Stage, memory_bytes: int | None) -> Evaluator | None:
+    """An evaluator whose processes start while the request is put together; None where the device or the project is not fit for one.
+
+    The reason is left to those who resolve them next.  Nothing starts on a device that another process of fusebench uses.
+    """
+    from ...config import find_project
+    from ...device import device_lock, resolve_device
+    from ...device.toolchain import require_torch_for
+    from ...judge.evaluation import Evaluator
+    from ...registry.collection import all_roots
+
+    with suppress(FusebenchError):
+        device = resolve_device(spec)
+        require_torch_for(device)
+        roots, _ = all_roots(find_project().kernels_with(kernels))
+        evaluator = Evaluator(device)
+        with suppress(DeviceUnfitError), device_lock(device):
+            evaluator.expect(roots, stage, memory_bytes)
+        return evaluator
+    return None
 
 
 def read_candidate(file: Path) -> bytes:

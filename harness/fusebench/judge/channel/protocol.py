@@ -16,8 +16,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ...errors import FusebenchError
-from ...schema import Case, Contract, Language
-from ...schema.evaluation import Evaluation, EvaluationStatus, IsolationMeasure, Stage
+from ...schema import Contract, Language
+from ...schema.evaluation import EvaluationStatus, IsolationMeasure
 
 MOST_BYTES = 16 * 2**20
 """Largest accepted frame: a batch of a hundred calls describes itself in some 100 kB."""
@@ -189,48 +189,6 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     reason: _Text
 
 
-class EvaluateTask(msgspec.Struct, frozen=True, kw_only=True, tag="evaluate"):
-    """From the command line to the judge: an `EvaluationRequest`, and the device."""
-
-    roots: tuple[str, ...]
-    file: str
-    shown: str
-    """The file's path as the user gave it."""
-    op: str
-    cases: tuple[Case, ...]
-    stage: Stage
-    seconds: float
-    memory_bytes: int | None
-    device: str
-    """Torch's name of the device."""
-    device_name: str
-    keep: bool = False
-    """Whether another evaluation may follow, for which a process is started ahead."""
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
-    """From the judge to the command line: a sign of life."""
-
-    text: str
-    done: int = 0
-    total: int = 0
-    case: int = 0
-    """Number of the case that begins, from 1; 0 within a case."""
-    cases: int = 0
-
-
-class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
-    """From the judge to the command line: the document."""
-
-    evaluation: Evaluation
-
-
-class Unable(msgspec.Struct, frozen=True, kw_only=True, tag="unable"):
-    """From the judge to the command line: the project or the request is at fault, not the candidate."""
-
-    reason: str
-
-
 class Yardstick(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick"):
     """To the baseline only: time the streaming yardstick of the open case."""
 
@@ -242,16 +200,13 @@ class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_do
     limit_us: float
 
 
-Report = Step | Finished | Unable
 Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Inspected | Refused | YardstickDone
 T = TypeVar("T")
 Decoder = msgspec.msgpack.Decoder
 ANSWERS: Decoder[Answer] = Decoder(Answer)
-REPORTS: Decoder[Report] = Decoder(Report)
 PREPARES: Decoder[Prepare] = Decoder(Prepare)
 LOADS: Decoder[Load] = Decoder(Load)
 REQUESTS: Decoder[OpenCase | Batch | Inspect | Yardstick] = Decoder(OpenCase | Batch | Inspect | Yardstick)
-TASKS: Decoder[EvaluateTask] = Decoder(EvaluateTask)
 
 
 class ChannelClosedError(FusebenchError, EOFError):

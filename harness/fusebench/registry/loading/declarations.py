@@ -101,7 +101,8 @@ class Declarations(Lookup[DeclaredOp, DeclaredKernel]):
         """All answers so far; None if some kernels were left out, or if a file has a problem, which is to be reported again."""
         if self._narrow or self.problems or self.excluded:
             return None
-        kernels = list(self._kernels.values()) if self._loaded else None
+        known = self._known.kernels if self._known is not None else None
+        kernels = list(self._kernels.values()) if self._loaded else known
         declarations = [op.declaration for op in self.ops.values()]
         return Listing(ops=declarations, kernels=kernels, facts=self._facts, support=self._support)
 
