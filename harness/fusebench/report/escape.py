@@ -130,8 +130,11 @@ def _cleaned(value: Any) -> Any:
     if type(value) is str:
         return text(value).replace("\n", " ").replace("\t", " ")
     if isinstance(value, msgspec.Struct):
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
-        changed = {name: new for name, old in fields.items() if (new := _cleaned(old)) is not old}
+        changed = {}
+        for name in value.__struct_fields__:
+            old = getattr(value, name)
+            if type(old) not in _NUMBERS and (new := _cleaned(old)) is not old:  # a history's runs have a hundred thousand numbers
+                changed[name] = new
         return msgspec.structs.replace(value, **changed) if changed else value
     if type(value) in (list, tuple):
         if _NUMBERS.issuperset(map(type, value)):  # years of times: a million items hold no text

@@ -145,6 +145,7 @@ def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
     """
     placed = list(cuts)
     for _ in range(_PLACINGS):
+        before_moves = list(placed)
         for here, cut in enumerate(placed):
             low = max((one.index for one in placed if one.index < cut.index), default=0)
             high = min((one.index for one in placed if one.index > cut.index), default=len(logs))
@@ -154,6 +155,8 @@ def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
             cost = np.concatenate(([0.0], np.cumsum(to_before - to_after)))  # of cutting before each place, up to a constant
             allowed = slice(smallest_part, len(part) - smallest_part + 1)
             placed[here] = Cut(low + smallest_part + int(np.argmin(cost[allowed])), cut.p_value)
+        if placed == before_moves:
+            break
     return placed
 
 

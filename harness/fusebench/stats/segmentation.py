@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ _MOST_BOARDS = 16
 """More boards take turns so quickly that comparing each with itself finds no more."""
 _FEW = 24
 """Up to so many intervals of one length are computed one by one, by slices; and up to so many series all at once, by index arrays."""
+_TOGETHER = 8192
+"""Intervals of several lengths are computed at once up to so many places, times series: the calls of numpy cost more than the places."""
 _LENGTHS = 1.1
 """Tails are computed for lengths that grow by this factor."""
 _MOST_CUTS = 40
@@ -158,41 +160,37 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
         return best, places
     low, high = int(used[0]), int(used[-1]) + 1
     logs, present, boards = logs[:, low:high], present[:, low:high], boards[low:high]
-    scores, variance = _scores(logs, present, boards)
+    on_board = np.unique(boards)[:, None] == boards[None, :]
+    scores, variance = _scores(logs, present, boards, on_board)
     sums = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(scores, axis=1)], axis=1)
     counts = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(present, axis=1)], axis=1)
     full = bool(present.all())
     if full:
         counts = counts[:1]
-    held = _board_sums(boards)
+    held = np.concatenate([np.zeros((len(on_board), 1)), np.cumsum(on_board, axis=1)], axis=1)  # runs on each board before each place
     by_board = None
     if full and ratio > 0 and 1 < len(held) <= _MOST_BOARDS:
-        on_board = np.unique(boards)[:, None] == boards[None, :]
         by_board = np.zeros((len(scores), len(held), scores.shape[1] + 1))
         np.cumsum(scores[:, None, :] * on_board, axis=2, out=by_board[:, :, 1:])
     with np.errstate(invalid="ignore", divide="ignore"):
-        for starts, length in _seeded(high - low, 2 * smallest_part):
-            # Slices are several times as fast as index arrays, and there are few of the long intervals; for few series the calls cost more.
-            several = [starts] if len(starts) > _FEW or len(scores) <= _FEW else np.split(starts, len(starts))
-            for some in several:
-                inside = _Inside.of(some, length, smallest_part)
-                squares = _with_boards(inside, sums, by_board, held, ratio) if by_board is not None else None
-                if squares is None:
-                    before, all_before = inside.since(sums), inside.since(counts)
-                    after, all_after = inside.until(sums), inside.until(counts)
-                    spread = 1.0 / all_before + 1.0 / all_after
-                    if ratio > 0:
-                        here, there = inside.since(held), inside.until(held)
-                        spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
-                    squares = (before / all_before - after / all_after) ** 2 / spread
-                    if not full:
-                        squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
-                flat = squares.reshape(len(squares), -1)
-                chosen = np.argmax(flat, axis=1)
-                found = flat[np.arange(len(flat)), chosen]
-                better = found > best
-                best[better] = found[better]
-                places[better] = low + inside.places[chosen[better]]
+        for inside in _intervals(high - low, len(scores), smallest_part):
+            squares = _with_boards(inside, sums, by_board, held, ratio) if by_board is not None else None
+            if squares is None:
+                before, all_before = inside.since(sums), inside.since(counts)
+                after, all_after = inside.until(sums), inside.until(counts)
+                spread = 1.0 / all_before + 1.0 / all_after
+                if ratio > 0:
+                    here, there = inside.since(held), inside.until(held)
+                    spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
+                squares = (before / all_before - after / all_after) ** 2 / spread
+                if not full:
+                    squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
+            flat = squares.reshape(len(squares), -1)
+            chosen = np.argmax(flat, axis=1)
+            found = flat[np.arange(len(flat)), chosen]
+            better = found > best
+            best[better] = found[better]
+            places[better] = low + inside.places[chosen[better]]
     return np.sqrt(best / variance), places
 
 
@@ -205,26 +203,48 @@ def _with_boards(inside: _Inside, sums: Matrix, by_board: Matrix, held: Matrix, 
     after = inside.until(held)  # runs on each board from each cut on
     runs = inside.whole(held)
     shrunk = ratio / (1.0 + ratio * runs)
-    level = (runs - shrunk * runs**2).sum(axis=0)
-    both = ((1.0 - shrunk * runs) * after).sum(axis=0)
-    step = (after - shrunk * after**2).sum(axis=0)
     on_boards = inside.whole(by_board)
-    mean = ((1.0 - shrunk * runs) * on_boards).sum(axis=1)
+    level = inside.at_places((runs - shrunk * runs**2).sum(axis=0))
+    mean = inside.at_places(((1.0 - shrunk * runs) * on_boards).sum(axis=1))
+    on_boards, left = inside.at_places(on_boards), inside.at_places(1.0 - shrunk * runs)
+    shrunk = inside.at_places(shrunk)
+    both = (left * after).sum(axis=0)
+    step = (after - shrunk * after**2).sum(axis=0)
     taken = np.einsum("rb...,b...->r...", np.broadcast_to(on_boards, (*on_boards.shape[:2], *after.shape[1:])), shrunk * after)
     found: Matrix = (level * (inside.until(sums) - taken) - both * mean) ** 2 / (level * (level * step - both**2))
     return found
 
 
-class _Inside:
-    """The places inside intervals of one length, where each may be cut."""
+def _intervals(runs: int, series: int, smallest_part: int) -> Iterator[_Inside]:
+    """The places inside the seeded intervals of `runs` places, the longest first, in parts that are quick to compute for so many series."""
+    short: list[tuple[Codes, int]] = []
+    places = 0
+    for starts, length in _seeded(runs, 2 * smallest_part):
+        here = len(starts) * (length - 2 * smallest_part + 1)
+        if series * here <= _TOGETHER:
+            if places + series * here > _TOGETHER:
+                yield _Inside.of_all(short, smallest_part)
+                short, places = [], 0
+            short.append((starts, length))
+            places += series * here
+            continue
+        # Slices are several times as fast as index arrays, and there are few of the long intervals; for few series the calls cost more.
+        for some in [starts] if len(starts) > _FEW or series <= _FEW else np.split(starts, len(starts)):
+            yield _Inside.of(some, length, smallest_part)
+    if short:
+        yield _Inside.of_all(short, smallest_part)
 
-    def __init__(self, cut: Any, first: Any, last: Any, places: Codes) -> None:
-        self._cut, self._first, self._last = cut, first, last
+
+class _Inside:
+    """The places inside some intervals, where each may be cut."""
+
+    def __init__(self, cut: Any, first: Any, last: Any, places: Codes, interval: Codes | None = None) -> None:
+        self._cut, self._first, self._last, self._interval = cut, first, last, interval
         self.places = places
 
     @classmethod
     def of(cls, starts: Codes, length: int, smallest_part: int) -> _Inside:
-        """`starts`: of the intervals; one interval is read by slices."""
+        """Of intervals of one length, which start at `starts`; one interval is read by slices."""
         cut = starts[:, None] + np.arange(smallest_part, length - smallest_part + 1)
         if len(starts) > 1:
             return cls(cut, starts[:, None], starts[:, None] + length, cut.ravel())
@@ -232,24 +252,38 @@ class _Inside:
         inside = slice(start + smallest_part, start + length - smallest_part + 1)
         return cls(inside, slice(start, start + 1), slice(start + length, start + length + 1), cut.ravel())
 
+    @classmethod
+    def of_all(cls, layers: Sequence[tuple[Codes, int]], smallest_part: int) -> _Inside:
+        """Of all intervals in `layers` (starts, and common length), on one axis of places."""
+        starts = np.concatenate([starts for starts, _ in layers])
+        lengths = np.repeat([length for _, length in layers], [len(starts) for starts, _ in layers])
+        counts = lengths - 2 * smallest_part + 1
+        interval = np.repeat(np.arange(len(starts)), counts)
+        cut = np.arange(len(interval)) + (starts + smallest_part - np.cumsum(counts) + counts)[interval]
+        return cls(cut, starts, starts + lengths, cut, interval)
+
     def since(self, sums: Matrix) -> Matrix:
         """From the start of each interval to each place in it; `sums` are cumulative, by row."""
-        found: Matrix = sums[:, self._cut] - sums[:, self._first]
+        found: Matrix = sums[:, self._cut] - self.at_places(sums[:, self._first])
         return found
 
     def whole(self, sums: Matrix) -> Matrix:
-        """Over each interval; the axis of places is the last one."""
+        """Over each interval; the axes of intervals are the last ones, and `at_places` makes axes of places of them."""
         found: Matrix = sums[..., self._last] - sums[..., self._first]
         return found
 
     def until(self, sums: Matrix) -> Matrix:
         """From each place to the end of its interval."""
-        found: Matrix = sums[:, self._last] - sums[:, self._cut]
+        found: Matrix = self.at_places(sums[:, self._last]) - sums[:, self._cut]
         return found
 
+    def at_places(self, values: Matrix) -> Matrix:
+        """Values by interval as values by place, for numpy to broadcast."""
+        return values if self._interval is None else values.take(self._interval, axis=-1)
 
-def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes) -> tuple[Matrix, NDArray[np.float64]]:
-    """Clipped scores, 0 where absent, and the variance of a night's score by row."""
+
+def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes, on_board: NDArray[np.bool_]) -> tuple[Matrix, NDArray[np.float64]]:
+    """Clipped scores, 0 where absent, and the variance of a night's score by row; `on_board`: by board and run."""
     steps = np.diff(logs, axis=1)
     scale = _row_median(np.abs(steps)) / _MAD / math.sqrt(2)
     centre = _row_median(logs)
@@ -262,20 +296,13 @@ def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes) -> tuple[Ma
     weeks = scores.shape[1] // _WEEK
     if weeks >= _FEWEST_PAIRS and bool(present.all()):
         # Each board's own level is no drift.
-        on_board = (np.unique(boards)[:, None] == boards[None, :]).astype(np.float64)
-        levelled = scores - (scores @ on_board.T / on_board.sum(axis=1)) @ on_board
+        ones = on_board.astype(np.float64)
+        levelled = scores - (scores @ ones.T / ones.sum(axis=1)) @ ones
         means = levelled[:, : weeks * _WEEK].reshape(len(scores), weeks, _WEEK).mean(axis=2)
         # The median of squared differences, because a level's first week would dominate their mean.
         week = (_row_median(np.abs(np.diff(means, axis=1))) / _MAD) ** 2 / 2 * _WEEK
         night = np.maximum(night, week)
     return scores, np.maximum(night, 0.25)
-
-
-def _board_sums(boards: Codes) -> Matrix:
-    """For each board, the number of runs on it before each place."""
-    names = np.unique(boards)
-    held = np.cumsum(boards[None, :] == names[:, None], axis=1)
-    return np.concatenate([np.zeros((len(names), 1)), held], axis=1)
 
 
 def _row_median(values: Matrix) -> NDArray[np.float64]:
