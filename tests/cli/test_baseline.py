@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,29 @@ def test_a_promoted_run_is_kept_with_report_and_plot(
     assert (row["device"], row["run"], row["objections"]) == ("NVIDIA H200", "r1", [])
     assert row["weighted_speedup"]["qknorm_rope"] == pytest.approx(1.898, abs=0.001)
     assert "qknorm_rope 1.898x" in fusebench("baseline", "show").stdout
+
+
+def test_the_stored_baselines_are_shown_in_120_columns(fusebench: Callable[..., Result]) -> None:
+    shown = fusebench("baseline", "show", "--results", str(Path(__file__).parents[2] / "results"))
+    heading, _, row, *_ = shown.stdout.splitlines()
+    assert re.search(r"\d\.\d\dx to \d\.\d\dx, \d+ suites", row), shown.output
+    assert max(len(heading), len(row)) <= 120
+
+
+def test_a_refusal_names_a_few_losses_on_lines_of_their_own_and_counts_the_others(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType
+) -> None:
+    keep(run_id="r1")
+    fused = [kernel for kernel, (role, *_) in synthetic.KERNELS.items() if role == "fused"]
+    where = [(case, kernel) for case in synthetic.CASES for kernel in fused]
+    keep(run_id="r2", slow=dict.fromkeys(where[1:], 1.06), errors={where[0]: 1.4})
+    assert fusebench("baseline", "promote", "r1").exit_code == 0
+    first, *named, rest, do = fusebench("baseline", "promote", "r2").stderr.splitlines()
+    assert first.endswith(f"would replace the baseline r1 and hide {len(where)} of its regressions:")
+    assert (len(named), rest, do) == (8, f"  and {len(where) - 8} more", "Mend them, or say why they are accepted: --reason TEXT")
+    assert named[0].startswith(f"  {where[0][1]} on qknorm_rope:flux_1024: accuracy: rms error"), "a loss of accuracy is no change of time"
+    accepted = fusebench("baseline", "promote", "r2", "--reason", "a test").stderr.splitlines()
+    assert sum(line.startswith("accepted: ") for line in accepted) == 9
 
 
 def test_force_promotes_and_prints_what_speaks_against_it(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:
@@ -158,7 +182,8 @@ def test_a_baseline_grows_by_a_run_when_the_folders_of_its_own_runs_are_gone(
 
     first = fusebench("baseline", "promote", kept(0), "--add")
     assert (first.exit_code, "no baseline of NVIDIA H200 is stored, so these runs begin it" in first.stderr) == (0, True)
-    assert fusebench("baseline", "promote", kept(1), kept(2), "--add").exit_code == 0
+    second = fusebench("baseline", "promote", kept(1), kept(2), "--add")
+    assert (second.exit_code, second.stderr) == (0, ""), "the stored run's samples go when it is joined: no objection"
     shutil.rmtree(project_folder / "results" / "runs")
     grew = fusebench("baseline", "promote", kept(3), "--add")
     assert grew.exit_code == 0, grew.output

@@ -73,8 +73,8 @@ def promote(
     from ..store.baselines import VIEWS, baseline_folder, objections, promote
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
-    from ..verdict.baseline.joined import join_runs, partly_joined, shares, support_words
-    from ..verdict.baseline.promotion import added_to, require_reason
+    from ..verdict.baseline.joined import join_runs, support_words
+    from ..verdict.baseline.promotion import added_to, first_of, require_reason
     from ..verdict.comparability import toolchain_changes
     from ..verdict.record_validation import load_valid_baseline, require_valid
 
@@ -102,27 +102,36 @@ def promote(
             remark("note", f"no baseline of {device} is stored, so these runs begin it")
     rule = MarginRule(margin, scatter=load_scatter(project.results, device), device=record.environment.device)
     # Among the runs of the baseline a slow one would hardly show in the mean, so that the runs are judged without it.
-    accepted = require_reason(new, last, rule, reason)
+    accepted = require_reason(new, last, rule, reason, adding=grown is not None)
     *others, folder = sorted(folders, key=lambda one: (folders[one].created, not folders[one].joined))
     if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     joined = record if others else None
+    against = [f"{text}{f' (run {one.id})' if others else ''}" for where, one in folders.items() for text in objections(one, where)]
     reason = reason.strip()
     target = promote(folder, project.results, joined=joined, others=others, grown=grown, force=force, reason=reason, accepted=accepted)
     if others:
         write_views(record, target)
     where_kept = opened.publish_baseline(device) or str(target)
     _keep_first_scatter(list(folders.values()), project)
-    for change in accepted:
+    for change in first_of(accepted):
         remark("accepted", change)
-    for where, one in folders.items():
-        for objection in objections(one, where):
-            remark("warning", f"promoted although {objection}{f' (run {one.id})' if others else ''}")
-    if partly := partly_joined(record):
-        remark("note", f"{len(partly)} times rest on fewer runs: {', '.join(_places(partly))}")
-        for share in shares(list(folders.values())):
-            remark("note", share)
+    for objection in against:
+        remark("warning", f"promoted although {objection}")
+    _say_what_runs_lack(record, list(folders.values()))
     typer.echo(f"baseline of {device}: run {record.id}, in {where_kept}; {support_words(record)}")
+
+
+def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
+    """Name the times of the baseline `record` that rest on fewer runs, and say why the runs do not join the others."""
+    from ..verdict.baseline.joined import partly_joined, shares
+
+    if partly := partly_joined(record):
+        gating = sum(one.speed_gates for one in partly)
+        rest = f"{len(partly)} times rest on fewer runs, {gating} of them gating: {', '.join(_places(partly))}"
+        remark("note", f"{rest}; later runs of the same code support them: promote RUN --add")
+    for share in shares(runs):
+        remark("note", share)
 
 
 def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:
@@ -147,8 +156,9 @@ def _places(results: Sequence[Result], most: int = 4) -> list[str]:
 
 @baseline.command(short_help="List the baselines that are kept.")
 def show(results: ResultsOption = None, json: JsonOption = False) -> None:
-    """List the baselines that are kept, one per device model."""
+    """List the baselines that are kept, one per device model.  The speedups of each suite are in --json, and in `report DIR`."""
     from ..config import find_project
+    from ..report.escape import cleaned
     from ..store.baselines import list_baselines
 
     opened = open_results(results, find_project())
@@ -157,21 +167,14 @@ def show(results: ResultsOption = None, json: JsonOption = False) -> None:
     if json:
         print_json(rows)
     elif rows:
-        columns = [
-            "device",
-            "run",
-            "created",
-            "processes",
-            "boards",
-            "timer",
-            "cache",
-            "cases",
-            "weighted_speedup",
-            "commit",
-            "objections",
-            "reason",
-        ]
-        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows], right=("processes", "boards", "cases"))
+        columns = ["device", "run", "created", "processes", "boards", "timer", "cache", "cases", "weighted_speedup", "commit"]
+        cells = [[_cell(name, row[name]) for name in columns] for row in rows]
+        print_table(columns, cells, right=("processes", "boards", "cases"))
+        for row in rows:
+            for objection in row["objections"]:
+                typer.echo(f"{row['device']}, run {row['run']}, was promoted although {cleaned(objection)}")
+            if row["reason"]:
+                typer.echo(f"{row['device']}, run {row['run']}, was promoted with the reason: {cleaned(row['reason'])}")
     else:
         there = opened.where(opened.project.results / "baselines")
         typer.echo(f"no baselines in {there}; keep a run with `fusebench baseline promote RUN`")
@@ -205,7 +208,12 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def _cell(value: Any) -> str:
+def _cell(column: str, value: Any) -> str:
+    if column == "created":
+        return str(value)[:16].replace("T", " ")
     if isinstance(value, dict):
-        return ", ".join(f"{name} {speedup:.3f}x" for name, speedup in value.items() if speedup is not None) or "–"
-    return "; ".join(value) if isinstance(value, list) else str(value)
+        known = {name: speedup for name, speedup in value.items() if speedup is not None}
+        if len(known) > 1:
+            return f"{min(known.values()):.2f}x to {max(known.values()):.2f}x, {len(known)} suites"
+        return ", ".join(f"{name} {speedup:.3f}x" for name, speedup in known.items()) or "–"
+    return str(value)

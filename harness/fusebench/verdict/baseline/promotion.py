@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...errors import RegressionError, RunRecordError
 from ...schema import Run, VerdictKind
 from ...stats.paired import describe_change
-from ..accuracy_change import less_accurate
+from ..accuracy_change import accuracy_loss
 from ..margins.rule import MarginRule
 from .compare_to_baseline import judge_run
 from .joined import join_runs
@@ -15,7 +15,7 @@ from .judgement import Judgement, Presence, results_by_place
 from .scope import not_selected, scoped_baseline
 
 _NAMED = 8
-"""Kernels that a refusal names; the others are counted."""
+"""Sentences that a message holds; the others are counted."""
 
 
 def added_to(stored: Run, runs: Sequence[Run]) -> Run:
@@ -35,16 +35,16 @@ def added_to(stored: Run, runs: Sequence[Run]) -> Run:
     if newest.selected_kernels not in (None, stored.selected_kernels):
         left_out.append(f"kernels other than {newest.selected_kernels}")
     if left_out:
-        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         raise RunRecordError(
-            f"run {newest.id} measured a part, and the stored baseline {stored.id} would lose {', '.join(left_out[:_NAMED])}{more}; add "
-            f"a run of the whole, or replace the baseline without --add"
+            f"run {newest.id} measured a part, and the stored baseline {stored.id} would lose {', '.join(first_of(left_out))}; add a "
+            f"run of the whole, or replace the baseline without --add"
         )
     return joined
 
 
 def absorbed_changes(run: Run, last: Run | None, rule: MarginRule) -> list[str]:
-    """What later gates would no longer see if `run` replaced `last`, one sentence each; empty without a last baseline.
+    """What later gates would no longer see if `run` replaced `last`, one sentence each, regressions first; empty without a last
+    baseline.
 
     A gating kernel counts if it regressed, or if its estimated time is beyond the margin although the interval is not: an undecided
     slowdown would be absorbed too. So would a growth of the error that identical code leaves undecided. If not one kernel can be compared
@@ -57,28 +57,37 @@ def absorbed_changes(run: Run, last: Run | None, rule: MarginRule) -> list[str]:
         return [f"no kernel can be compared with the baseline {last.id}: {common[0].verdict.reason}"]
     new, old = results_by_place(run), results_by_place(last)
     found = []
-    for one in common:
+    for one in sorted(common, key=lambda one: one.verdict.kind is not VerdictKind.REGRESSION):
         place = (one.suite, one.case, one.kernel)
-        lost = less_accurate(new[place], old[place]) and one.verdict.kind is VerdictKind.UNDECIDED
+        now, then = new[place].accuracy, old[place].accuracy
+        loss = accuracy_loss(now, then) if now is not None and then is not None else ""
+        lost = loss and one.verdict.kind is VerdictKind.UNDECIDED
         if lost or one.verdict.kind is VerdictKind.REGRESSION or _beyond_margin(one):
-            found.append(_sentence(one, by_reason=lost))
+            found.append(_sentence(one, loss))
     return found
 
 
-def require_reason(run: Run, last: Run | None, rule: MarginRule, reason: str) -> list[str]:
-    """`absorbed_changes`, refused without a reason.
+def require_reason(run: Run, last: Run | None, rule: MarginRule, reason: str, *, adding: bool = False) -> list[str]:
+    """`absorbed_changes`, refused without a reason; `adding` says that `run` would join `last` instead of replacing it.
 
     Raises:
         RegressionError: there are any, and `reason` is empty.
     """
     found = absorbed_changes(run, last, rule)
     if found and not reason.strip():
-        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        named = first_of(found)
+        each = f" {named[0]}. " if len(named) == 1 else "".join(f"\n  {one}" for one in named) + "\n"
+        would = f"would {'join' if adding else 'replace'} the baseline {last.id if last is not None else ''}"
         raise RegressionError(
-            f"run {run.id} would replace the baseline {last.id if last is not None else ''} and hide {len(found)} of its regressions: "
-            f"{'; '.join(found[:_NAMED])}{more}. Mend them, or say why they are accepted: --reason TEXT"
+            f"run {run.id} {would} and hide {len(found)} of its regressions:{each}Mend them, or say why they are accepted: --reason TEXT"
         )
     return found
+
+
+def first_of(sentences: Sequence[str]) -> list[str]:
+    """The first sentences, and how many more there are."""
+    more = len(sentences) - _NAMED
+    return [*sentences[:_NAMED], f"and {more} more"] if more > 0 else list(sentences)
 
 
 def _beyond_margin(one: Judgement) -> bool:
@@ -88,7 +97,10 @@ def _beyond_margin(one: Judgement) -> bool:
     return verdict.change.value > 1.0 + verdict.margin
 
 
-def _sentence(one: Judgement, *, by_reason: bool) -> str:
-    change = f" {describe_change(one.verdict.change)}" if one.verdict.change is not None and not by_reason else ""
-    kind = "" if one.verdict.kind is VerdictKind.REGRESSION else f" ({one.verdict.kind})"
-    return f"{one.kernel} on {one.suite}:{one.case}{change or ': ' + one.verdict.reason}{kind}"
+def _sentence(one: Judgement, loss: str) -> str:
+    """What is worse: the error (`loss`, in words) or the time, or both."""
+    verdict = one.verdict
+    change = f" {describe_change(verdict.change)}" if verdict.change is not None and (not loss or _beyond_margin(one)) else ""
+    kind = "" if verdict.kind is VerdictKind.REGRESSION else f" ({verdict.kind}{', identical machine code' if one.same_code else ''})"
+    told = f": {loss}" if loss else "" if change else f": {verdict.reason}"
+    return f"{one.kernel} on {one.suite}:{one.case}{change}{told}{kind}"
