@@ -11,7 +11,9 @@ import pytest
 
 from fusebench.evidence.targets import TARGETS
 from fusebench.judge import compiled_code
-from fusebench.judge.compiled_code import Compiled, CompiledCode, CompiledLaunch
+from fusebench.judge.candidate.compiler_log import CompilerLog
+from fusebench.judge.channel.protocol import ANSWERS, COMPILED_LAUNCHES, CompiledLaunch, Described
+from fusebench.judge.compiled_code import Compiled, CompiledCode, tells_itself
 from fusebench.judge.confinement.landlock import landlock_abi
 from fusebench.judge.evaluation import EvaluationRequest
 from fusebench.schema import Case
@@ -45,6 +47,64 @@ def test_figures_that_no_compiler_reports_are_refused(planted: dict[str, int]) -
     forged = msgspec.msgpack.encode(Compiled(token="", launches=(launch(**planted),)))
     with pytest.raises(msgspec.ValidationError):
         compiled_code._COMPILED.decode(forged)
+    with pytest.raises(msgspec.ValidationError):
+        ANSWERS.decode(msgspec.msgpack.encode(Described(token="", launches=(launch(**planted),))))
+
+
+PTX = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p) .maxntid 128 { .reg .b64 %r<2>; ld.param.u64 %r1, [p]; st.global.u64 [%r1], %r1; ret; }
+"""
+LOG = "ptxas info : Compiling entry function '{}'\n0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nUsed 40 registers"
+
+
+def test_the_process_that_compiles_hears_what_the_assembler_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted: a log of another kernel, a kernel out of a cache, and more kernels than are kept."""
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia import compiler
+
+    monkeypatch.setattr(compiler, "print", print, raising=False)
+    log, metadata = CompilerLog(), {"name": "k", "num_warps": 4, "shared": 64}
+    with knobs.nvidia.scope(), knobs.compilation.scope():
+        log.listen()
+        backend = SimpleNamespace(target=GPUTarget("cuda", 90, 32))
+        compiler.CUDABackend.make_cubin(backend, PTX, metadata, compiler.CUDAOptions(arch="sm_90"), 90)
+        knobs.compilation.listener(src=None, metadata=metadata, metadata_group={}, times=None, cache_hit=False)
+        (found,) = log.launches
+        assert (found.spills, found.shared, found.threads, capsys.readouterr().out) == (0, 64, 128, "")
+        assert 0 < found.registers < 32
+        for said in (LOG.format("other"), ""):
+            compiler.print(said)
+            knobs.compilation.listener(metadata=metadata)
+        assert len(log.launches) == 1
+        for _ in range(COMPILED_LAUNCHES):
+            compiler.print(LOG.format("k"))
+            knobs.compilation.listener(metadata=metadata)
+        assert len(log.launches) == COMPILED_LAUNCHES
+        assert log.launches[1] == launch(registers=40, spills=12, shared=64, barriers=0)
+        capsys.readouterr()
+        compiler.print("words of a failure")
+        assert capsys.readouterr().out == "words of a failure\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "told"),
+    [
+        ("@triton.jit", "cuda", True),
+        ("@triton.jit", "cpu", False),
+        ("@triton.autotune(configs)\n@triton.jit", "cuda", False),
+        ("@triton.jit\nnvrtc", "cuda", False),
+        ("import torch", "cuda", False),
+    ],
+)
+def test_no_other_process_compiles_what_the_judged_one_compiles(tmp_path: Path, source: str, kind: str, told: bool) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    assert tells_itself(request(file), SimpleNamespace(kind=kind)) is told  # type: ignore[arg-type]
 
 
 def request(file: Path, **params: Any) -> EvaluationRequest:

@@ -24,6 +24,8 @@ from fusebench.judge.channel.protocol import (
     Channel,
     ChannelClosedError,
     ChannelTimeoutError,
+    CompiledLaunch,
+    Described,
     Inspect,
     Inspected,
     Load,
@@ -56,6 +58,7 @@ MESSAGES: list[msgspec.Struct] = [
     Inspected(token=TOKEN, tampering="time.sleep was replaced"),
     Refused(token=TOKEN, status=EvaluationStatus.CRASHED, reason="ValueError: no"),
     YardstickDone(token=TOKEN, limit_us=3.5),
+    Described(token=TOKEN, launches=(CompiledLaunch(registers=32, spills=0, shared=64, threads=128, barriers=1),)),
 ]
 HOSTILE_PIECES = [
     b"\xc0", b"\xc2", b"\x80", b"\x90", b"\xa0", b"\xd9\xff", b"\xdb\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",

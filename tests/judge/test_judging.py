@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,42 @@ def test_an_honest_kernel_passes(kernel: Kernel) -> None:
     addresses = {call.arenas[0].misalignment + call.tensors["x"].offset for batch in process.batches for call in batch.calls}
     assert len(addresses) > 5, "buffers lie at random places"
     assert {call.options["factor"] for batch in process.batches for call in batch.calls} == {2.0}
+
+
+def test_calls_are_drawn_while_a_batch_is_waited_for() -> None:
+    judge, _ = judge_of(in_place)
+    comparison, before = judge._comparison, threading.active_count()
+    with comparison.drawing_ahead(5):
+        threads = [one for one in threading.enumerate() if one.name == "draws ahead"]
+        for thread in threads:
+            thread.join()
+    assert (len(threads), len(comparison._ahead), threading.active_count()) == (1, 5, before)
+    assert {call.draw.params for call in comparison._ahead} == {judge._params}
+    judge.compare(8)
+    assert (judge.found.compared, len(comparison._ahead)) == (8, 0), "they are the first to be compared"
+    assert DRAW in judge._limits.phases.seconds(), "those of this thread"
+    with comparison.drawing_ahead(10**6):
+        pass
+    assert len(comparison._ahead) < 100, "the thread ends with the wait"
+
+
+def test_on_a_gpu_the_other_calls_are_drawn_during_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that compiles."""
+    judge, _ = judge_of(in_place)
+    judge._device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
+    asked = list[int]()
+    monkeypatch.setattr(judge._comparison, "drawing_ahead", lambda count: asked.append(count) or nullcontext())
+    judge.compare(40)
+    assert len(asked) == 1
+    assert 40 - 12 <= asked[0] < 40
+
+
+def test_a_draw_that_fails_ahead_fails_the_case() -> None:
+    judge, _ = judge_of(in_place)
+    judge._comparison._next = lambda: 1 / 0  # type: ignore[assignment,return-value]
+    with pytest.raises(ZeroDivisionError), judge._comparison.drawing_ahead(1):
+        pass
+    assert not [one for one in threading.enumerate() if one.name == "draws ahead"]
 
 
 def test_the_gate_judges_through_the_same_batches() -> None:

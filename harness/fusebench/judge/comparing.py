@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,10 +82,39 @@ class Comparison:
         self._found: dict[tuple[float, str, bool], list[tuple[ErrorMetrics, ErrorMetrics]]] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.compared = 0
+        self._ahead: deque[Call] = deque()
 
     def some(self, count: int) -> list[Call]:
         """`count` calls of fresh values at fresh places."""
-        return [self._next() for _ in range(count)]
+        return [self._ahead.popleft() if self._ahead else self._next() for _ in range(count)]
+
+    @contextmanager
+    def drawing_ahead(self, count: int) -> Iterator[None]:
+        """Draw up to `count` of the next calls in another thread, as far as the block lasts: it waits for a process that compiles."""
+        if count > 0:
+            self._takes_variant()  # asks that process
+        over, failures = threading.Event(), list[Exception]()
+
+        def draw() -> None:
+            try:
+                if self._device.type == "cuda":
+                    torch.cuda.set_device(self._device)  # for this thread
+                for _ in range(count):
+                    if over.is_set():
+                        break
+                    self._ahead.append(self._next())
+            except Exception as error:  # noqa: BLE001  raised below, where the caller draws
+                failures.append(error)
+
+        thread = threading.Thread(target=draw, name="draws ahead", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        if failures:
+            raise failures[0]
 
     def _next(self) -> Call:
         magnitude = self._rng.choice((1.0, *self._draws.magnitudes))

@@ -21,8 +21,16 @@ from ..device.triton_programs import assembler_environment
 from ..evidence.occupancy import Occupancy, occupancy
 from ..evidence.targets import NoTargetError, Target, target_of
 from ..schema import Case
-from ..schema.evaluation import Evaluation
-from .channel.protocol import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError, same_token
+from ..schema.evaluation import Evaluation, EvaluationStatus
+from .channel.protocol import (
+    COMPILED_LAUNCHES,
+    Channel,
+    ChannelClosedError,
+    ChannelTimeoutError,
+    CompiledLaunch,
+    ProtocolError,
+    same_token,
+)
 from .confinement.confined_process import start_confined
 from .confinement.process_tree import remove_folder
 
@@ -32,14 +40,16 @@ if TYPE_CHECKING:
 
 COMPILED_CASES = 4
 """Cases whose launches are compiled, the first ones: a kernel's code differs by dtype, layout and head size, rarely by tokens."""
-COMPILED_LAUNCHES = 8
+JUDGED = (EvaluationStatus.PASSED, EvaluationStatus.WRONG, EvaluationStatus.SUSPICIOUS)
+"""Statuses of candidates whose code is worth a look."""
 MEMORY_BYTES = 8 * 2**30
 _MARKS = (b"triton", b"nvrtc")
 """A candidate without either word has no code of its own to compile."""
+_TOLD, _NOT_TOLD = b"triton.jit", (b"autotune", b"nvrtc")
+"""On a GPU, the process that is judged compiles kernels of Triton itself, and tells what the assembler said.  A candidate that tunes itself
+compiles more than it launches."""
 _LOW_OCCUPANCY = 0.25
 """Below this share of the warps that a multiprocessor can hold, a memory-bound kernel often has too few loads in flight."""
-
-Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
 class CompilerStart(msgspec.Struct, frozen=True, kw_only=True, tag="compiler_start"):
@@ -61,19 +71,6 @@ class CompileTask(msgspec.Struct, frozen=True, kw_only=True, tag="compile"):
     file: str
     source: bytes
     cases: tuple[Case, ...]
-
-
-class CompiledLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch; sizes are bytes."""
-
-    registers: Annotated[int, msgspec.Meta(ge=0, le=255)]
-    """Per thread."""
-    spills: Size
-    """Spill stores and loads per thread."""
-    shared: Size
-    """Per block, static and dynamic."""
-    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)]
-    barriers: Annotated[int, msgspec.Meta(ge=0, le=16)]
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
@@ -203,16 +200,31 @@ class CompiledCode:
             return evaluation
         if not same_token(found.token, self._token):
             return evaluation
-        remarks = _remarks(found, self._target, on_cpu=self._on_cpu)
-        evaluation = msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, *remarks))
-        if not found.launches:
-            return evaluation
-        return msgspec.structs.replace(
-            evaluation,
-            registers=max(launch.registers for launch in found.launches),
-            spills=max(launch.spills for launch in found.launches),
-            shared_bytes=max(launch.shared for launch in found.launches),
-        )
+        return with_figures(evaluation, found, self._target, on_cpu=self._on_cpu)
+
+
+def tells_itself(request: EvaluationRequest, device: Device) -> bool:
+    """Whether the judged process will tell the figures, unless the candidate fails: no other one compiles the same code beside it."""
+    source = request.file.read_bytes()
+    return device.kind == "cuda" and _TOLD in source and not any(mark in source for mark in _NOT_TOLD)
+
+
+def with_figures(evaluation: Evaluation, found: Compiled, target: Target, *, on_cpu: bool) -> Evaluation:
+    """`evaluation` with the most of any launch, and remarks.
+
+    Args:
+        on_cpu: whether it was judged on a CPU, so that `target` is only an example.
+    """
+    remarks = _remarks(found, target, on_cpu=on_cpu)
+    evaluation = msgspec.structs.replace(evaluation, remarks=(*evaluation.remarks, *remarks))
+    if not found.launches:
+        return evaluation
+    return msgspec.structs.replace(
+        evaluation,
+        registers=max(launch.registers for launch in found.launches),
+        spills=max(launch.spills for launch in found.launches),
+        shared_bytes=max(launch.shared for launch in found.launches),
+    )
 
 
 def _target(device: Device) -> Target | None:

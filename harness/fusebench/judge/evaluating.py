@@ -20,6 +20,7 @@ from ..stats.paired import ratio_estimate, time_estimate
 from . import stages
 from .channel.protocol import CaseOpened, OpenCase, Yardstick, YardstickDone
 from .channel.tasks import EvaluateTask, Step
+from .compiled_code import JUDGED
 from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us, unexcluded_us
 from .exchange import Exchange
 from .failures import CandidateError
@@ -97,7 +98,7 @@ class Evaluating(LoadedCandidate):
         if declined and status is EvaluationStatus.PASSED:
             self._remarks.append(f"It declines {declined} of {len(cases)} cases; a speedup says nothing of them.")
         weights += [0.0] * (len(cases) - len(weights))
-        return Evaluation(
+        evaluation = Evaluation(
             status=status,
             reason=reason,
             op=self._task.op,
@@ -113,6 +114,7 @@ class Evaluating(LoadedCandidate):
             isolation=(*self._process.isolation, self._judge.protection),
             output_tail=self._process.output_tail(),
         )
+        return self._with_code(evaluation) if status in JUDGED else evaluation
 
     @property
     def phases(self) -> Phases:
@@ -167,7 +169,7 @@ class Evaluating(LoadedCandidate):
                 self._small_left -= 1
                 self._compare_small(params, stages.SMALL_CALLS)
             judge = self._judge_of(opened, compared)
-            judge.check()
+            judge.check(self._calls_due())
             judge.compare(self._calls_due(), compared_until if own else float("inf"))
             if own and (missing := self._calls_due() - judge.found.compared) > 0:
                 if self._compare_small(params, missing):

@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
 from .comparing import Call, Comparison, named
 from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair
-from .exchange import BatchTimes, Exchange
+from .exchange import BatchTimes, Exchange, Returned
 from .failures import CandidateError
 from .patience import Limits
 from .phases import COMPARE, DRAW
@@ -110,14 +111,20 @@ class CaseJudge:
         self._rng = random.Random(secrets.randbits(128))
         self._call_bytes = op.minimum_bytes(params) + _GUARDS_BYTES
         self._most = max(1, _BATCH_BYTES // self._call_bytes)
+        self._wanted = 0
+        """Calls that will be compared."""
         self.found = CaseJudgement()
 
-    def check(self) -> None:
+    def check(self, wanted: int = 0) -> None:
         """The accuracy gate.
+
+        Args:
+            wanted: calls that will be compared, its own among them; on a GPU they are drawn while the first ones are compiled.
 
         Raises:
             CandidateError: the candidate is wrong, or failed.
         """
+        self._wanted = wanted
         others = {} if self._target is None else {str(self._target.id): self._target}
         phases = self._limits.phases
         try:
@@ -144,7 +151,7 @@ class CaseJudge:
         Raises:
             CandidateError: a call was wrong, or the candidate failed.
         """
-        least = min(least, _CASE_BYTES // self._call_bytes)
+        least = self._wanted = min(least, _CASE_BYTES // self._call_bytes)
         while self.found.compared < least:
             if self.found.compared >= LEAST_OWN and time.monotonic() > until:
                 break
@@ -202,17 +209,21 @@ class CaseJudge:
                 self.found.outside.append(CpuPair(beyond / count, harness / count, own.others_cpu_s * 1e6 / count))
 
     def _run(self, calls: list[Call]) -> BatchTimes:
-        returned, times = self._exchange.run([call.arguments for call in calls], limits=self._limits, doing=f"{len(calls)} calls")
-        self._note(times, len(calls))
+        returned, times = self._made([call.arguments for call in calls])
         for call, one in zip(calls, returned, strict=True):
             self._comparison.judge(call, one)
             self.found.compared += 1
         return times
 
-    def _note(self, times: BatchTimes, calls: int) -> None:
-        self.found.calls += calls
+    def _made(self, sets: Sequence[Mapping[str, Any]]) -> tuple[list[Returned], BatchTimes]:
+        """What the candidate's calls on `sets` returned."""
+        ahead = self._wanted - self.found.compared - len(sets) if self._exchange.calls == 0 and self._device.type == "cuda" else 0
+        with self._comparison.drawing_ahead(min(ahead, self._most)) if ahead > 0 else nullcontext():
+            returned, times = self._exchange.run(sets, limits=self._limits, doing=f"{len(sets)} calls")
+        self.found.calls += len(sets)
         self.found.late_shares.append(times.late_share)
         self._limits.learn(times.wall_s)
+        return returned, times
 
     def _proxied(self, *values: Any, **options: Any) -> Any:
         """The gate's call, at a random place among others, so that the candidate cannot tell which it is."""
@@ -221,9 +232,8 @@ class CaseJudge:
         place = self._rng.randint(0, len(beside))
         sets: list[Mapping[str, Any]] = [call.arguments for call in beside]
         sets.insert(place, keywords)
-        returned, times = self._exchange.run(sets, limits=self._limits, doing=f"{len(sets)} calls")
+        returned, _ = self._made(sets)
         own = returned.pop(place)
-        self._note(times, len(sets))
         for call, one in zip(beside, returned, strict=True):
             self._comparison.judge(call, one)
         self.found.compared += len(sets)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import random
 import secrets
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from ..evidence.targets import NoTargetError, target_of
 from ..registry import Op
 from ..runner.workers.checking import INTERPRETER_ROWS
 from ..schema import Bitwise, KernelId
-from ..schema.evaluation import EvaluationStatus, Stage
+from ..schema.evaluation import Evaluation, EvaluationStatus, Stage
 from . import stages
-from .channel.protocol import CaseOpened, Load, Loaded, OpenCase
+from .channel.protocol import CaseOpened, Describe, Described, Load, Loaded, OpenCase
 from .channel.tasks import EvaluateTask, Step
+from .compiled_code import Compiled, with_figures
 from .failures import CandidateError
 from .judging import CaseJudge, capped
-from .patience import Limits
+from .patience import Limits, Patience
 from .phases import ASK, IMPORT, OPS
 from .process import KernelProcess
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 LOAD_S = 120.0
 """Time without progress that a process gets to import its file."""
+_DESCRIBE_S = 2.0
 
 
 class LoadedCandidate:
@@ -98,6 +103,18 @@ class LoadedCandidate:
         if self._task.stage is Stage.CHECK:
             return [stages.small(self._op, params, self._rng), self._op.shrink(params, 64)]
         return []
+
+    def _with_code(self, evaluation: Evaluation) -> Evaluation:
+        """`evaluation` with registers and spills, where the process compiled kernels of Triton on a GPU."""
+        if self._loaded is None or self._loaded.language != "triton" or self._device.type != "cuda" or not self._process.alive:
+            return evaluation
+        with suppress(CandidateError, NoTargetError), self._phases.timed(ASK):
+            target = target_of("cuda", self._task.device_name, torch.cuda.get_device_capability(self._device))
+            patience = Patience(time.monotonic() + _DESCRIBE_S)
+            found, _ = self._process.ask(Describe(token=""), Described, doing="the description of its code", patience=patience)
+            if found.launches:
+                return with_figures(evaluation, Compiled(token="", launches=found.launches), target, on_cpu=False)
+        return evaluation
 
     def _asked(self, params: Any) -> CaseOpened:
         request = OpenCase(token="", params=msgspec.to_builtins(params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,16 +27,23 @@ END = "end of the candidate's process"
 
 
 class Phases:
-    """Adds up seconds by name.  An inner part is not also the outer's, so that all parts together are at most the whole."""
+    """Adds up seconds by name.  An inner part is not also the outer's, so that all parts together are at most the whole.
+
+    What another thread does meanwhile counts nowhere.
+    """
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._open: list[str] = []
         self._since = 0.0
+        self._thread = threading.get_ident()
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Count the block as `name`, and stop counting the part that it lies in."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
         self._count()
         self._open.append(name)
         try:

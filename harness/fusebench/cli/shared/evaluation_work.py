@@ -27,8 +27,6 @@ DEFAULT_SECONDS = {Stage.CHECK: 60.0, Stage.QUICK: 180.0, Stage.FINAL: 900.0}
 MOST_COMPILING_S = {Stage.CHECK: 3.0, Stage.QUICK: 30.0, Stage.FINAL: 60.0}
 """Wait for a candidate's registers and spills once it is judged: most compile in a second, after the import of torch.  `check` must answer
 soon, and compiles while the candidate is judged."""
-_COMPILED = (EvaluationStatus.PASSED, EvaluationStatus.WRONG, EvaluationStatus.SUSPICIOUS)
-"""Statuses of candidates whose code is worth a look."""
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -171,18 +169,18 @@ def run_evaluation(
 
 def _with_compiled_code(judge: Judge, request: EvaluationRequest, reporter: Reporter | None) -> Evaluation:
     """The judgement, with registers and spills where the candidate came far enough."""
-    from ...judge.compiled_code import CompiledCode
+    from ...judge.compiled_code import JUDGED, CompiledCode, tells_itself
 
     began = time.monotonic()
-    if request.stage is not Stage.CHECK:  # nothing is compiled beside a clock
+    if request.stage is not Stage.CHECK or tells_itself(request, judge.device):  # nothing is compiled beside a clock
         evaluation = _locked(judge, request, reporter)
-        if evaluation.status not in _COMPILED:
+        if evaluation.status not in JUDGED or evaluation.registers is not None:
             return evaluation
         with CompiledCode(request, judge.device, judge.compilers) as compiled:
             return compiled.added_to(evaluation, wait_s=_left(request, began))
     with CompiledCode(request, judge.device, judge.compilers) as compiled:
         evaluation = _locked(judge, request, reporter)
-        return compiled.added_to(evaluation, wait_s=_left(request, began)) if evaluation.status in _COMPILED else evaluation
+        return compiled.added_to(evaluation, wait_s=_left(request, began)) if evaluation.status in JUDGED else evaluation
 
 
 def _locked(judge: Judge, request: EvaluationRequest, reporter: Reporter | None) -> Evaluation:

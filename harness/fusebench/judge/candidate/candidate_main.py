@@ -62,18 +62,19 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
         timer, fallback = (clock.name, clock.fallback) if clock is not None else ("host", "")
         start_s = {step: at - before for (_, before), (step, at) in pairwise(steps)}
         channel.send(Prepared(token=prepare.token, isolation=isolation, timer=timer, timer_fallback=fallback, start_s=start_s))
-        _import_ahead(device, clock, candidate=bool(prepare.scratch))
-        serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock)
+        log = _import_ahead(device, clock, candidate=bool(prepare.scratch))
+        serving = _Serving(channel.receive(LOADS), prepare, channel, region=region, clock=clock, log=log)
         while True:
             serving.answer_one()
     except ChannelClosedError:
         return
 
 
-def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> None:
+def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> Any:
     """Import what every candidate needs while the process waits for one; on a GPU, also make a first call and compile a Triton kernel.
 
-    CUDA loads each kernel of torch and of the harness at its first launch: a call that copies bytes loads those of every batch.
+    Returns the log of what is compiled afterwards, None where nothing keeps one.  CUDA loads each kernel of torch and of the harness at its
+    first launch: a call that copies bytes loads those of every batch.
     """
     from contextlib import suppress
 
@@ -99,9 +100,14 @@ def _import_ahead(device: Any, clock: Any, *, candidate: bool) -> None:
             clock.time([call, call], like, lambda: None)
     if device.type == "cuda" and candidate:
         with suppress(Exception):  # a toolchain that does not work is the finding of the first candidate that needs it
+            from .compiler_log import CompilerLog
             from .first_kernel import compile_first_kernel
 
             compile_first_kernel(device)
+            log = CompilerLog()
+            log.listen()
+            return log
+    return None
 
 
 def _readable(file: Path, source: bytes, scratch: str) -> Path:
@@ -119,14 +125,14 @@ def _readable(file: Path, source: bytes, scratch: str) -> Path:
 class _Serving:
     """The requests of one process."""
 
-    def __init__(self, load: Any, prepare: Any, channel: Any, *, region: Any, clock: Any) -> None:
+    def __init__(self, load: Any, prepare: Any, channel: Any, *, region: Any, clock: Any, log: Any) -> None:
         import torch
 
         from ..channel.protocol import Loaded
         from . import calling, loading
         from .tampering import Tampering
 
-        self._channel, self._region = channel, region
+        self._channel, self._region, self._log = channel, region, log
         self._file = _readable(Path(load.file), load.source, prepare.scratch)
         self._device = torch.device(prepare.device)
         roots = tuple(Path(root) for root in prepare.roots)
@@ -162,7 +168,17 @@ class _Serving:
 
     def answer_one(self) -> None:
         """Receive one request and answer it."""
-        from ..channel.protocol import MOST_TEXT, REQUESTS, CaseOpened, Inspect, OpenCase, Yardstick, YardstickDone
+        from ..channel.protocol import (
+            MOST_TEXT,
+            REQUESTS,
+            CaseOpened,
+            Describe,
+            Described,
+            Inspect,
+            OpenCase,
+            Yardstick,
+            YardstickDone,
+        )  # fmt: skip
 
         request = self._channel.receive(REQUESTS)
         if isinstance(request, OpenCase):
@@ -179,6 +195,9 @@ class _Serving:
             found = self._guarded(request.token, lambda: limit_us(self._op, self._params, self._device))
             if found is not None:
                 self._channel.send(YardstickDone(token=request.token, limit_us=found))
+        elif isinstance(request, Describe):
+            launches = self._log.launches if self._log is not None else ()
+            self._channel.send(Described(token=request.token, launches=tuple(launches)))
         elif isinstance(request, Inspect):
             inspected = self._guarded(request.token, lambda: self._caller.inspect(request))
             if inspected is not None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..compiled_code import Compiled, CompiledLaunch, CompilerStart, CompileTask
+    from ..channel.protocol import CompiledLaunch
+    from ..compiled_code import Compiled, CompilerStart, CompileTask
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -49,7 +50,8 @@ def _compiled(start: CompilerStart, task: CompileTask) -> Compiled:
     from ...evidence.recording import record, recording
     from ...evidence.targets import TARGETS
     from ...schema import Language
-    from ..compiled_code import COMPILED_LAUNCHES, Compiled
+    from ..channel.protocol import COMPILED_LAUNCHES
+    from ..compiled_code import Compiled
     from .loading import load_candidate, load_op
 
     target = TARGETS[start.target]
@@ -80,7 +82,7 @@ def _launch(recorded: Any, target: Any) -> CompiledLaunch:
     from ...evidence.compiling import compile_for
     from ...evidence.disassembly import code_of
     from ...evidence.static_worker import RESERVED_SHARED
-    from ..compiled_code import CompiledLaunch
+    from ..channel.protocol import CompiledLaunch
 
     made = compile_for(recorded.specialisation, target)
     static = code_of(made.cubin, made.entry).static_shared_bytes

@@ -181,6 +181,35 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag="inspected"):
     """What was replaced; empty if nothing was."""
 
 
+COMPILED_LAUNCHES = 8
+"""Most specialisations that are described."""
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class CompiledLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One compiled specialisation; sizes are bytes."""
+
+    registers: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    """Per thread."""
+    spills: _Size
+    """Spill stores and loads per thread."""
+    shared: _Size
+    """Per block, static and dynamic."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    barriers: Annotated[int, msgspec.Meta(ge=0, le=16)]
+
+
+class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
+    """The last request: what did the compiler say of the kernel's code?  The answer advises; no status follows from it."""
+
+    token: str
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True, tag="described"):
+    token: str
+    launches: Annotated[tuple[CompiledLaunch, ...], msgspec.Meta(max_length=COMPILED_LAUNCHES)] = ()
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The request failed; the kernel or its file is to blame."""
 
@@ -200,13 +229,14 @@ class YardstickDone(msgspec.Struct, frozen=True, kw_only=True, tag="yardstick_do
     limit_us: float
 
 
-Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Inspected | Refused | YardstickDone
+Answer = Prepared | Mark | Loaded | CaseOpened | BatchDone | Inspected | Described | Refused | YardstickDone
 T = TypeVar("T")
 Decoder = msgspec.msgpack.Decoder
 ANSWERS: Decoder[Answer] = Decoder(Answer)
 PREPARES: Decoder[Prepare] = Decoder(Prepare)
 LOADS: Decoder[Load] = Decoder(Load)
-REQUESTS: Decoder[OpenCase | Batch | Inspect | Yardstick] = Decoder(OpenCase | Batch | Inspect | Yardstick)
+Request = OpenCase | Batch | Inspect | Describe | Yardstick
+REQUESTS: Decoder[Request] = Decoder(Request)
 
 
 class ChannelClosedError(FusebenchError, EOFError):
