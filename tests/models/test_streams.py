@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 pytest.importorskip("diffusers")
 
 from fusebench.models.configurations import feed_forward
-from fusebench.models.configurations.streams import project, side_by_side
+from fusebench.models.configurations.streams import pack_projections, project, side_by_side
 
 HEAD_DIM = 4
 
@@ -58,6 +59,72 @@ def test_plain_layers_write_into_one_tensor(concatenations: list[int], bias: boo
     assert torch.equal(query[:, :3], torch.ones(1, 3, 3, HEAD_DIM))
     assert torch.equal(value[:, 3:], torch.full((1, 5, 3, HEAD_DIM), 2.0))
     assert concatenations == []
+
+
+class Attention(torch.nn.Module):
+    """The layers of two streams, named as diffusers names them."""
+
+    def __init__(self, streams: Any) -> None:
+        super().__init__()
+        (self.add_q_proj, self.add_k_proj, self.add_v_proj), (self.to_q, self.to_k, self.to_v) = (layers for _, layers in streams)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The columns of every product from now on."""
+    made: list[int] = []
+
+    def noted(product: Any, *given: Any, out: torch.Tensor) -> torch.Tensor:
+        made.append(out.shape[1])
+        result: torch.Tensor = product(*given, out=out)
+        return result
+
+    for name in ("mm", "addmm"):
+        monkeypatch.setattr(torch, name, functools.partial(noted, getattr(torch, name)))
+    return made
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_packed_weights_take_one_product_for_each_stream(products: list[int], bias: bool) -> None:
+    streams = streams_of(bias=bias)
+    attention, due = Attention(streams), by_hand(streams)
+    before = {name: (parameter, parameter.clone()) for name, parameter in attention.named_parameters()}
+    project(streams, HEAD_DIM)
+    assert products == [12] * 6
+    pack_projections(attention)
+    for name, parameter in attention.named_parameters():
+        assert parameter is before[name][0]
+        assert torch.equal(parameter, before[name][1])
+    products.clear()
+    assert all(map(torch.equal, project(streams, HEAD_DIM).joined(), due))
+    assert products == [36] * 2
+    addresses = [parameter.data_ptr() for parameter in attention.parameters()]
+    pack_projections(attention)
+    assert [parameter.data_ptr() for parameter in attention.parameters()] == addresses, "packed weights are packed again"
+
+
+@torch.no_grad()
+def test_weights_that_moved_apart_again_take_their_own_products(products: list[int]) -> None:
+    streams = streams_of()
+    pack_projections(Attention(streams))
+    layer = streams[0][1][1]
+    layer.weight.data = layer.weight.data * 2  # as fusing an adapter does
+    due = by_hand(streams)
+    products.clear()
+    assert all(map(torch.equal, project(streams, HEAD_DIM).joined(), due))
+    assert products == [12, 12, 12, 36]
+
+
+@torch.no_grad()
+def test_layers_with_an_adapter_are_not_packed() -> None:
+    streams = streams_of()
+    with_adapter(streams)
+    attention = Attention(streams)
+    pack_projections(attention)
+    ends = [layer.weight.data_ptr() + layer.weight.nbytes for layer in (attention.to_q, attention.to_k)]
+    assert ends[0] != attention.to_k.weight.data_ptr()
+    assert attention.add_q_proj.weight.data_ptr() + attention.add_q_proj.weight.nbytes == attention.add_k_proj.weight.data_ptr()
 
 
 class Adapted(torch.nn.Linear):
@@ -168,6 +235,7 @@ def test_inductor_copies_nothing_on_the_way_to_attention(bias: bool, adapter: bo
     from torch._inductor.utils import run_and_get_code
 
     streams = streams_of(bias=bias)
+    pack_projections(Attention(streams))
     if adapter:
         with_adapter(streams)
 

@@ -113,6 +113,9 @@ class DiffusionModel(ABC):
                     f"expected ({', '.join(expected)}); install diffusers 0.42, for which the substitution was written"
                 )
 
+    def arrange(self, transformer: Any) -> None:  # noqa: B027  most models need none
+        """Move weights to where the substitution reads them best, with the same values; for good, and before any CUDA graph."""
+
     @contextlib.contextmanager
     def substituted(self, transformer: Any, calls: OpCalls) -> Iterator[None]:
         """The transformer with its fused ops, for the time of the block.
@@ -121,6 +124,7 @@ class DiffusionModel(ABC):
             UsageError: the installed diffusers has other classes than the substitution was written for.
         """
         self.require_known_classes()
+        self.arrange(transformer)
         into = Substitution(transformer)
         try:
             self.substitute(transformer, calls, into)

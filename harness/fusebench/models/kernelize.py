@@ -54,8 +54,9 @@ def kernelize(transformer: Any) -> Kernelized:
     """Put the fused ops into a diffusers transformer, in place, through `dispatch`.
 
     A transformer of `catalogue.TRANSFORMERS` gets them at every site: attention processors, norms and blocks.  Another one gets them in
-    its modulated norms (`AdaLayerNormZero`, `AdaLayerNormZeroSingle`, `AdaLayerNormContinuous`).  Parameters stay the same tensors.
-    Call it on the transformer's device and in its dtype, and before `torch.compile`.
+    its modulated norms (`AdaLayerNormZero`, `AdaLayerNormZeroSingle`, `AdaLayerNormContinuous`).  Parameters stay the same objects
+    with the same values; the weights of q, k and v move next to each other in memory, for one product of all three.  Call it on the
+    transformer's device and in its dtype, and before `torch.compile` or a CUDA graph.
 
     Raises:
         UsageError: not a transformer, nothing to replace, fused ops are in it already, parts of it that the substitution does not know,
@@ -66,7 +67,9 @@ def kernelize(transformer: Any) -> Kernelized:
     kept: dict[str, str] = {}
     try:
         if type(transformer).__name__ in TRANSFORMERS:
-            _suitable(transformer).substitute(transformer, calls, into)
+            model = _suitable(transformer)
+            model.arrange(transformer)
+            model.substitute(transformer, calls, into)
         else:
             kept = _replace_norms(transformer, calls, into)
     except BaseException as error:

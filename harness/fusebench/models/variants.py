@@ -80,6 +80,7 @@ def make_variant(name: str, denoising: Denoising, transformer: Any, collection: 
     """
     parts = parse_variant(name)
     model = denoising.model
+    model.arrange(transformer)  # also for the variants without ops, whose CUDA graphs hold addresses
     own = share_weights(transformer)
     calls = None
     if parts.substituted:

@@ -39,7 +39,7 @@ from .feed_forward import FusedGelu, product_of_both
 from .modulations import Embedding, Modulation, Plan, making_ahead
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project
+from .streams import pack_projections, project
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder."""
@@ -266,6 +266,9 @@ class Flux1Dev(DiffusionModel):
         mu = 0.5 + (rows * columns - 256) * (1.15 - 0.5) / (4096 - 256)
         made.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps).tolist(), device=device, mu=mu)
         return made
+
+    def arrange(self, transformer: Any) -> None:
+        pack_projections(transformer)
 
     def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
         def at(site: Site, module: Any) -> SiteOp:

@@ -27,7 +27,7 @@ from ..substitution import Substitution
 from .feed_forward import product_of_both
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project
+from .streams import pack_projections, project
 
 MOST_TOKENS = 65536
 """Most tokens of text and image together; 512 KiB of positions, made once.  The op refuses a longer row of tokens."""
@@ -267,6 +267,9 @@ class Flux2Dev(DiffusionModel):
         made = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
         made.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps).tolist(), device=device, mu=_shift(rows * columns, steps))
         return made
+
+    def arrange(self, transformer: Any) -> None:
+        pack_projections(transformer)
 
     def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
         def at(site: Site, module: Any) -> SiteOp:

@@ -33,7 +33,7 @@ from .deferred_sum import added, feed_forward
 from .feed_forward import FusedGelu, product_of_both
 from .norms import FusedNormContinuous, FusedNormZero, FusedNormZeroSingle
 from .rotary import RotaryTable, from_real_pairs, rotate
-from .streams import project, side_by_side
+from .streams import pack_projections, project, side_by_side
 
 LATENT_FRAMES = 4
 """Frames per latent frame after the first, by the autoencoder."""
@@ -251,6 +251,9 @@ class HunyuanVideo(DiffusionModel):
         made = FlowMatchEulerDiscreteScheduler(shift=7.0)
         made.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1].tolist(), device=device)
         return made
+
+    def arrange(self, transformer: Any) -> None:
+        pack_projections(transformer)
 
     def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
         def at(site: Site, module: Any) -> SiteOp:

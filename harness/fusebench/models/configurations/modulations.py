@@ -44,7 +44,7 @@ class Embedding:
     """The timestep's embedding `[B, D]` of one forward, as its blocks and its output norm take it."""
 
     def __init__(self, plan: Plan, embedding: torch.Tensor) -> None:
-        self._plan, self._embedding = plan, embedding
+        self._plan, self.tensor = plan, embedding
         self._active = torch.nn.functional.silu(embedding)
         self._made: dict[Any, torch.Tensor] = {}
         self._ready: list[Any] = []
@@ -68,7 +68,7 @@ class Embedding:
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
         """Parts of the embedding itself: Qwen-Image-Edit takes its first half for the output norm."""
-        return self._embedding.chunk(chunks, dim)
+        return self.tensor.chunk(chunks, dim)
 
     def _begin(self, last: int) -> None:
         """Launch all shares up to `last` that are not launched yet."""

@@ -26,7 +26,7 @@ from .feed_forward import FusedGelu
 from .modulations import Embedding, Modulation, Plan, making_ahead
 from .norms import FusedNormContinuous
 from .rotary import RotaryTable, from_complex, rotate
-from .streams import project
+from .streams import pack_projections, project
 
 TOKEN_PIXELS = 16
 """Pixels per token along each side: 8 by the autoencoder, 2 by the patches."""
@@ -293,6 +293,9 @@ class QwenImage(DiffusionModel):
         mu = 0.5 + (rows * columns - 256) * (0.9 - 0.5) / (8192 - 256)
         made.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps).tolist(), device=device, mu=mu)
         return made
+
+    def arrange(self, transformer: Any) -> None:
+        pack_projections(transformer)
 
     def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
         def at(site: Site, module: Any) -> SiteOp:
