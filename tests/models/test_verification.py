@@ -224,7 +224,7 @@ def test_planted_in_a_real_model_one_block_left_alone_and_one_with_projections_a
         model.predict(transformer, latents, torch.tensor(500.0), conditioning)
     findings = verify_calls(model, config, recorded, device="cuda")
     assert findings[0].text == (
-        "2 of 8 qknorm_rope calls fell back: qknorm_rope/planted@1: strides: q and k lie apart; "
+        "4 of 8 qknorm_rope calls fell back: qknorm_rope/planted@1: strides: q and k lie apart; "
         "they ran qknorm_rope/split_torch@1, at transformer_blocks.0.attn"
     )
     assert [one.text.partition("; ")[2] for one in findings[1:]] == ["none at transformer_blocks.1"] * 4
