@@ -123,8 +123,8 @@ def promote(
 
 
 def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
-    """Name the times of the baseline `record` that rest on fewer runs, and say why the runs do not join the others."""
-    from ..verdict.baseline.joined import partly_joined, shares
+    """Name the times of the baseline `record` that rest on fewer runs, the reasons, and times that were disturbed."""
+    from ..verdict.baseline.joined import MOST_ERROR, disturbed, partly_joined, shares
 
     if partly := partly_joined(record):
         gating = sum(one.speed_gates for one in partly)
@@ -132,6 +132,10 @@ def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
         remark("note", f"{rest}; later runs of the same code support them: promote RUN --add")
     for share in shares(runs):
         remark("note", share)
+    for run in runs:
+        if found := disturbed(run):
+            known = f"{len(found)} times of run {run.id} have a standard error above {100 * MOST_ERROR:.0f} %: {', '.join(_places(found))}"
+            remark("note", f"{known}; they count as much as others: better measure such a run again, without a budget")
 
 
 def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:

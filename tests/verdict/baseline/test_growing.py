@@ -14,7 +14,7 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import Estimate, Measurement, Run
 from fusebench.store.history_file import read_history_file
-from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, shares, support_words
+from fusebench.verdict.baseline.joined import disturbed, join_runs, partly_joined, processes_and_boards, shares, support_words
 from fusebench.verdict.baseline.promotion import added_to
 from fusebench.verdict.margins.support import support_of
 
@@ -191,6 +191,15 @@ def test_runs_of_the_baseline_behind_no_time_any_more_leave_it(synthetic: Module
     assert support_words(grew).startswith("1 process on 1 board")
     later = join_runs([grew, changed[1]])
     assert {timing.runs for timing in timings(later).values()} == {(0, 1)}
+
+
+def test_times_that_were_disturbed_are_found_by_their_own_error(synthetic: ModuleType) -> None:
+    (run,) = runs(synthetic, 1)
+    assert disturbed(run) == []
+    wide = msgspec.structs.replace(run.results[3], measurement=of(run.results[3].measurement, time_us=synthetic.near(40.0, 0.3)))
+    spoilt = msgspec.structs.replace(run, results=[*run.results[:3], wide, *run.results[4:]])
+    assert disturbed(spoilt) == [wide]
+    assert disturbed(join_runs([spoilt, *runs(synthetic, 2)[1:]])) == [], "a joined record's times were told before"
 
 
 def test_a_run_of_a_part_is_not_added_because_the_rest_would_be_lost(synthetic: ModuleType) -> None:

@@ -25,6 +25,10 @@ FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
 one run of eight, are enough."""
 
+MOST_ERROR = 0.1
+"""A time with a larger standard error was disturbed, or measured in too few placements.  Two of 1190 times of a nightly that a budget had
+thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %."""
+
 
 def join_runs(runs: Sequence[Run]) -> Run:
     """The newest of `runs`, with the times of all of them.
@@ -120,6 +124,12 @@ def processes_and_boards(run: Run) -> tuple[int, int]:
 def partly_joined(run: Run) -> list[Result]:
     """The timed results of a joined run that rest on fewer runs than it was joined from; empty for a run that was measured."""
     return [one for one in run.results if one.measurement is not None and len(one.measurement.runs) < len(run.joined)]
+
+
+def disturbed(run: Run) -> list[Result]:
+    """The timed results of a measured run whose standard error is above `MOST_ERROR`: they count as much as others where it is joined."""
+    timed = [] if run.joined else [one for one in run.results if one.measurement is not None]
+    return [one for one in timed if one.measurement is not None and own_variance(one.measurement) > MOST_ERROR**2]
 
 
 def shares(runs: Sequence[Run]) -> list[str]:
