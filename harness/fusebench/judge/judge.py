@@ -75,10 +75,20 @@ class Judge:
             with phases.timed(END):
                 process.close()
         if task.keep:
-            self._starter.candidate_ahead(task)
+            self._start_ahead(task, found)
         return msgspec.structs.replace(
             found, spent_s=round(time.monotonic() - began, 3), phases_s=phases.seconds(), start_s=process.start_s
         )
+
+    def _start_ahead(self, task: EvaluateTask, found: Evaluation) -> None:
+        """Start what the next evaluation will probably need: one like this, and a timed one of the candidate that has just passed."""
+        self._starter.candidate_ahead(task)
+        if task.stage is Stage.CHECK and found.status is EvaluationStatus.PASSED:
+            timed = msgspec.structs.replace(task, stage=Stage.QUICK)
+            self._starter.candidate_ahead(timed)
+            known = self._baselines.get((task.roots, task.op))
+            if known is None or not known[0].alive:
+                self._starter.baseline_ahead(timed)
 
     def project(self, task: EvaluateTask, *, all_kernels: bool = False) -> Collection:
         """The project's op with its split chain, or with all its kernels."""

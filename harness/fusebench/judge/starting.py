@@ -8,16 +8,17 @@ from .process import KernelProcess
 
 
 class Starter:
-    """The process of the next candidate and that of the baseline, until somebody takes them."""
+    """The processes of the next candidates, one of each kind, and that of the baseline, until somebody takes them."""
 
     def __init__(self) -> None:
-        self._candidate: KernelProcess | None = None
+        self._candidates: dict[bool, KernelProcess] = {}
+        """By whether calls will be timed."""
         self._baseline: KernelProcess | None = None
 
     def candidate_ahead(self, task: EvaluateTask | Expect) -> None:
         """Start the process for a candidate of this kind of task, unless one waits."""
-        if self._candidate is None:
-            self._candidate = _candidate(task)
+        if _timed(task) not in self._candidates:
+            self._candidates[_timed(task)] = _candidate(task)
 
     def baseline_ahead(self, task: EvaluateTask | Expect) -> None:
         """Start the baseline's process, if the stage times anything."""
@@ -26,7 +27,7 @@ class Starter:
 
     def candidate(self, task: EvaluateTask) -> KernelProcess:
         """A process that no candidate has used."""
-        process, self._candidate = self._candidate, None
+        process = self._candidates.pop(_timed(task), None)
         if process is not None and process.alive and process.settings == (task.roots, task.device, _timed(task), task.memory_bytes):
             return process
         if process is not None:
@@ -44,10 +45,11 @@ class Starter:
 
     def close(self) -> None:
         """End the processes that nobody took."""
-        for process in (self._candidate, self._baseline):
+        for process in (*self._candidates.values(), self._baseline):
             if process is not None:
                 process.close()
-        self._candidate = self._baseline = None
+        self._candidates.clear()
+        self._baseline = None
 
 
 def _timed(task: EvaluateTask | Expect) -> bool:

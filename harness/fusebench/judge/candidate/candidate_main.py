@@ -40,12 +40,16 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> None:
             tuple(confine_candidate(prepare, seconds=_MOST_SECONDS, gpu=gpu, descriptors=descriptors)) if prepare.scratch else (protect(),)
         )
         done("confinement")
+        from .early_context import begin_context
+
+        context = begin_context(prepare.device) if gpu else None  # a thread of a process that is confined by now
         import torch
 
         torch.set_num_threads(_THREADS)
         device = torch.device(prepare.device)
         done("import of torch")
-        if device.type == "cuda":
+        if context is not None:
+            context.join()
             torch.cuda.set_device(device)
             torch.cuda.init()  # type: ignore[no-untyped-call]
             torch.zeros(1, device=device)
