@@ -131,5 +131,5 @@ def _stream_of(index: int) -> torch.cuda.Stream:
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream for modulations on a GPU, the same for all forwards; None on another device."""
+    """A GPU's CUDA stream for modulations, the same for all forwards; None on another device."""
     return _stream_of(torch.cuda.current_device() if device.index is None else device.index) if device.type == "cuda" else None
