@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,12 +85,17 @@ def launch(
     *,
     position_offset: int,
     eps: float,
+    specialised: Callable[[Call, int], tuple[nvrtc.KernelSource, int, int]] | None = None,
 ) -> None:
-    """One launch that overwrites q and k."""
+    """One launch that overwrites q and k.
+
+    Args:
+        specialised: source, blocks and threads for a call on a device; those of rotary_heads.cu if None.
+    """
     if call.rows == 0:
         return
     device_index = q.device.index
-    source, grid, threads = _specialise_call(call, device_index)
+    source, grid, threads = (specialised or _specialise_call)(call, device_index)
     nvrtc.launch(
         source,
         grid=grid,

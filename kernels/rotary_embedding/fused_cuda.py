@@ -6,6 +6,7 @@ from fusebench import Bitwise, kernel
 from fusebench.errors import KernelArgumentError
 
 from .._shared.rotary_heads import Call, Heads, declined, launch
+from ._plan import Plan
 from .op import ITEM_SIZES, Arguments, Params
 
 NO_HEADS = Heads(0, 0, 0)
@@ -19,18 +20,23 @@ def fused_cuda(call: Arguments) -> None:
     """Overwrites q and k."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
-    q, k, cosines, sines, positions = call.q, call.k, call.cos_cache, call.sin_cache, call.positions
-    if (reason := declined(call.layout, plan.rotary, plan.head_dim, q.element_size(), norm=False)) is not None:
+    if (reason := declined(call.layout, plan.rotary, plan.head_dim, call.q.element_size(), norm=False)) is not None:
         raise KernelArgumentError(f"{fused_cuda.id}: argument cos_cache: {reason}; call fused_triton, or dispatch, which picks it")
-    caches = cosines.data_ptr() | (0 if sines is None else sines.data_ptr())
     launch(
-        Call(
-            head_dim=plan.head_dim, rotary=plan.rotary, q=Heads(*plan.q), k=NO_HEADS if plan.k is None else Heads(*plan.k),
-            rows=plan.rows, tokens=plan.tokens, dtype=q.dtype, cache_dtype=cosines.dtype, interleaved=call.layout == "interleaved",
-            norm=False, round_norm=False, affine=False, position_bytes=0 if positions is None else positions.element_size(),
-            joint=sines is None, aligned=(q.data_ptr() | (0 if k is None else k.data_ptr())) % 16 == 0, cache_aligned=caches % 16 == 0,
-        ),
-        q, k, None, None, cosines, sines, positions, position_offset=call.position_offset, eps=0.0,
+        described(call, plan), call.q, call.k, None, None, call.cos_cache, call.sin_cache, call.positions,
+        position_offset=call.position_offset, eps=0.0,
+    )  # fmt: skip
+
+
+def described(call: Arguments, plan: Plan) -> Call:
+    """What decides the launch's code and grid."""
+    q, k, cosines, sines, positions = call.q, call.k, call.cos_cache, call.sin_cache, call.positions
+    caches = cosines.data_ptr() | (0 if sines is None else sines.data_ptr())
+    return Call(
+        head_dim=plan.head_dim, rotary=plan.rotary, q=Heads(*plan.q), k=NO_HEADS if plan.k is None else Heads(*plan.k),
+        rows=plan.rows, tokens=plan.tokens, dtype=q.dtype, cache_dtype=cosines.dtype, interleaved=call.layout == "interleaved",
+        norm=False, round_norm=False, affine=False, position_bytes=0 if positions is None else positions.element_size(),
+        joint=sines is None, aligned=(q.data_ptr() | (0 if k is None else k.data_ptr())) % 16 == 0, cache_aligned=caches % 16 == 0,
     )  # fmt: skip
 
 
