@@ -7,8 +7,24 @@ import math
 import msgspec
 
 from fusebench.counters.records import Capture, CaptureStatus, CounterRun, Launch
-from fusebench.schema import AAPair, CacheState, Case, Environment, Estimate, Role, SamplingPlan, Verdict, VerdictKind, models
+from fusebench.schema import (
+    AAPair,
+    CacheState,
+    Case,
+    Confirmation,
+    ConfirmationOutcome,
+    Environment,
+    Estimate,
+    Finding,
+    Role,
+    SamplingPlan,
+    Verdict,
+    VerdictKind,
+    models,
+)  # fmt: skip
+from fusebench.stats.bisection import Side
 from fusebench.stats.sequential import Plan
+from fusebench.store.bisection_record import Basis, Bisection, Commit, Probe
 from fusebench.store.comparison_record import BaseRevision, ComparedCase, ComparedKernel, Comparison, RevisionPresence
 
 CASE = Case(suite="s", name="c", op="scale", params={"size": 8})
@@ -30,6 +46,26 @@ def comparison() -> Comparison:
             )
         ],
         aa_pairs=[AAPair(case="s:c", kernel="scale/a@1", time_us=3.0, change=open_ended, kind=VerdictKind.UNDECIDED)],
+    )  # fmt: skip
+
+
+def bisection() -> Bisection:
+    """A search that was stopped after the ends and one step, of which a commit was not measured."""
+    good, bad = (Commit(commit=letter * 40, parents=("0" * 40,), author="A <a@b>", date="2026-07-27", subject=letter) for letter in "ab")
+    finding = Finding(
+        kind=VerdictKind.REGRESSION, change=Estimate(1.2, 1.1, math.inf), p_slower=0.001, p_faster=1.0, margin=0.02, replicates=8,
+        next_look=None, reason="slower",
+    )  # fmt: skip
+    ends = Probe(
+        commit=bad.commit, subject="b", against=good.commit, basis=Basis.TIMED, side=Side.SLOW, reason="slower", finding=finding,
+        confirmation=Confirmation(outcome=ConfirmationOutcome.CONFIRMED, estimates=(1.2, 1.21), agreeing=2), margin=0.02, time_us=12.5,
+        slower=True, changed_files=("scale/plain.py",), folder="1_ab",
+    )  # fmt: skip
+    other = Probe(commit="c" * 40, subject="c", against=good.commit, basis=Basis.SAME_SOURCE, side=Side.FAST, reason="identical source")
+    return Bisection(
+        id="abcd1234", created="2026-07-27T07:25:47+00:00", command="fusebench bisect", kernel="scale/plain@1", case=CASE, device="cpu",
+        device_name="Toy", settings="0" * 16, good=good, bad=bad, commits=5, groups=4, error_rate=0.05, size=1.2, probes=[ends, other],
+        suspects=[bad], step=ends, warnings=["one"], reason="stopped", complete=False, exit_code=4,
     )  # fmt: skip
 
 

@@ -17,13 +17,18 @@ from fusebench.counters.task import Doing, Raised, read_messages, write_message
 from fusebench.errors import AlteredRecordError, FusebenchError, RunRecordError
 from fusebench.evidence.evidence_cache import EvidenceCache
 from fusebench.evidence.records import CapturedCase
+from fusebench.fleet.bisect_request import carried_over
 from fusebench.registry import load_collection
+from fusebench.report.bisect import bisect_document, bisect_lines
 from fusebench.runner.calibrate.pilots import Pilot
 from fusebench.runner.calibrate.resuming import STATE_FILE, CalibrationState, StoredGroundTruths, read_state, write_state
 from fusebench.runner.calibrate.targets import CalibrationTarget
 from fusebench.runner.calibrate.visit import CalibrationOptions
 from fusebench.schema import Case, Injection, InjectionPlace, Spending
+from fusebench.stats.bisection import plan_of_step, size_of
+from fusebench.stats.sequential import Plan
 from fusebench.store.baselines import promote, promotions
+from fusebench.store.bisection_record import bisection_folder, keep_bisection, read_bisection
 from fusebench.store.calibrations import CalibrationRecord, read_calibration, seal_of_calibration, write_calibration
 from fusebench.store.comparison_folder import keep_comparison, read_comparison, read_comparison_samples, seal_of_comparison
 from fusebench.store.counter_folder import keep_counters, read_counters, seal_of_counters
@@ -36,7 +41,7 @@ from fusebench.suites import load_suite
 from fusebench.verdict.history.snapshots import read_history
 from helpers.mutations import refused
 from helpers.synthetic_counters import FIXTURE
-from helpers.synthetic_records import comparison, counters
+from helpers.synthetic_records import bisection, comparison, counters
 
 REPOSITORY = Path(__file__).parents[2]
 TOY_PROJECT = REPOSITORY / "tests" / "toy_project"
@@ -67,6 +72,8 @@ def more(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader]
     samples = synthetic.make_samples(run)
     compared = keep_comparison(tmp_path, comparison(), [sample for sample in samples if sample.arm == samples[0].arm])
     (tmp_path / "01.ncu-rep").write_bytes(b"NVR")
+    search = bisection()
+    searched = keep_bisection(tmp_path / "searches", search)
     counted = keep_counters(tmp_path, counters(), tmp_path)
     record = read_calibration(REPOSITORY / "results" / "calibration" / "nvidia_h200.json")
     assert record is not None
@@ -94,6 +101,17 @@ def more(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader]
         read_comparison_samples(compared)
         fits(seal_of_comparison(compared))
 
+    def bisect(_: Path) -> None:
+        found = read_bisection(searched)
+        record, probes = carried_over(found, search)
+        assert bisection_folder(tmp_path, record).resolve().parent == tmp_path.resolve(), "what is written next lies among the runs"
+        for probe in probes:
+            if probe.slower and probe.finding is not None and probe.confirmation is not None:
+                plan_of_step(Plan(), 5, size=size_of(probe.finding, probe.confirmation))
+        for one in (found, msgspec.structs.replace(record, probes=probes)):
+            bisect_lines(one)
+            msgspec.json.encode(bisect_document(one, searched))
+
     def ncu(_: Path) -> None:
         read_counters(counted)
         fits(seal_of_counters(counted))
@@ -109,6 +127,7 @@ def more(tmp_path: Path, synthetic: ModuleType) -> dict[str, tuple[Path, Reader]
     return {
         "ab.json": (compared / "ab.json", ab),
         "ab's samples": (compared / "samples.parquet", ab),
+        "bisect.json": (searched / "bisect.json", bisect),
         "ncu.json": (counted / "ncu.json", ncu),
         "sealed calibration": (sealed, calibrated),
         "its trials": (next(sealed.parent.glob("*.parquet")), calibrated),
@@ -173,6 +192,7 @@ def files(tmp_path: Path, synthetic: ModuleType, more: dict[str, tuple[Path, Rea
 
 
 NAMES = (
+    "bisect.json",
     "ab.json", "ab's samples", "ncu.json", "sealed calibration", "its trials", "state of a calibration", "scatter", "evidence cache",
     "diary of a capture", "table of counters",
     "run.json", "cases.parquet", "results.parquet", "kernels.parquet", "samples.parquet", "promotions.json", "history", "journal's head",
@@ -192,6 +212,16 @@ def test_a_reader_answers_whatever_its_file_holds(files: dict[str, tuple[Path, R
         read(file)
 
     assert refused(content, write_and_read, count) > count / 10, "the mutations are seen"
+
+
+@pytest.mark.parametrize("value", ["-1.0", "0.0", "1e999", "null"])
+def test_a_resumed_search_takes_over_no_impossible_size(files: dict[str, tuple[Path, Reader]], value: str) -> None:
+    file, read = files["bisect.json"]
+    changed = file.read_bytes().replace(b"[1.2,1.21]", f"[{value},{value}]".encode()).replace(b"1.21", value.encode())
+    file.write_bytes(changed.replace(b"    1.2,", f"    {value},".encode()))
+    assert value.encode() in file.read_bytes()
+    with pytest.raises(FusebenchError):
+        read(file)
 
 
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +12,12 @@ import msgspec
 
 from ..config import Project
 from ..device import environment_of
-from ..errors import FusebenchError, UnknownNameError, UsageError
+from ..errors import FusebenchError, RunRecordError, UnknownNameError, UsageError
 from ..runner.evidence.providers import EvidenceTools
 from ..runner.resuming import content_of, require_incomplete, require_unaltered
 from ..runner.session import MeasuringRequest
 from ..schema import Case, ExitCode, KernelId, SamplingPlan
-from ..stats.bisection import ERROR_RATE
+from ..stats.bisection import ERROR_RATE, size_of
 from ..stats.sequential import Plan
 from ..store.bisection_record import Bisection, Probe, read_bisection
 from ..store.finding import BISECTION_FILE, find_run
@@ -126,6 +127,7 @@ def carried_over(earlier: Bisection, now: Bisection) -> tuple[Bisection, list[Pr
 
     Raises:
         UsageError: another search, device or setting.
+        RunRecordError: an answer has a size that no slower commit has.
     """
     pairs = {
         "kernel": (earlier.kernel, now.kernel),
@@ -138,4 +140,15 @@ def carried_over(earlier: Bisection, now: Bisection) -> tuple[Bisection, list[Pr
     if changed := [name for name, (before, after) in pairs.items() if before != after]:
         raise UsageError(f"--resume: search {earlier.id} was another one, it differs in {', '.join(changed)}; leave --resume out")
     probes = [*earlier.probes, *([earlier.step] if earlier.step is not None else [])]
+    for probe in probes:
+        if probe.slower and not _has_size(probe):
+            raise RunRecordError(f"search {earlier.id}: commit {probe.commit[:12]} is slower by no possible size; leave --resume out")
     return msgspec.structs.replace(now, id=earlier.id, created=earlier.created), [probe for probe in probes if probe.folder]
+
+
+def _has_size(probe: Probe) -> bool:
+    """Whether its times over those of `against` are positive numbers, and their middle is above 1."""
+    if probe.finding is None or probe.confirmation is None:
+        return False
+    known = (probe.finding.change.value, *probe.confirmation.estimates)
+    return all(0 < one < math.inf for one in known) and size_of(probe.finding, probe.confirmation) > 1
