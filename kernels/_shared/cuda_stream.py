@@ -6,11 +6,14 @@ The figures are of an H200, cold, bfloat16, in microseconds.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR
+from .modulated_params import ITEM_SIZES, ModulatedParams
+from .modulation import ROW, Broadcast, Form
 
 SHARED_BYTES = 47 * 1024
 """Of a block's 48 KB without opting in, what the ring may take; the rest holds the warps' sums and the barriers."""
@@ -45,6 +48,11 @@ class StreamSplit(NamedTuple):
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
     chunk: int
     """Neighbouring rows of a block; 0: a persistent grid, whose blocks take every grid-th row."""
+    combined: bool = False
+    """Whether weights, biases and modulations are put together (COMBINED of row_stream.cuh). A block then has an even share of
+    neighbouring rows."""
+    waves: int = 1
+    """Blocks of the launch for each that is resident, if combined."""
 
     @property
     def threads(self) -> int:
@@ -52,10 +60,15 @@ class StreamSplit(NamedTuple):
 
     def grid(self, rows: int, multiprocessors: int) -> int:
         """Blocks of the launch."""
+        if self.combined:
+            return min(rows, multiprocessors * self.min_blocks * self.waves)
         return -(-rows // self.chunk) if self.chunk else min(rows, multiprocessors * self.min_blocks)
 
     def macros(self, hidden: int) -> dict[str, int | bool]:
-        return {"D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks}
+        return {
+            "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks,
+            "COMBINED": self.combined,
+        }  # fmt: skip
 
 
 @functools.cache
@@ -84,6 +97,89 @@ def split_stream(
     blocks = max(1, min(blocks, MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024)))
     stages = min(stages, (MULTIPROCESSOR_BYTES // blocks - 1024) // row_bytes)
     return StreamSplit(warps, stages, blocks, CHUNK if streams == 1 and queue >= LONGEST_QUEUE else 0)
+
+
+LEAST_NEIGHBOURS = 4
+"""Neighbouring rows that share values from which putting these together costs less than it saves."""
+LEAST_ROWS = 384
+"""Rows from which blocks of an H200 (132 multiprocessors) have a third row to use combined values for."""
+LEAST_QUEUE = 4
+"""Rows per block below which one more block per multiprocessor loads more shared values than it hides latency."""
+OTHER_REGISTERS = 28
+"""Of a thread beside vectors: addresses, statistics, the ring. With the words of its vectors this is what sm_90 needs without a spill."""
+ENOUGH_WARPS = 24
+"""Per multiprocessor: more hide no more latency."""
+MOST_CHUNK = 32
+"""Neighbouring rows of a block: a bit each in select01_stream.cu, and a launch of more than 128 rows per resident block is balanced."""
+
+
+@functools.cache
+def split_combined(
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int, aligned: bool,
+    selects: bool = False,
+) -> StreamSplit:  # fmt: skip
+    """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
+
+    One block per multiprocessor waits for its own reductions: the norm of 2304 rows of 5272 in float16 with float32 parameters took 24.6
+    at 15 bytes per nanosecond and multiprocessor, half of what the memory gives.
+
+    Args:
+        kept_words: registers per vector for what is kept from row to row.
+        live_words: registers per vector for the row that is worked on.
+        selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK at most.
+    """
+    vectors = hidden * item_size // 16
+    row_bytes = streams * hidden * item_size
+    stages = min(MOST_STAGES, SHARED_BYTES // row_bytes) if aligned else 0
+    stages = stages if stages >= 2 else 0
+    resident = MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024) if stages else ENOUGH_WARPS
+    filled = rows // (LEAST_QUEUE * multiprocessors)
+    tried: list[tuple[int, int, int]] = []
+    for each in range(MOST_VECTORS, 0, -1):
+        warps = -(-vectors // (32 * each))
+        needed = OTHER_REGISTERS + -(-vectors // (32 * warps)) * (kept_words + live_words)
+        blocks = 1
+        while (blocks + 1) * warps <= ENOUGH_WARPS and blocks < min(resident, filled) and _registers((blocks + 1) * warps) >= needed:
+            blocks += 1
+        if warps <= MOST_WARPS or not tried:
+            tried.append((blocks, min(ENOUGH_WARPS, blocks * warps), min(32, warps)))
+    blocks, _, warps = max(tried)
+    if stages:
+        stages = min(stages, (MULTIPROCESSOR_BYTES // blocks - 1024) // row_bytes)
+    queue = -(-rows // (multiprocessors * blocks))
+    waves = -(-queue // MOST_CHUNK) if selects or queue >= LONGEST_QUEUE else 1
+    return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves)
+
+
+def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form]) -> str | None:
+    """Why combining has nothing to gain in such a case; None where it has.
+
+    Args:
+        streams: tensors of which a row is read per row of output.
+        forms: forms of what is combined.
+    """
+    if params.rows < LEAST_ROWS:
+        return f"{params.rows} rows: fewer than {LEAST_ROWS}, so that a block would combine values for one or two rows"
+    if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
+        return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
+    row_bytes = streams * params.hidden * ITEM_SIZES[params.dtype]
+    if 2 * row_bytes > SHARED_BYTES:
+        return f"rows of {row_bytes} bytes in {streams} tensors: two do not fit into {SHARED_BYTES} bytes of shared memory"
+    return None
+
+
+def _registers(warps: int) -> int:
+    """Of a thread, where so many warps are resident: a multiprocessor's four partitions have 512 for each lane of a warp."""
+    return 512 // -(-warps // 4) // 8 * 8
+
+
+def neighbours_of(tokens: int, *broadcasts: Broadcast | None) -> int:
+    """Consecutive rows that read the same rows of all these modulations."""
+    least = 2**31
+    for one in broadcasts:
+        if one is not None and one.addressing == ROW:
+            least = min(least, one.rows_per_group if one.group_stride else tokens)
+    return least
 
 
 def words_of(item_size: int, *codes: int) -> int:

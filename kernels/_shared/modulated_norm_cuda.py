@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
-from .cuda_stream import StreamSplit, split_stream, words_of
+from .cuda_stream import StreamSplit, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -45,11 +45,13 @@ def launch(
     gate: torch.Tensor | None = None,
     v: torch.Tensor | None = None,
     streamed: bool = False,
+    combined: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only.
 
     Args:
         streamed: launch modulated_stream.cu instead of modulated_norm.cu.
+        combined: likewise, with weight, bias, scale and shift put together.
     """
     if plan.rows == 0:
         return
@@ -70,6 +72,7 @@ def launch(
         eps,
         device_index,
         streamed,
+        combined,
     )
     nvrtc.launch(
         specialisation.source,
@@ -105,6 +108,7 @@ def _specialise_call(
     eps: float,
     device_index: int,
     streamed: bool,
+    combined: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -113,11 +117,20 @@ def _specialise_call(
     inputs = 2 if residual else 1
     shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
-    if streamed:
+    if streamed or combined:
         rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
         words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
-        stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
+        if combined:
+            lanes = 16 // item_size
+            scalar = dtypes.weight == NO_TENSOR and not plan.scale.channel_stride and not plan.shift.channel_stride
+            gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
+            stream = split_combined(
+                plan.hidden, item_size, inputs, plan.rows, multiprocessors, aligned=aligned,
+                kept_words=gate + (0 if scalar else 2 * lanes), live_words=4 * inputs + lanes,
+            )  # fmt: skip
+        else:
+            stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
     else:

@@ -27,10 +27,12 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     };
     Stream stream(ring, source, rows, member);
     Kept<GATE_DTYPE, RESIDUAL ? GATE : ABSENT> gates;
-    Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
-    Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
-    Kept<SCALE_DTYPE, SCALE> scales;
-    Kept<SHIFT_DTYPE, SHIFT> shifts;
+    Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<SCALE_DTYPE, COMBINED ? ABSENT : SCALE> scales;
+    Kept<SHIFT_DTYPE, COMBINED ? ABSENT : SHIFT> shifts;
+    Line line;
+    const char *held_scale = nullptr, *held_shift = nullptr;
     weights.load(weight, member);
     biases.load(bias, member);
     int turn = 0;
@@ -43,8 +45,19 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         }
         if constexpr (RESIDUAL && GATE >= 0)
             gates.keep(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
-        scales.keep(modulation_row<SCALE_DTYPE, SCALE>(scale, {scale_batch_stride, scale_group_stride, scale_rows}, batch, token), member);
-        shifts.keep(modulation_row<SHIFT_DTYPE, SHIFT>(shift, {shift_batch_stride, shift_group_stride, shift_rows}, batch, token), member);
+        const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
+        const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
+        if constexpr (COMBINED) {
+            const char* scale_row = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token);
+            const char* shift_row = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token);
+            if (scale_row != held_scale || shift_row != held_shift) {
+                held_scale = scale_row, held_shift = shift_row;
+                combine<WEIGHT_DTYPE, BIAS_DTYPE, SCALE_DTYPE, SCALE, SHIFT_DTYPE, SHIFT>(line, weight, bias, scale_row, shift_row, member);
+            }
+        } else {
+            scales.keep(modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token), member);
+            shifts.keep(modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token), member);
+        }
         if constexpr (BULK) {
             stream.wait();
             stream.take(0, row, own);
@@ -81,9 +94,13 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
                 values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+                if constexpr (COMBINED) {
+                    values[e] = line.at(i, e, values[e]);
+                } else {
+                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                    values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+                }
             }
             store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
         }

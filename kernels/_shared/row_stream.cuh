@@ -10,6 +10,7 @@
 //   MIN_BLOCKS       blocks resident per multiprocessor
 //   ALIGNED          1: every row of the streams starts on 16 bytes (needed with STAGES)
 //   SHARED_ALIGNED   1: every row of values that rows share does
+//   COMBINED         1: weights, biases and modulations are put together, into what a row is multiplied by and what is added (see Line)
 
 #include "row_norm.cuh"
 
@@ -26,13 +27,19 @@ constexpr int ROW_BYTES = D * ITEM;
 static_assert(GROUPS == 1, "a block works on one row at a time");
 static_assert(!BULK || ALIGNED, "bulk copies take whole vectors of 16 bytes");
 
-// The rows of one block: `chunk` neighbours, or with chunk 0 every gridDim.x-th row.
+// The rows of one block: `chunk` neighbours, or with chunk 0 every gridDim.x-th row.  With COMBINED an even share of neighbours.
 struct Rows {
     i64 first, step, end;
     __device__ __forceinline__ Rows(i64 rows, i64 chunk) {
-        first = chunk ? blockIdx.x * chunk : blockIdx.x;
-        step = chunk ? 1 : gridDim.x;
-        end = chunk ? min(rows, first + chunk) : rows;
+        if constexpr (COMBINED) {
+            first = blockIdx.x * rows / gridDim.x;
+            step = 1;
+            end = (blockIdx.x + 1) * rows / gridDim.x;
+        } else {
+            first = chunk ? blockIdx.x * chunk : blockIdx.x;
+            step = chunk ? 1 : gridDim.x;
+            end = chunk ? min(rows, first + chunk) : rows;
+        }
     }
 };
 
@@ -42,6 +49,11 @@ struct Ring {
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Brings a row into the L2.
+__device__ __forceinline__ void prefetch(const char* row) {
+    if constexpr (BULK) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(ROW_BYTES) : "memory");
+}
 
 // Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
 template <class Source> struct Stream {
@@ -155,3 +167,39 @@ template <int KIND, int ADDRESSING> struct Kept {
     }
 };
 constexpr int ABSENT = -1;
+
+// A lane's share of what normalised rows are multiplied by and of what is added, in float32: made once for all rows that share weights,
+// biases and modulations.  It takes fewer registers than those, and one instruction per element.
+struct Line {
+    float factor[PER_LANE][VEC], term[PER_LANE][VEC];
+
+    __device__ __forceinline__ float at(int i, int e, float normalised) const { return normalised * factor[i][e] + term[i][e]; }
+};
+
+// `line` for `x * weight + bias` modulated by `scale` and `shift`, of which each row is given by its address.
+template <int WEIGHT_KIND, int BIAS_KIND, int SCALE_KIND, int SCALE_AT, int SHIFT_KIND, int SHIFT_AT>
+__device__ __forceinline__ void combine(Line& line, const char* weight, const char* bias, const char* scale, const char* shift, int member) {
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        if (!holds(i, member)) continue;
+        const int index = (member + i * LANES) * VEC;
+        float values[VEC];
+        load_modulation<SCALE_KIND, SCALE_AT, SHARED_ALIGNED>(scale, index, line.factor[i]);
+        if constexpr (SHIFT_AT >= 0) load_modulation<SHIFT_KIND, SHIFT_AT, SHARED_ALIGNED>(shift, index, line.term[i]);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            line.factor[i][e] += 1.0f;
+            if constexpr (SHIFT_AT < 0) line.term[i][e] = 0.0f;
+        }
+        if constexpr (BIAS_KIND >= 0) {
+            load_shared_values<BIAS_KIND, SHARED_ALIGNED>(bias, index, values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
+        }
+        if constexpr (WEIGHT_KIND >= 0) {
+            load_shared_values<WEIGHT_KIND, SHARED_ALIGNED>(weight, index, values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
+        }
+    }
+}

@@ -16,10 +16,10 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    return run(call, streamed=False)
+    return run(call)
 
 
-def run(call: Arguments, *, streamed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def run(call: Arguments, *, streamed: bool = False, combined: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, y2) by one launch, of `norm_tanh_stream.cu` if `streamed`."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
@@ -27,6 +27,6 @@ def run(call: Arguments, *, streamed: bool) -> tuple[torch.Tensor, torch.Tensor]
     launch(
         plan, call.x,
         y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
-        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=streamed,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=streamed, combined=combined,
     )  # fmt: skip
     return y, y2

@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
-from ..cuda_stream import StreamSplit, split_stream, words_of
+from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, split_combined, split_stream, words_of
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
@@ -50,11 +50,13 @@ def launch(
     bias2: torch.Tensor | None = None,
     scale2: torch.Tensor | None = None,
     streamed: bool = False,
+    combined: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither.
 
     Args:
         streamed: launch norm_tanh_stream.cu instead of norm_tanh.cu.
+        combined: likewise, with what rows share put together.
     """
     if plan.rows == 0:
         return
@@ -72,6 +74,7 @@ def launch(
         eps,
         device_index,
         streamed,
+        combined,
     )
     nvrtc.launch(
         specialisation.source,
@@ -107,6 +110,7 @@ def _specialise_call(
     eps: float,
     device_index: int,
     streamed: bool,
+    combined: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -116,12 +120,18 @@ def _specialise_call(
     stream = is_stream(plan, dtypes)
     rows_aligned = x_aligned and (residual_aligned or not stream)
     split: RowWarps | StreamSplit
-    if streamed:
+    if streamed or combined:
         streams = 2 if stream else 1
         item_size = _item_size(dtypes.x)
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
-        split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
+        if combined:
+            split = split_combined(
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=rows_aligned,
+                kept_words=_kept_words(plan, dtypes, item_size), live_words=4 * streams + 16 // item_size,
+            )  # fmt: skip
+        else:
+            split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
     else:
         split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
     shared_aligned = shared_aligned and (residual_aligned or stream)
@@ -149,7 +159,11 @@ def specialise(
         "SHIFTED": is_shifted(plan, layer=layer),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
-        return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", {**macros, **split.macros(plan.hidden)})
+        macros |= split.macros(plan.hidden)
+        macros["RESIDUAL_SHARED"] = is_shared(plan, plan.residual)
+        if split.combined and plan.scale2 is not None and is_shared(plan, plan.scale2):
+            macros["COMBINED"] = 2
+        return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", macros)
     macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch}
     return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
 
@@ -160,6 +174,27 @@ def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
         plan.residual.rows_per_group == 1 and plan.residual.group_stride != 0 and (plan.batch == 1 or plan.residual.batch_stride != 0)
     )
     return own_rows and plan.residual.addressing == ROW and dtypes.residual == dtypes.x
+
+
+def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
+    """Whether so many neighbouring rows take the same values that these are worth combining."""
+    return neighbours_of(plan.tokens, values) >= LEAST_NEIGHBOURS
+
+
+def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:
+    """Registers per vector for what rows share, where it is put together."""
+    lanes, float32 = 16 // item_size, DTYPE_CODES[torch.float32]
+    words = lanes
+    merged = is_shared(plan, plan.residual) and (dtypes.bias == NO_TENSOR or dtypes.x != float32)
+    if merged or dtypes.bias != NO_TENSOR:
+        words += lanes
+    if not merged and not is_stream(plan, dtypes):
+        words += words_of(item_size, dtypes.residual)
+    if plan.scale2 is None:
+        return words
+    if is_shared(plan, plan.scale2):
+        return words + lanes * (1 if dtypes.bias2 == NO_TENSOR else 2)
+    return words + words_of(item_size, dtypes.weight2, dtypes.bias2, dtypes.scale2)
 
 
 def is_narrow(dtypes: Dtypes) -> bool:

@@ -6,6 +6,8 @@
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 a row per sample or token); SCALE2 is not read without SECOND
 //   SHIFTED                           1: the second norm takes y less the residual's one value
 //   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
+//   RESIDUAL_SHARED                   1: neighbouring rows take the same residual
+//   COMBINED                          1: of the first norm; 2: of both
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
 
@@ -32,13 +34,18 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM : residual_row(batch, token);
     };
     Stream stream(ring, source, rows, member);
-    Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
-    Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
-    Kept<WEIGHT2_DTYPE, SECOND && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;
-    Kept<BIAS2_DTYPE, SECOND && BIAS2_DTYPE >= 0 ? CHANNEL : ABSENT> biases2;
-    Kept<RESIDUAL_DTYPE, STREAM ? ABSENT : RESIDUAL> residuals;
-    Kept<GATE_DTYPE, GATE> gates;
-    Kept<SCALE2_DTYPE, SECOND ? SCALE2 : ABSENT> scales2;
+    constexpr bool KEEPS2 = SECOND && COMBINED < 2;
+    // The residual is part of the line's terms, but in float32 with a bias: their sum would be rounded once more.
+    constexpr bool WITH_RESIDUAL = COMBINED && RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != FLOAT32);
+    Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<WEIGHT2_DTYPE, KEEPS2 && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;
+    Kept<BIAS2_DTYPE, KEEPS2 && BIAS2_DTYPE >= 0 ? CHANNEL : ABSENT> biases2;
+    Kept<RESIDUAL_DTYPE, STREAM || WITH_RESIDUAL ? ABSENT : RESIDUAL> residuals;
+    Kept<GATE_DTYPE, COMBINED ? ABSENT : GATE> gates;
+    Kept<SCALE2_DTYPE, KEEPS2 ? SCALE2 : ABSENT> scales2;
+    Line line, line2;
+    const char *held_residual = nullptr, *held_scale2 = nullptr;
     weights.load(weight, member);
     biases.load(bias, member);
     weights2.load(weight2, member);
@@ -55,11 +62,46 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             if constexpr (STREAM) stream.take(1, row, other);
         }
         const char* gate_row = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
-        if constexpr (SECOND)
-            scales2.keep(
-                modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token), member);
-        if constexpr (!STREAM) residuals.keep(residual_row(batch, token), member);
-        if (gate_row != held) {
+        if constexpr (SECOND) {
+            const char* scale2_row =
+                modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token);
+            if constexpr (KEEPS2) {
+                scales2.keep(scale2_row, member);
+            } else if (scale2_row != held_scale2) {
+                held_scale2 = scale2_row;
+                combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(line2, weight2, bias2, scale2_row, nullptr, member);
+            }
+        }
+        if constexpr (!STREAM && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
+        if constexpr (COMBINED) {
+            const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
+            if (gate_row != held || shared_residual != held_residual) {
+                held = gate_row, held_residual = shared_residual;
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) {
+                    if (!holds(i, member)) continue;
+                    const int index = (member + i * LANES) * VEC;
+                    float values[VEC];
+                    load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row, index, line.factor[i]);
+                    if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) {
+                        line.factor[i][e] = tanhf(line.factor[i][e]);
+                        if constexpr (!WITH_RESIDUAL) line.term[i][e] = 0.0f;
+                    }
+                    if constexpr (BIAS_DTYPE >= 0) {
+                        load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, index, values);
+#pragma unroll
+                        for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
+                    }
+                    if constexpr (WEIGHT_DTYPE >= 0) {
+                        load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, index, values);
+#pragma unroll
+                        for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
+                    }
+                }
+            }
+        } else if (gate_row != held) {
             held = gate_row;
             gates.load(gate_row, member);
 #pragma unroll
@@ -86,11 +128,19 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             if constexpr (STREAM) unpack(other[i], terms);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
-                if constexpr (!STREAM) terms[e] = residuals.value(i, e);
+                if constexpr (!STREAM && !WITH_RESIDUAL) terms[e] = residuals.value(i, e);
                 values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                values[e] = terms[e] + factors[i][e] * values[e];
+                if constexpr (WITH_RESIDUAL) {
+                    values[e] = line.at(i, e, values[e]);
+                } else if constexpr (COMBINED && BIAS_DTYPE >= 0) {
+                    values[e] = terms[e] + line.at(i, e, values[e]);
+                } else if constexpr (COMBINED) {
+                    values[e] = terms[e] + line.factor[i][e] * values[e];
+                } else {
+                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                    values[e] = terms[e] + factors[i][e] * values[e];
+                }
             }
             own[i] = pack(values);
             store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
@@ -115,9 +165,13 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) {
                     values[e] = (values[e] - second.mean) * second.inverse;
-                    if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);
-                    if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
-                    values[e] *= 1.0f + scales2.value(i, e);
+                    if constexpr (COMBINED == 2) {
+                        values[e] = BIAS2_DTYPE >= 0 ? line2.at(i, e, values[e]) : values[e] * line2.factor[i][e];
+                    } else {
+                        if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);
+                        if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
+                        values[e] *= 1.0f + scales2.value(i, e);
+                    }
                 }
                 store_vector(y2 + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
             }

@@ -32,6 +32,11 @@ class NormTanhParams(ModulatedParams, frozen=True, forbid_unknown_fields=True, k
         return (self.modulation, self.residual)
 
     @property
+    def streams(self) -> int:
+        """Tensors in x's dtype of which every row of output reads a row of its own: x, and perhaps the residual."""
+        return 2 if self.residual == "token" and self.residual_item_size == ITEM_SIZES[self.dtype] else 1
+
+    @property
     def residual_item_size(self) -> int:
         return 4 if self.residual_dtype == "float32" else ITEM_SIZES[self.dtype]
 

@@ -13,7 +13,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
-from ..cuda_stream import StreamSplit, split_stream, words_of
+from ..cuda_stream import StreamSplit, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
@@ -33,11 +33,12 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(call: Any, *, streamed: bool = False) -> Any:
+def fused(call: Any, *, streamed: bool = False, combined: bool = False) -> Any:
     """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
 
     Args:
         streamed: launch select01_stream.cu instead of select01.cu.
+        combined: likewise, with weight, bias, scale and shift put together.
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -48,7 +49,9 @@ def fused(call: Any, *, streamed: bool = False) -> Any:
     y, gate_out = outputs[0], outputs[-1]
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
-        _launch(plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed)
+        _launch(
+            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined
+        )
     return outputs
 
 
@@ -66,6 +69,7 @@ def _launch(
     gate_out: torch.Tensor,
     eps: float,
     streamed: bool,
+    combined: bool,
 ) -> None:
     activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
     strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
@@ -83,6 +87,7 @@ def _launch(
         eps,
         device_index,
         streamed,
+        combined,
     )
     nvrtc.launch(
         specialisation.source,
@@ -116,16 +121,25 @@ def _specialise_call(
     eps: float,
     device_index: int,
     streamed: bool,
+    combined: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
-    if streamed:
+    if streamed or combined:
         item_size = _item_size(dtypes.x)
         # Three of the six rows, and the unrounded v.
         words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
         streams = 3 if residual else 1
-        stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
+        if combined:
+            lanes = 16 // item_size
+            # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
+            stream = split_combined(
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=aligned, selects=True,
+                kept_words=2 * lanes + 4, live_words=4 + lanes + (8 if residual else 0),
+            )  # fmt: skip
+        else:
+            stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
     split = split_of(plan, dtypes, multiprocessors)

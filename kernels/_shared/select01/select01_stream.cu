@@ -6,6 +6,8 @@
 //   ROW_DTYPE                    dtype of the six rows, coded as DTYPE
 //   WEIGHT_DTYPE, BIAS_DTYPE     likewise; -1: none
 //   INDEX_BYTES                  bytes of an index (1, 4, 8); whatever is not zero asks for row set 1
+//
+// With COMBINED a block has at most 32 rows, and takes those of row set 0 first: it changes the set once.
 
 #define STREAMS (RESIDUAL ? 3 : 1)
 #include "../row_stream.cuh"
@@ -30,41 +32,87 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
+    __shared__ int order[COMBINED ? 32 : 1];
+    // The row at a place of the block's order.
+    const auto row_at = [&](i64 place) { return COMBINED ? rows.first + order[place - rows.first] : place; };
     const auto source = [&](int stream, i64 row) {
-        const auto [batch, token] = place_of(row, tokens);
+        const auto [batch, token] = place_of(COMBINED ? row_at(row) : row, tokens);
         if (stream == 0) return x + (batch * x_batch_stride + token * x_row_stride) * ITEM;
         if (stream == 1) return residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM;
         return residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
+    };
+    const auto prefetch_row = [&](int of_chunk) {
+        const auto [batch, token] = place_of(rows.first + of_chunk, tokens);
+        prefetch(x + (batch * x_batch_stride + token * x_row_stride) * ITEM);
+        if constexpr (RESIDUAL) {
+            prefetch(residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM);
+            prefetch(residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM);
+        }
     };
     const auto chosen_by = [&](i64 row) {
         const auto [batch, token] = place_of(row, tokens);
         return takes_set_one(index, batch * index_batch_stride + token * index_token_stride);
     };
     // Asked for one row ahead: the addresses of the row sets wait for it.
-    bool next = rows.first < rows.end ? chosen_by(rows.first) : false;
+    bool next = !COMBINED && rows.first < rows.end ? chosen_by(rows.first) : false;
+    int zeros = 0;  // rows of set 0 in the block's chunk
+    if constexpr (COMBINED) {
+        const i64 row = rows.first + member % 32;
+        const bool mine = row < rows.end;
+        if constexpr (BULK) {
+            // The first rows come into the L2 while the index is on its way, whatever their order.
+            if (mine && member < 2 * SLOTS) prefetch_row(member);
+        }
+        const bool one = mine && chosen_by(row);
+        const u32 ones = __ballot_sync(ALL, one), below = (1u << member % 32) - 1, all = __ballot_sync(ALL, mine);
+        zeros = __popc(all & ~ones);
+        if (mine && member < 32) order[one ? zeros + __popc(ones & below) : __popc(~ones & below)] = member;
+        __syncthreads();
+    }
     Stream stream(ring, source, rows, member);
-    Kept<WEIGHT_DTYPE, WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
-    Kept<BIAS_DTYPE, BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
-    Kept<ROW_DTYPE, CHANNEL> scales, shifts, gates;  // of the set that the last row chose
+    Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<ROW_DTYPE, COMBINED ? ABSENT : CHANNEL> scales, shifts, gates;  // of the set that the last row chose
+    Line line;                   // likewise
+    Vector ready[PER_LANE];      // the gate, as it is stored
+    i64 held_batch = 0;          // the sample of both
     weights.load(weight, member);
     biases.load(bias, member);
     int turn = 0;
-    for (i64 row = rows.first; row < rows.end; row += rows.step, ++turn) {
+    for (i64 place = rows.first; place < rows.end; place += rows.step, ++turn) {
+        const i64 row = COMBINED ? row_at(place) : place;
         const i64 batch = (u32)row / (u32)tokens;
-        const bool one = next;
+        const bool one = COMBINED ? place - rows.first >= zeros : next;
         Vector own[PER_LANE], factor[PER_LANE], other[PER_LANE];  // x, residual_gate, residual
         if constexpr (!BULK) {
-            stream.take(0, row, own);
-            if constexpr (RESIDUAL) stream.take(1, row, factor), stream.take(2, row, other);
+            stream.take(0, place, own);
+            if constexpr (RESIDUAL) stream.take(1, place, factor), stream.take(2, place, other);
         }
-        gates.keep(one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM, member);
-        scales.keep(one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM, member);
-        shifts.keep(one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM, member);
-        if (row + rows.step < rows.end) next = chosen_by(row + rows.step);
+        const auto gate = [&] { return one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM; };
+        const auto scale = [&] { return one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM; };
+        const auto shift = [&] { return one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM; };
+        if constexpr (COMBINED) {
+            if (place == rows.first + zeros || batch != held_batch || place == rows.first) {
+                held_batch = batch;
+                combine<WEIGHT_DTYPE, BIAS_DTYPE, ROW_DTYPE, CHANNEL, ROW_DTYPE, CHANNEL>(line, weight, bias, scale(), shift(), member);
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) {
+                    if (!holds(i, member)) continue;
+                    float values[VEC];
+                    load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(gate(), (member + i * LANES) * VEC, values);
+                    ready[i] = pack(values);
+                }
+            }
+        } else {
+            gates.keep(gate(), member);
+            scales.keep(scale(), member);
+            shifts.keep(shift(), member);
+            if (row + rows.step < rows.end) next = chosen_by(row + rows.step);
+        }
         if constexpr (BULK) {
             stream.wait();
-            stream.take(0, row, own);
-            if constexpr (RESIDUAL) stream.take(1, row, factor), stream.take(2, row, other);
+            stream.take(0, place, own);
+            if constexpr (RESIDUAL) stream.take(1, place, factor), stream.take(2, place, other);
         }
         float wide[RESIDUAL ? PER_LANE : 1][VEC];  // the unrounded v
         const auto value = [&](int i, float (&values)[VEC]) {
@@ -95,11 +143,11 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
             float values[VEC];
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = gates.value(i, e);
-            store_vector(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            store_vector(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, COMBINED ? ready[i] : pack(values));
         }
 
         const Statistics found = row_statistics(value, member, 0, turn, eps, exchange);
-        stream.release(row);
+        stream.release(place);
 
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
@@ -109,9 +157,13 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
                 values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+                if constexpr (COMBINED) {
+                    values[e] = line.at(i, e, values[e]);
+                } else {
+                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                    values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+                }
             }
             store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
         }

@@ -1,4 +1,7 @@
-"""Streamed row norms: the sources compile, stream by bulk copies where the GPU has them, spill nothing where models run them."""
+"""Streamed row norms: the sources compile, stream by bulk copies where the GPU has them, spill nothing where models run them.
+
+Combined ones put weights, biases and modulations together, so that they take fewer registers.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,46 @@ MULTIPROCESSOR_BYTES = 227 * 1024
 
 
 def modulated(shared: Any, *, hidden: int = 3072, modulation: int = BFLOAT16, rows: int = 4096, affine: bool = False,
-              residual: bool = False, aligned: bool = True, warps: int = 0) -> Any:  # fmt: skip
+              residual: bool = False, aligned: bool = True, warps: int = 0, combined: bool = False) -> Any:  # fmt: skip
     cuda, stream, modulations = shared("modulated_norm_cuda"), shared("cuda_stream"), shared("modulation")
     at = modulations.Broadcast(0, 0, rows, 1)
     plan = shared("norm_arguments").Plan(1, rows, hidden, at, at, at if residual else None)
     affine_dtype = modulation if affine else ABSENT
     dtypes = cuda.Dtypes(BFLOAT16, modulation if residual else ABSENT, affine_dtype, affine_dtype, modulation, modulation)
     words = stream.words_of(2, *((modulation,) * ((4 if affine else 2) + residual)))
-    split = stream.split_stream(hidden, 2, 2 if residual else 1, rows, MULTIPROCESSORS, shared_words=words, aligned=aligned)
+    streams = 2 if residual else 1
+    split = (
+        stream.split_combined(hidden, 2, streams, rows, MULTIPROCESSORS, aligned=aligned, kept_words=24 if residual else 16, live_words=16)
+        if combined
+        else stream.split_stream(hidden, 2, streams, rows, MULTIPROCESSORS, shared_words=words, aligned=aligned)
+    )
     return cuda.specialise(plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split)
 
 
-def select01(shared: Any, *, rows: int = 4096, residual: bool = False) -> Any:
+def select01(shared: Any, *, rows: int = 4096, residual: bool = False, combined: bool = False, modulation: int = BFLOAT16) -> Any:
     cuda, stream = shared("select01.cuda"), shared("cuda_stream")
     plan = shared("select01.plan").Plan(1, rows, 3072, (3072,) * 6, (rows, 1))
-    split = stream.split_stream(3072, 2, 3 if residual else 1, rows, MULTIPROCESSORS, shared_words=28 if residual else 20, aligned=True)
-    return cuda.specialise(plan, cuda.Dtypes(BFLOAT16, BFLOAT16, BFLOAT16, BFLOAT16), 4, residual, True, True, split)
+    streams = 3 if residual else 1
+    split = (
+        stream.split_combined(
+            3072, 2, streams, rows, MULTIPROCESSORS, aligned=True, kept_words=20, live_words=20 if residual else 12, selects=True
+        )
+        if combined
+        else stream.split_stream(3072, 2, streams, rows, MULTIPROCESSORS, shared_words=28 if residual else 20, aligned=True)
+    )
+    return cuda.specialise(plan, cuda.Dtypes(BFLOAT16, modulation, modulation, modulation), 4, residual, True, True, split)
 
 
-def norm_tanh(shared: Any, *, rows: int = 4096) -> Any:
+def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False) -> Any:
     cuda, stream, modulations = shared("norm_tanh.cuda"), shared("cuda_stream"), shared("modulation")
     at, own = modulations.Broadcast(0, 0, rows, 1), modulations.Broadcast(0, 3840, 1, 1)
     plan = shared("norm_tanh.plan").TanhPlan(1, rows, 3840, residual=own, gate=at, scale2=at)
     dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, BFLOAT16, BFLOAT16, ABSENT, BFLOAT16, ABSENT, BFLOAT16)
-    split = stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, aligned=True)
+    split = (
+        stream.split_combined(3840, 2, 2, rows, MULTIPROCESSORS, aligned=True, kept_words=16, live_words=16)
+        if combined
+        else stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, aligned=True)
+    )
     return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split)
 
 
@@ -51,6 +70,16 @@ KINDS = {
     "select01, few rows": lambda shared: select01(shared, rows=33),
     "residual select01": lambda shared: select01(shared, residual=True),
     "norm_tanh, both norms": norm_tanh,
+    "combined norm": lambda shared: modulated(shared, combined=True),
+    "combined norm of 5120, float32, affine": lambda shared: modulated(
+        shared, hidden=5120, modulation=FLOAT32, affine=True, combined=True, rows=8192
+    ),
+    "combined residual norm of 1536, float32": lambda shared: modulated(
+        shared, hidden=1536, modulation=FLOAT32, residual=True, rows=32760, combined=True
+    ),
+    "combined select01, float32": lambda shared: select01(shared, combined=True, modulation=FLOAT32),
+    "combined residual select01": lambda shared: select01(shared, residual=True, combined=True),
+    "combined norm_tanh, both norms": lambda shared: norm_tanh(shared, combined=True),
 }
 
 
@@ -64,7 +93,7 @@ def test_what_models_run_spills_nothing_and_fits_the_blocks_that_the_grid_counts
     assert (used["SHARED"] + 1024) * macros["MIN_BLOCKS"] <= MULTIPROCESSOR_BYTES
 
 
-@pytest.mark.parametrize("name", ["norm", "residual select01"])
+@pytest.mark.parametrize("name", ["norm", "residual select01", "combined norm"])
 def test_rows_come_by_bulk_copies_and_everything_else_by_16_bytes(shared: Any, cuda_code: Any, name: str) -> None:
     machine_code = cuda_code.sass(KINDS[name](shared))
     assert "UBLKCP" in machine_code
@@ -98,3 +127,46 @@ def test_every_width_has_a_split_that_the_source_accepts(shared: Any, item_size:
         assert ring <= STATIC_SHARED_BYTES, hidden
         assert split.min_blocks * (ring + 1024) <= MULTIPROCESSOR_BYTES or split.stages == 0, hidden
         assert split.grid(rows, MULTIPROCESSORS) * (split.chunk or rows) >= rows, hidden
+
+
+def test_combined_float32_parameters_leave_registers_for_a_second_block(shared: Any, cuda_code: Any) -> None:
+    apart, together = (
+        cuda_code.resources(modulated(shared, hidden=5120, modulation=FLOAT32, affine=True, rows=8192, combined=combined, warps=7))["REG"]
+        for combined in (False, True)
+    )
+    assert together <= 128 < apart
+
+
+@pytest.mark.parametrize("rows", [1, 512, 4096, 100_000])
+@pytest.mark.parametrize("streams", [1, 2, 3])
+@pytest.mark.parametrize("selects", [True, False])
+def test_every_width_has_a_combined_split_that_the_source_accepts(shared: Any, selects: bool, streams: int, rows: int) -> None:
+    stream = shared("cuda_stream")
+    for hidden in range(8, 8200, 24):
+        for item_size in (2, 4):
+            split = stream.split_combined(
+                hidden, item_size, streams, rows, MULTIPROCESSORS, kept_words=20, live_words=12, aligned=True, selects=selects
+            )
+            assert 32 * (split.warps - 1) < hidden * item_size // 16, hidden
+            assert split.threads <= 1024, hidden
+            assert split.stages != 1, hidden
+            ring = split.stages * (streams * hidden * item_size + 8) + 256
+            assert ring <= STATIC_SHARED_BYTES, hidden
+            assert split.min_blocks * (ring + 1024) <= MULTIPROCESSOR_BYTES or split.stages == 0, hidden
+            blocks = split.grid(rows, MULTIPROCESSORS)
+            assert 1 <= blocks <= rows, hidden
+            assert not selects or -(-rows // blocks) <= stream.MOST_CHUNK, "a block orders its rows by one bit each"
+
+
+def test_a_case_with_nothing_to_combine_is_declined_with_the_reason(collection: Any) -> None:
+    kernel, op = collection.kernel("norm_scale_shift/fused_cuda@3"), collection.op("norm_scale_shift")
+
+    def reason(**fields: Any) -> str:
+        return str(kernel.reason_unsupported(op.parse_params({"tokens": 4096, "hidden": 3072, **fields})) or "")
+
+    assert reason() == ""
+    assert "383 rows" in reason(tokens=383)
+    assert "neighbouring rows" in reason(modulation="token")
+    assert "neighbouring rows" in reason(modulation="frame", frames=2048)
+    assert reason(modulation="frame", frames=1024) == ""
+    assert "bytes of shared memory" in reason(hidden=8192, dtype="float32")

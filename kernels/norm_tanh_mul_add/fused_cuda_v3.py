@@ -1,0 +1,35 @@
+"""The streamed fusion with combined values (`_shared/norm_tanh/norm_tanh_stream.cu`), compiled by NVRTC for each shape's constants.
+
+Version 3 as in the other row norms; there is no version 2, which gained nothing here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.cuda_stream import declined
+from .._shared.norm_tanh.cuda import launch
+from .op import Arguments, Params
+
+
+@kernel(
+    "norm_tanh_mul_add", "fused_cuda", version=3, role="fused", language="cuda", replay=True, requires=("cuda.core",),
+    note="rows streamed, and what rows share put together into one factor and one term per element",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> torch.Tensor:
+    """Returns y `[B, S, D]`."""
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y = call.allocate()
+    launch(
+        plan, call.x,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, combined=True,
+    )  # fmt: skip
+    return y
+
+
+@fused_cuda.supports
+def _(params: Params) -> bool | str:
+    return declined(params, streams=params.streams, forms=(params.modulation,)) or True
