@@ -101,12 +101,11 @@ def split_stream(
 
 LEAST_NEIGHBOURS = 4
 """Neighbouring rows that share values from which putting these together costs less than it saves."""
-LEAST_ROWS = 384
-"""Rows from which blocks of an H200 (132 multiprocessors) have a third row to use combined values for."""
 LEAST_QUEUE = 4
 """Rows per block below which one more block per multiprocessor loads more shared values than it hides latency."""
-OTHER_REGISTERS = 28
-"""Of a thread beside vectors: addresses, statistics, the ring. With the words of its vectors this is what sm_90 needs without a spill."""
+OTHER_REGISTERS, MORE_REGISTERS = 28, 44
+"""Of a thread beside vectors: addresses, statistics, the ring. With the words of its vectors this is what sm_90, and other GPUs, need
+without a spill."""
 ENOUGH_WARPS = 24
 """Per multiprocessor: more hide no more latency."""
 MOST_CHUNK = 32
@@ -116,7 +115,7 @@ MOST_CHUNK = 32
 @functools.cache
 def split_combined(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int, aligned: bool,
-    selects: bool = False,
+    other_registers: int = OTHER_REGISTERS, selects: bool = False,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
 
@@ -126,6 +125,7 @@ def split_combined(
     Args:
         kept_words: registers per vector for what is kept from row to row.
         live_words: registers per vector for the row that is worked on.
+        other_registers: of a thread beside vectors.
         selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK at most.
     """
     vectors = hidden * item_size // 16
@@ -137,7 +137,7 @@ def split_combined(
     tried: list[tuple[int, int, int]] = []
     for each in range(MOST_VECTORS, 0, -1):
         warps = -(-vectors // (32 * each))
-        needed = OTHER_REGISTERS + -(-vectors // (32 * warps)) * (kept_words + live_words)
+        needed = other_registers + -(-vectors // (32 * warps)) * (kept_words + live_words)
         blocks = 1
         while (blocks + 1) * warps <= ENOUGH_WARPS and blocks < min(resident, filled) and _registers((blocks + 1) * warps) >= needed:
             blocks += 1
@@ -151,6 +151,12 @@ def split_combined(
     return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves)
 
 
+def registers_beside_vectors(device_index: int) -> int:
+    """Registers of a thread beside vectors on this GPU."""
+    properties = torch.cuda.get_device_properties(device_index)
+    return OTHER_REGISTERS if (properties.major, properties.minor) == (9, 0) else MORE_REGISTERS
+
+
 def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form]) -> str | None:
     """Why combining has nothing to gain in such a case; None where it has.
 
@@ -158,8 +164,6 @@ def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form]) ->
         streams: tensors of which a row is read per row of output.
         forms: forms of what is combined.
     """
-    if params.rows < LEAST_ROWS:
-        return f"{params.rows} rows: fewer than {LEAST_ROWS}, so that a block would combine values for one or two rows"
     if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
         return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
     row_bytes = streams * params.hidden * ITEM_SIZES[params.dtype]

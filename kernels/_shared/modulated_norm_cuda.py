@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
-from .cuda_stream import StreamSplit, split_combined, split_stream, words_of
+from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -127,7 +127,8 @@ def _specialise_call(
             gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
             stream = split_combined(
                 plan.hidden, item_size, inputs, plan.rows, multiprocessors, aligned=aligned,
-                kept_words=gate + (0 if scalar else 2 * lanes), live_words=4 * inputs + lanes,
+                other_registers=registers_beside_vectors(device_index), kept_words=gate + (0 if scalar else 2 * lanes),
+                live_words=4 * inputs + lanes,
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)

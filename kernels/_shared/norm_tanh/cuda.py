@@ -12,7 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
-from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, split_combined, split_stream, words_of
+from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
@@ -128,7 +128,8 @@ def _specialise_call(
         if combined:
             split = split_combined(
                 plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=rows_aligned,
-                kept_words=_kept_words(plan, dtypes, item_size), live_words=4 * streams + 16 // item_size,
+                other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
+                live_words=4 * streams + 16 // item_size,
             )  # fmt: skip
         else:
             split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)

@@ -13,7 +13,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
-from ..cuda_stream import StreamSplit, split_combined, split_stream, words_of
+from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
@@ -136,7 +136,8 @@ def _specialise_call(
             # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
             stream = split_combined(
                 plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=aligned, selects=True,
-                kept_words=2 * lanes + 4, live_words=4 + lanes + (8 if residual else 0),
+                other_registers=registers_beside_vectors(device_index), kept_words=2 * lanes + 4,
+                live_words=4 + lanes + (8 if residual else 0),
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)

@@ -72,14 +72,14 @@ def test_z_images_row_leaves_no_lane_idle_and_short_streams_have_more_warps(shar
     assert warps(64, 6) == 1, "more warps than vectors would be idle"
 
 
-def tanh_by_launch(op: Any, shared: Any, gate: torch.Tensor) -> torch.Tensor:
+def tanh_by_launch(op: Any, shared: Any, gate: torch.Tensor, *, short: bool = False) -> torch.Tensor:
     """tanh of `gate` `[n]` in float32 as the kernels compute it: the gate stage alone, of ones with a residual of zero."""
     gate = gate.view(1, -1, 1024)
     ones, zero = torch.ones_like(gate), torch.zeros(1, device=gate.device)
     checked = op.Arguments(zero, ones, gate, None, None).checked()
     y = torch.empty_like(gate)
     with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns of overflow
-        shared("norm_tanh.launch").launch(checked, shared("row_tiles").tuned(1024), ones, y=y, residual=zero, gate=gate)
+        shared("norm_tanh.launch").launch(checked, shared("row_tiles").tuned(1024), ones, y=y, residual=zero, gate=gate, short=short)
     return y.flatten()
 
 
@@ -95,9 +95,23 @@ def test_tanh_is_within_its_stated_units_in_the_last_place(collection: Any, shar
     assert errors[gate.cpu().abs() < 0.7].max() <= 0.9
 
 
-def test_tanh_saturates_and_keeps_nan_infinity_and_zero(collection: Any, shared: Any, device: torch.device) -> None:
+def test_the_short_tanh_is_within_its_stated_share_of_the_value(collection: Any, shared: Any, device: torch.device) -> None:
+    even = torch.cat((torch.logspace(-30, -2, 1024), torch.linspace(0.01, 0.12, 3072), torch.linspace(0.12, 12.0, 4096)))
+    gate = torch.cat((even, -even)).to(device)
+    due = gate.double().tanh().cpu()
+    short, long = (
+        (tanh_by_launch(collection.op("norm_tanh_mul_add"), shared, gate, short=short).cpu().double() / due - 1).abs().max()
+        for short in (True, False)
+    )
+    assert long < 1e-6 < short < 4e-6, "the first shows that the second is seen"
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_tanh_saturates_and_keeps_nan_infinity_and_zero(collection: Any, shared: Any, device: torch.device, short: bool) -> None:
     special = torch.tensor([1e3, -1e3, 3e38, -3e38, float("inf"), -float("inf"), 9.1, -9.1, 0.0, -0.0, float("nan"), 1e-45])
-    found = tanh_by_launch(collection.op("norm_tanh_mul_add"), shared, torch.cat((special, torch.zeros(1012))).to(device)).cpu()
+    found = tanh_by_launch(
+        collection.op("norm_tanh_mul_add"), shared, torch.cat((special, torch.zeros(1012))).to(device), short=short
+    ).cpu()
     assert found[:8].tolist() == [1.0, -1.0] * 4
     assert found[8:10].tolist() == [0.0, 0.0]
     assert found[10].isnan()
