@@ -84,3 +84,42 @@ def test_a_device_function_within_a_launch_replaces_only_what_the_launch_has_not
     finally:
         launch.restore()
     assert {name: builtins_of(namespace) for name, namespace in NAMESPACES.items()} == before
+
+
+def test_tensors_of_one_shape_are_as_triton_makes_them_and_share_its_lengths() -> None:
+    handle = object()
+    for element in (tl.float32, tl.bfloat16, tl.pointer_type(tl.float32)):
+        for shape in ([8, 64], (8, 64), [tl.constexpr(8), 64], tl.tuple([tl.constexpr(8), tl.constexpr(64)])):
+            block = tl.block_type(element, shape)
+            assert (str(block), block.numel, list(block.shape), block.scalar) == (
+                f"<{tl.tuple([8, 64])}, {element}>",
+                512,
+                [8, 64],
+                element,
+            )
+            assert block == tl.block_type(element, [8, 64]) != tl.block_type(element, [64, 8])
+            tensor = tl.tensor(handle, block)
+            assert (tensor.handle, tensor.type, tensor.dtype, tensor.numel.value) == (handle, block, element, 512)
+            assert [type(one) for one in tensor.shape] == [tl.constexpr] * 2
+            assert [one.value for one in tensor.shape] == [8, 64]
+            assert tensor.shape is tl.tensor(handle, tl.block_type(tl.int1, [8, 64])).shape
+        scalar = tl.tensor(handle, element)
+        assert (len(scalar.shape), scalar.numel.value, scalar.dtype) == (0, 1, element)
+
+
+@pytest.mark.parametrize(("shape", "error"), [([], TypeError), ([8, 3], ValueError), ([8.0], TypeError), ([2**21], ValueError)])
+def test_shapes_that_triton_refuses_are_refused_each_time(shape: list[Any], error: type[Exception]) -> None:
+    tl.block_type(tl.float32, [8])
+    for _ in range(2):
+        with pytest.raises(error):
+            tl.block_type(tl.float32, shape)
+
+
+def test_a_replaced_function_runs_in_the_interpreter_whatever_its_caller_passes(scope: Any) -> None:
+    original = tl.core.program_id
+    replace(tl.core, scope)
+    interpreter.interpreter_builder.set_grid_dim(3, 1, 1)
+    interpreter.interpreter_builder.set_grid_idx(2, 0, 0)
+    assert tl.core.program_id is not original
+    for more in ({}, {"_semantic": None}):
+        assert tl.core.program_id(0, **more).handle.data == 2
