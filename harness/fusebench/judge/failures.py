@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..errors import FusebenchError
 from ..runner.workers.worker.cause import COMPILE_ERROR_NAMES
 from ..schema.evaluation import EvaluationStatus
-from .confinement.confined_process import Cause, Outcome
+from .confinement.outcome import Cause, Outcome
 
 _OUTCOMES = {Cause.HUNG: EvaluationStatus.HUNG, Cause.OUT_OF_MEMORY: EvaluationStatus.OUT_OF_MEMORY}
 _MEMORY_NAMES = frozenset({"OutOfMemoryError", "MemoryError"})

@@ -13,15 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fusebench.judge.confinement import confined_process
-from fusebench.judge.confinement.confined_process import (
-    OUTPUT_BYTES,
-    Cause,
-    ConfinedProcess,
-    Outcome,
-    signal_name,
-    start_confined,
-)
+from fusebench.judge.confinement import confined_process, tree_usage
+from fusebench.judge.confinement.confined_process import OUTPUT_BYTES, ConfinedProcess, start_confined
+from fusebench.judge.confinement.outcome import Cause, Outcome, signal_name
 from fusebench.judge.confinement.process_tree import ORIGIN_VARIABLE, kill_starter, remove_folder
 
 CONFINE = """
@@ -196,7 +190,7 @@ def test_memory_that_forks_share_counts_once(tmp_path: Path) -> None:
 def test_the_tree_ends_when_it_outgrows_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, cause: Cause
 ) -> None:
-    monkeypatch.setattr(confined_process, limit, value)
+    monkeypatch.setattr(tree_usage if limit.startswith("SCRATCH") else confined_process, limit, value)
     outcome = end("import time\nprint('flood', flush=True)\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(60)", tmp_path)
     assert outcome.cause is cause
 

@@ -12,15 +12,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 
-import msgspec
 import psutil
 
+from .outcome import Cause, Outcome, signal_name
 from .process_tree import MARK_VARIABLE, ORIGIN_VARIABLE, has_ended, kill_tree
+from .tree_usage import group_cpu_ns, group_members, memory_files, out_of_memory_kills, outgrown, resident_bytes, runs
 
 PARENT_VARIABLE = "FUSEBENCH_PARENT_PID"
 """Set for the process: whose end ends it."""
@@ -34,10 +34,6 @@ FLOOD_BYTES = 2 << 30
 """Bytes of output after which the process is killed: keeping up with more costs the time of others."""
 MOST_PROCESSES = 256
 """Processes of one tree; Inductor with its compilers starts fewer than 100."""
-SCRATCH_BYTES = 2 << 30
-"""Most that the scratch folder may hold."""
-SCRATCH_FILES = 100_000
-"""Most files and folders in it; looking through so many takes half a second."""
 SPARE_SHARE = 0.02
 """The tree is killed while less than this share of the machine's memory is available: memory held by no process, such as a memfd, shows
 nowhere else."""
@@ -50,54 +46,6 @@ _PASSED = (
     ORIGIN_VARIABLE, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 )  # fmt: skip
 """Variables that the process inherits. Everything else, tokens among them, stays here."""
-
-
-_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
-_PROCESS_CLOCK = 2
-"""CPUCLOCK_SCHED of Linux' posix-timers_types.h: the clock of another process's CPU time, as clock_getcpuclockid(3) builds it."""
-
-
-class Cause(StrEnum):
-    """Why a confined process ended."""
-
-    EXITED = "exited"
-    SIGNAL = "signal"
-    HUNG = "hung"
-    OUT_OF_MEMORY = "out_of_memory"
-    TOO_MANY_PROCESSES = "too_many_processes"
-    DISK_FULL = "disk_full"
-    FLOODED = "flooded"
-    STOPPED = "stopped"
-    """The trusted side killed it: the work was done, or someone asked."""
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a confined process ended."""
-
-    cause: Cause
-    exit_code: int | None = None
-    """None unless it exited by itself."""
-    signal: str | None = None
-    """Name of the signal that ended it, such as `SIGSEGV`; None if it exited, or if the trusted side killed it."""
-    output: str = ""
-    """Beginning and end of stdout and stderr, in order of arrival; undecodable bytes replaced. Written by the candidate: data."""
-    peak_bytes: int = 0
-    """Most memory seen resident in the whole tree."""
-    survivors: tuple[int, ...] = ()
-    """Processes that could not be killed; waiting in the kernel, for instance."""
-
-    def describe(self) -> str:
-        """One sentence without the output."""
-        said = {
-            Cause.HUNG: "did not end in the time allowed",
-            Cause.OUT_OF_MEMORY: f"took too much memory ({self.peak_bytes / 2**30:.1f} GiB)",
-            Cause.TOO_MANY_PROCESSES: "started too many processes",
-            Cause.DISK_FULL: "wrote too much into its scratch folder",
-            Cause.FLOODED: "printed too much",
-            Cause.STOPPED: "was stopped",
-            Cause.SIGNAL: f"was killed by {self.signal}",
-        }
-        return said.get(self.cause, f"exited with code {self.exit_code}")
 
 
 class _Output:
@@ -153,7 +101,7 @@ class ConfinedProcess:
         self._peak = self._files_bytes = 0
         self._survivors: tuple[int, ...] = ()
         self._seen: dict[int, float] = {}
-        self._kills_before = _out_of_memory_kills()
+        self._kills_before = out_of_memory_kills()
         self._lent = lent
         self._ended = threading.Event()
         self._change = threading.Lock()
@@ -195,7 +143,7 @@ class ConfinedProcess:
         """
         self._signal(signal.SIGSTOP)
         give_up = time.monotonic() + STOP_S
-        while self.running() and any(map(_runs, self._members())) and time.monotonic() < give_up:
+        while self.running() and any(map(runs, group_members(self.pid))) and time.monotonic() < give_up:
             time.sleep(1e-5)
 
     def resume(self) -> None:
@@ -208,28 +156,8 @@ class ConfinedProcess:
                 os.killpg(self.pid, number)
 
     def cpu_ns(self) -> int:
-        """CPU time that the processes of the group and their ended children have used, by the kernel's account; 0 once all have ended.
-
-        An ended child counts until its parent asks for it, and then, in steps of `_TICK_NS`, as the parent's.  Where `isolation` keeps
-        children, nobody else can ask.
-        """
-        total = 0
-        for pid in self._members():
-            with suppress(OSError):
-                total += time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
-            with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-                total += (int(stat[13]) + int(stat[14])) * _TICK_NS
-        return total
-
-    def _members(self) -> list[int]:
-        """The processes of the group."""
-        found = []
-        for name in os.listdir("/proc"):  # noqa: PTH208  a few hundred names, several times a batch
-            with suppress(OSError, ValueError):
-                if os.getpgid(int(name)) == self.pid:
-                    found.append(int(name))
-        return found
+        """CPU time that the processes of the group and their ended children have used, by the kernel's account; 0 once all have ended."""
+        return group_cpu_ns(self.pid)
 
     def _finish(self) -> None:
         """Kill what is left, reap it, and collect the last output."""
@@ -237,7 +165,7 @@ class ConfinedProcess:
         self._reader.join(1.0)
         if not self._reader.is_alive() and self._process.stdout is not None:  # a survivor may hold the pipe open
             self._process.stdout.close()
-        if self._cause is None and self._process.returncode == -signal.SIGKILL and _out_of_memory_kills() > self._kills_before:
+        if self._cause is None and self._process.returncode == -signal.SIGKILL and out_of_memory_kills() > self._kills_before:
             self._cause = Cause.OUT_OF_MEMORY
         elif self._cause is None and self._process.returncode == -signal.SIGXCPU:
             self._cause = Cause.HUNG
@@ -287,14 +215,14 @@ class ConfinedProcess:
                     self._seen[member.pid] = member.create_time()
             if len(members) > MOST_PROCESSES:
                 return Cause.TOO_MANY_PROCESSES
-            if _outgrown(self._folder):
+            if outgrown(self._folder):
                 return Cause.DISK_FULL
             memory = psutil.virtual_memory()
             if memory.available < SPARE_SHARE * memory.total:
                 return Cause.OUT_OF_MEMORY
-            files = {key: size for member in members for key, size in _memory_files(member.pid)}
+            files = {key: size for member in members for key, size in memory_files(member.pid)}
             self._files_bytes = sum(size for key, size in files.items() if key not in self._lent)
-        resident = sum(_resident_bytes(member, shared=len(members) > 1) for member in members)
+        resident = sum(resident_bytes(member, shared=len(members) > 1) for member in members)
         self._peak = max(self._peak, resident + self._files_bytes)
         return Cause.OUT_OF_MEMORY if self._memory_bytes is not None and self._peak > self._memory_bytes else None
 
@@ -339,68 +267,3 @@ def start_confined(
     return ConfinedProcess(
         process, mark, folder=scratch, memory_bytes=memory_bytes, deadline=deadline, output_bytes=output_bytes, lent=given
     )
-
-
-def signal_name(number: int) -> str:
-    """Such as `SIGSEGV`; `signal 40` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _out_of_memory_kills() -> int:
-    """Processes that the kernel has killed since boot because memory ran out; 0 where it does not count them."""
-    with suppress(OSError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
-def _resident_bytes(process: psutil.Process, *, shared: bool) -> int:
-    """Memory in use; with `shared`, pages of several processes count in part for each, as forks share most."""
-    with suppress(OSError, StopIteration):
-        if shared:
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii", errors="replace").splitlines()
-            return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
-    with suppress(psutil.Error):
-        return int(process.memory_info().rss)
-    return 0
-
-
-def _memory_files(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """Device and number of each memory file that a process holds open, with its bytes, which are resident only where they are mapped."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208  twice a second
-            with suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith("/memfd:"):  # noqa: PTH115
-                    found = os.stat(f"{folder}/{name}")  # noqa: PTH116
-                    yield (found.st_dev, found.st_ino), found.st_blocks * 512
-
-
-def _runs(pid: int) -> bool:
-    """Whether a thread of this process may run code of its own: not stopped (T, t), ended (Z, X) or deep in the kernel (D)."""
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  after every request
-            with suppress(OSError):  # a thread that has just ended
-                if Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"TtZXD":
-                    return True
-    return False
-
-
-def _outgrown(folder: Path) -> bool:
-    """Whether a folder holds more bytes on disk, or more files, than a scratch folder may; links are not followed."""
-    total, count, folders = 0, 0, [str(folder)]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                count += 1
-                if total > SCRATCH_BYTES or count > SCRATCH_FILES:
-                    return True
-    return False

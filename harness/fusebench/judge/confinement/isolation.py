@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ...schema.evaluation import IsolationMeasure
-from .confined_process import PARENT_VARIABLE, ConfinedProcess, Outcome, start_confined
+from .confined_process import PARENT_VARIABLE, ConfinedProcess, start_confined
 from .landlock import RENAME_ABI, SCOPE_ABI, TCP_ABI, TRUNCATE_ABI, restrict_files
+from .outcome import Outcome
 from .process_tree import kill_tree
 from .seccomp import install_filter
 
