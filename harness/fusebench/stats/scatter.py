@@ -11,7 +11,7 @@ intervals are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -64,9 +64,9 @@ def components(differences: Sequence[Difference]) -> tuple[float | None, float |
     other = [one for one in differences if not one.same_board]
     if not differences:
         raise ValueError("no differences: the scatter between runs needs at least one pair of runs")
-    process = _scale(same, lambda one, scale: one.own + scale**2 * one.processes) if same else None
+    process = _scale([(abs(one.log_ratio), one.own, one.processes) for one in same]) if same else None
     known = process or 0.0
-    return process, _scale(other, lambda one, scale: one.own + known**2 * one.processes + 2 * scale**2) if other else None
+    return process, _scale([(abs(one.log_ratio), one.own + known**2 * one.processes, 2.0) for one in other]) if other else None
 
 
 def interval(log_ratio: float, variance: float, level: float = LEVEL) -> Estimate:
@@ -106,12 +106,17 @@ def finding_margin(slowdown: float, scale: float, power: float, level: float) ->
     return slowdown - scale * (quantile(power, DEGREES) + quantile(0.5 + level / 2, DEGREES))
 
 
-def _scale(differences: Sequence[Difference], variance: Callable[[Difference, float], float]) -> float:
-    """The smallest scale at which `LEVEL` of the differences lie inside their intervals."""
+def _scale(differences: Sequence[tuple[float, float, float]]) -> float:
+    """The smallest scale at which `LEVEL` of the differences lie inside their intervals.
+
+    Args:
+        differences: the distance from no change, the variance that is known, and how often the squared scale is added to it.
+    """
     reach = quantile(0.5 + LEVEL / 2, DEGREES)
 
     def covers(scale: float) -> bool:
-        inside = sum(abs(one.log_ratio) <= reach * math.sqrt(variance(one, scale)) for one in differences)
+        square, root = scale**2, math.sqrt
+        inside = sum([distance <= reach * root(known + square * times) for distance, known, times in differences])
         return inside >= LEVEL * len(differences)
 
     low, high = 0.0, _LARGEST

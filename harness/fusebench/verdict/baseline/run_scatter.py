@@ -69,7 +69,8 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
     old_results = {(one.case_key, one.kernel): one for one in old_run.results}
     summaries = {summary.case.key: summary for summary in new_run.cases}
     for new in new_run.results:
-        now, then, old = summaries.get(new.case_key), old_cases.get(new.case_key), old_results.get((new.case_key, new.kernel))
+        key = new.case_key
+        now, then, old = summaries.get(key), old_cases.get(key), old_results.get((key, new.kernel))
         if now is None or then is None or old is None or now.same_as or now.not_cold or then.not_cold:
             continue
         if not _equal(new, old, new_run, old_run) or case_differences(now.case, then.case):

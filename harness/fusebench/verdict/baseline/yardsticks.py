@@ -173,15 +173,15 @@ def launch_gap(run: Run, baseline: Run, drifts: Drifts) -> LaunchGap | None:
     known = {summary.case.key: summary for summary in baseline.cases}
     changes = []
     for new in run.results:
-        old, now = before.get((new.case_key, new.kernel)), cases.get(new.case_key)
-        if old is None or now is None or new.case_key not in known or now.same_as or now.not_cold or known[new.case_key].not_cold:
+        key = new.case_key
+        old, now, then = before.get((key, new.kernel)), cases.get(key), known.get(key)
+        if old is None or now is None or then is None or now.same_as or now.not_cold or then.not_cold:
             continue
-        drift = drift_of(now, drifts, known[new.case_key])
         timings = _several_alike(new, old)
-        if drift is None or timings is None or case_differences(now.case, known[new.case_key].case):
+        if timings is None or (drift := drift_of(now, drifts, then)) is None or case_differences(now.case, then.case):
             continue
-        after, then = timings
-        changes.append((after.time_us.value / drift.factor.value - then.time_us.value) / (after.kernels - 1))
+        after, earlier = timings
+        changes.append((after.time_us.value / drift.factor.value - earlier.time_us.value) / (after.kernels - 1))
     if len(changes) < FEWEST_CASES or abs(statistics.median(changes)) > MOST_GAP_US:
         return None
     return LaunchGap(statistics.median(changes), len(changes))
