@@ -1,4 +1,4 @@
-"""`run` on several boards of one host, of which the CPU plays two: leases, lost and unfit boards, kills, budgets and `--resume`."""
+"""`run` on several boards of one host, of which the CPU plays two: leases, unfit boards, checks ahead, a serving judge, budgets."""
 
 from __future__ import annotations
 
@@ -21,74 +21,15 @@ from fusebench.fleet import board_process
 from fusebench.runner.case_kernels import work_of
 from fusebench.runner.workers.ahead import Checks
 from fusebench.runner.workers.protocol import Measured, TimeTask
-from fusebench.schema import ExitCode, Run, Status
+from fusebench.schema import ExitCode, Status
 from fusebench.store.baselines import promote
-from fusebench.store.journal import SUFFIX, journals_in, recover
-from fusebench.store.run_folder import read_run, read_samples
-from helpers import run_bench
-from helpers.kills import ended, in_child, killed_at_random, seconds_of
+from fusebench.store.journal import journals_in
+from fusebench.store.run_folder import read_run
+from helpers import boards_bench, run_bench
+from helpers.boards_bench import BOARDS, CASES, COMMAND, Fusebench, board_of_this_process, content, folder_of, on_board, run
 from helpers.run_bench import FakeWorkers, measured
 
-Fusebench = Callable[..., Any]
-CASES = 6
-COMMAND = ["run", "--suite", "many", "--device", "cpu:0,1", "--cache", "warm", "--replicates", "2", "--rounds", "2"]
-BOARDS = [device.uuid for device in resolve_boards("cpu:0,1")]
-workers = run_bench.workers
-
-
-@pytest.fixture
-def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWorkers) -> Path:
-    """The toy project with a suite of seven cases, the last of which is the same work as the first.  Boards are forked, with the fakes."""
-    run_bench.add_kernel(toy_project, "plain")
-    lines = ['[suite]\nname = "many"\ndescription = "for boards"\n']
-    sizes = [64 * (one + 1) for one in range(CASES)] + [64]
-    lines += [f'[[case]]\nname = "c{one}"\nop = "scale"\nparams = {{ size = {size} }}\n' for one, size in enumerate(sizes)]
-    (toy_project / "suites" / "many.toml").write_text("\n".join(lines))
-    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
-    monkeypatch.setattr("fusebench.report.run.pages.write_views", lambda *_: None)
-    monkeypatch.setattr("fusebench.fleet.boards.START_METHOD", "fork")
-    monkeypatch.setattr("fusebench.fleet.boards.STOP_S", 2.0)
-    workers.timed = slowly
-    return toy_project
-
-
-def slowly(task: TimeTask) -> Measured:
-    time.sleep(0.01)
-    return measured(task, 2.0)
-
-
-def folder_of(outcome: Any) -> Path:
-    return Path(outcome.stdout.rstrip().rpartition("run: ")[2])
-
-
-def run(fusebench: Fusebench, *options: str, code: ExitCode = ExitCode.PASS) -> Run:
-    outcome = fusebench(*COMMAND, *options)
-    assert outcome.exit_code == code, outcome.output
-    return read_run(folder_of(outcome))
-
-
-def on_board(number: int, how: Callable[[TimeTask], None]) -> Callable[[TimeTask], Measured]:
-    """What workers answer where one board's processes do something else."""
-
-    def timed(task: TimeTask) -> Measured:
-        # Each board is a process of its own, which holds its board's lock under its name.
-        if _board_of_this_process() == number:
-            how(task)
-        return slowly(task)
-
-    return timed
-
-
-def _board_of_this_process() -> int:
-    import multiprocessing
-
-    return int(multiprocessing.current_process().name.rpartition(":")[2])
-
-
-def content(run: Run) -> Any:
-    """What must be the same whichever board measured a case, and however often a process was killed."""
-    results = [(one.case_key, one.kernel, one.status, one.measurement) for one in run.results]
-    return [one.case.key for one in run.cases], results, [one.id for one in run.kernels], run.exit_code, run.complete
+project, workers = boards_bench.project, run_bench.workers
 
 
 def test_every_case_is_measured_once_on_one_board_that_the_record_names(fusebench: Fusebench, project: Path) -> None:
@@ -149,34 +90,6 @@ def test_without_any_fit_board_the_run_says_why_of_each(fusebench: Fusebench, pr
     assert "; cpu:1: " in outcome.stderr
 
 
-def test_a_killed_board_process_is_started_again_and_its_case_measured_once(
-    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path
-) -> None:
-    def die_once(task: TimeTask) -> None:
-        if not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    workers.timed = on_board(1, die_once)
-    found = run(fusebench)
-    assert content(found)[0] == [f"many:c{number}" for number in range(CASES + 1)]
-    assert any("cpu:1: its process ended (signal SIGKILL) and is started again" in text for text in found.warnings)
-    samples = read_samples(project / "results" / "runs" / next((project / "results" / "runs").iterdir()).name)
-    assert not samples.duplicated(["case", "arm", "process", "replicate", "round", "position"]).any()
-
-
-def test_a_board_process_that_dies_again_and_again_is_given_up(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
-    def die(task: TimeTask) -> None:
-        if _board_of_this_process() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.3)
-
-    workers.timed = lambda task: (die(task), measured(task, 2.0))[1]
-    found = run(fusebench)
-    assert {one.board for one in found.cases} == {BOARDS[0]}
-    assert any("cpu:1 is left out from here on: its process ended 3 times" in text for text in found.warnings)
-
-
 def test_suspects_are_remeasured_on_their_own_board(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
     promote(folder_of(fusebench(*COMMAND)), project / "results", force=True)
     slow = {f"c{number}" for number in range(1, CASES)}
@@ -210,7 +123,7 @@ def test_checks_ahead_are_shared_out_and_count_on_any_board(
 
     def check(pool: Any, units: Any, *, on_step: Callable[[int, int], None]) -> Checks:
         on_step(0, len(units))
-        board = _board_of_this_process()
+        board = board_of_this_process()
         (tmp_path / f"checks_of_{board}").write_text(" ".join(unit.case.name for unit in units))
         if board == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -254,17 +167,6 @@ def test_four_boards_decide_by_their_own_share_whether_checks_ahead_pay(
     assert all(checked == 0 for _, checked in told), "the selection has enough cases, and no share has"
 
 
-def test_a_board_that_hangs_loses_its_lease(
-    fusebench: Fusebench, project: Path, workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fusebench.fleet.boards.IMPORT_S", 0.5)
-    workers.timed = on_board(1, lambda task: os.kill(os.getpid(), signal.SIGSTOP))
-    found = run(fusebench, "--kernel-timeout", "1")
-    assert {one.board for one in found.cases} == {BOARDS[0]}
-    assert any("cpu:1 is left out from here on: no sign of life for" in text for text in found.warnings)
-    assert found.complete
-
-
 class Server:
     """A serving judge seen from a run: it holds a board between its evaluations, and leaves it when somebody waits."""
 
@@ -295,7 +197,7 @@ def test_a_nightly_takes_a_board_after_the_evaluation_of_a_serving_judge(
     fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path
 ) -> None:
     def timed(task: TimeTask) -> Measured:
-        (tmp_path / f"{_board_of_this_process()} {task.case.name} {time.time()}").touch()
+        (tmp_path / f"{board_of_this_process()} {task.case.name} {time.time()}").touch()
         time.sleep(0.2)
         return measured(task, 2.0)
 
@@ -344,93 +246,6 @@ def test_a_budget_leaves_the_rest_undecided(fusebench: Fusebench, project: Path,
     left = {one.case for one in found.results if one.status is Status.NOT_MEASURED}
     assert left
     assert len(left) < CASES + 1
-
-
-def kill_and_resume(fusebench: Fusebench, project: Path, kills: int) -> None:
-    expected = content(run(fusebench))
-    longest = seconds_of(lambda: int(fusebench(*COMMAND).exit_code))
-    for number in range(kills):
-        for folder in (project / "results" / "runs").iterdir():
-            folder.rename(project / f"done{number}_{folder.name}")
-        killed_at_random(lambda: int(fusebench(*COMMAND).exit_code), longest)
-        for journal in journals_in(project / "results" / "runs"):
-            read_samples(recover(journal))
-        left = [one for one in (project / "results" / "runs").glob("[!.]*") if not one.name.endswith(SUFFIX)]
-        if left and read_run(left[0]).complete:
-            continue
-        outcome = (
-            fusebench("run", "--resume", "latest", "--device", "cpu:0,1", "--wait", "5") if left else fusebench(*COMMAND, "--wait", "5")
-        )
-        assert outcome.exit_code == ExitCode.PASS, outcome.output
-        folder = folder_of(outcome)
-        assert content(read_run(folder)) == expected, number
-        assert not read_samples(folder).duplicated(["case", "arm", "process", "replicate", "round", "position"]).any()
-        assert {one.board for one in read_run(folder).cases} <= set(BOARDS)
-
-
-def test_a_driver_killed_at_any_moment_leaves_a_readable_record_and_goes_on(fusebench: Fusebench, project: Path) -> None:
-    kill_and_resume(fusebench, project, 2)
-
-
-@pytest.mark.exhaustive
-def test_fifty_kills_of_the_driver(fusebench: Fusebench, project: Path) -> None:
-    kill_and_resume(fusebench, project, 50)
-
-
-def kill_a_board(fusebench: Fusebench, project: Path, kills: int) -> None:
-    import random
-
-    import psutil
-
-    expected = content(run(fusebench))
-    longest = seconds_of(lambda: int(fusebench(*COMMAND).exit_code))
-    for number in range(kills):
-        for folder in (project / "results" / "runs").iterdir():
-            folder.rename(project / f"done{number}_{folder.name}")
-        pid = in_child(lambda: int(fusebench(*COMMAND).exit_code))
-        time.sleep(random.uniform(0.2, 0.9) * longest)
-        try:
-            children = psutil.Process(pid).children()
-            if children:
-                random.choice(children).kill()
-        except psutil.NoSuchProcess:
-            pass
-        assert ended(pid) == ExitCode.PASS
-        (folder,) = (project / "results" / "runs").iterdir()
-        assert content(read_run(folder)) == expected, number
-        assert not read_samples(folder).duplicated(["case", "arm", "process", "replicate", "round", "position"]).any()
-
-
-def test_a_board_killed_at_any_moment_costs_the_run_nothing(fusebench: Fusebench, project: Path) -> None:
-    kill_a_board(fusebench, project, 2)
-
-
-@pytest.mark.exhaustive
-def test_fifty_kills_of_boards(fusebench: Fusebench, project: Path) -> None:
-    kill_a_board(fusebench, project, 50)
-
-
-def test_ctrl_c_keeps_finished_cases_and_ends_every_process(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
-    workers.timed = lambda task: measured(task, 2.0) if task.case.name in ("c5", "c4") else time.sleep(1000) or measured(task, 2.0)
-    pid = in_child(lambda: int(fusebench(*COMMAND).exit_code))
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if [one for one in journals_in(project / "results" / "runs") if len(list(one.glob("*.case"))) == 2]:
-            break
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGINT)
-    assert ended(pid) == 130
-    (folder,) = (project / "results" / "runs").iterdir()
-    stopped = read_run(folder)
-    assert ({one.case.name for one in stopped.cases}, stopped.complete) == ({"c4", "c5"}, False)
-    workers.timed = slowly
-    outcome = fusebench("run", "--resume", str(folder), "--device", "cpu:0,1")
-    assert outcome.exit_code == ExitCode.PASS, outcome.output
-    whole = read_run(folder_of(outcome))
-    assert len(whole.cases) == CASES + 1
-    assert {one.case.name: one.board for one in whole.cases if one.case.name in ("c4", "c5")} == {
-        one.case.name: one.board for one in stopped.cases
-    }
 
 
 @pytest.mark.parametrize(
