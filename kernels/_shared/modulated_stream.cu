@@ -32,7 +32,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     Kept<SCALE_DTYPE, COMBINED ? ABSENT : SCALE> scales;
     Kept<SHIFT_DTYPE, COMBINED ? ABSENT : SHIFT> shifts;
     Line line;
-    const char *held_scale = nullptr, *held_shift = nullptr;
+    i64 until = rows.first, gate_until = rows.first;  // with COMBINED: the row that needs another line, another gate
     weights.load(weight, member);
     biases.load(bias, member);
     int turn = 0;
@@ -43,15 +43,20 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             stream.take(0, row, own);
             if constexpr (RESIDUAL) stream.take(1, row, other);
         }
-        if constexpr (RESIDUAL && GATE >= 0)
+        if constexpr (RESIDUAL && GATE >= 0 && COMBINED) {
+            if (row == gate_until) {
+                gates.load(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
+                gate_until = row + rows_left<GATE>(gate_rows, token);
+            }
+        } else if constexpr (RESIDUAL && GATE >= 0)
             gates.keep(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
         const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
         const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
         if constexpr (COMBINED) {
-            const char* scale_row = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token);
-            const char* shift_row = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token);
-            if (scale_row != held_scale || shift_row != held_shift) {
-                held_scale = scale_row, held_shift = shift_row;
+            if (row == until) {
+                const char* scale_row = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token);
+                const char* shift_row = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token);
+                until = row + min(rows_left<SCALE>(scale_rows, token), rows_left<SHIFT>(shift_rows, token));
                 combine<WEIGHT_DTYPE, BIAS_DTYPE, SCALE_DTYPE, SCALE, SHIFT_DTYPE, SHIFT>(line, weight, bias, scale_row, shift_row, member);
             }
         } else {
@@ -83,7 +88,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         }
 
         const Statistics found =
-            row_statistics([&](int i, float (&values)[VEC]) { unpack(own[i], values); }, member, 0, turn, eps, exchange);
+            row_statistics<SPREAD>([&](int i, float (&values)[VEC]) { unpack(own[i], values); }, member, 0, turn, eps, exchange);
         stream.release(row);
 
 #pragma unroll

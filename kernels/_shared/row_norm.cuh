@@ -168,8 +168,9 @@ __device__ __forceinline__ void row_barrier(int group) {
 
 // Mean and reciprocal deviation of a row.  `value(i, x)` gives the float32 values of the lane's i-th vector; it is asked twice for a
 // layer norm (mean, then squared deviations), once for an RMS norm.  Each warp is two-pass on its share; shares are put together by
-// Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which cancels nothing.
-template <class Values>
+// Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which cancels nothing.  SPREAD: each lane takes one
+// warp's share, and shuffles add them; otherwise every lane adds all.
+template <bool SPREAD = false, class Values>
 __device__ __forceinline__ Statistics row_statistics(const Values& value, int member, int group, int turn, float eps, Exchange& exchange) {
     const int warp = member / 32;
     // Vectors of this warp: a whole one per lane and pass, but for the row's last pass.
@@ -204,6 +205,25 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
         float2* slots = exchange.slot[turn & 1] + group * WARPS;
         if (member % 32 == 0) slots[warp] = make_float2(mean, squares);
         row_barrier(group);
+        if constexpr (SPREAD) {
+            constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+            const int of = member % WIDTH;
+            const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * of, 0), 32);
+            const float elements = of < WARPS ? (float)(VEC * (32 * (PER_LANE - 1) + tail)) : 0.0f;
+            const float2 share = slots[min(of, WARPS - 1)];
+            mean = 0.0f;
+            if constexpr (LAYER) {
+                mean = share.x * elements;
+#pragma unroll
+                for (int distance = WIDTH / 2; distance > 0; distance /= 2) mean += __shfl_xor_sync(ALL, mean, distance);
+                mean *= 1.0f / D;
+            }
+            const float apart = share.x - mean;
+            squares = of < WARPS ? share.y + (LAYER ? apart * apart * elements : 0.0f) : 0.0f;
+#pragma unroll
+            for (int distance = WIDTH / 2; distance > 0; distance /= 2) squares += __shfl_xor_sync(ALL, squares, distance);
+            return {mean, __frsqrt_rn(squares * (1.0f / D) + eps)};
+        }
         float total = 0.0f;
         if constexpr (LAYER) {
 #pragma unroll

@@ -51,8 +51,8 @@ struct Ring {
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Brings a row into the L2.
-__device__ __forceinline__ void prefetch(const char* row) {
-    if constexpr (BULK) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(ROW_BYTES) : "memory");
+template <int BYTES = ROW_BYTES> __device__ __forceinline__ void prefetch(const char* row) {
+    if constexpr (BULK) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(BYTES) : "memory");
 }
 
 // Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
@@ -167,6 +167,12 @@ template <int KIND, int ADDRESSING> struct Kept {
     }
 };
 constexpr int ABSENT = -1;
+constexpr bool SPREAD = COMBINED && WARPS > 6;  // of row_statistics
+
+// Rows from that of `token` on that read the same values.
+template <int ADDRESSING> __device__ __forceinline__ i64 rows_left(i64 rows_per_group, u32 token) {
+    return ADDRESSING == ROW ? (u32)rows_per_group - token % (u32)rows_per_group : (i64)1 << 40;
+}
 
 // A lane's share of what normalised rows are multiplied by and of what is added, in float32: made once for all rows that share weights,
 // biases and modulations.  It takes fewer registers than those, and one instruction per element.

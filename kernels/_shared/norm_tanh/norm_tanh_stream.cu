@@ -45,7 +45,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     Kept<GATE_DTYPE, COMBINED ? ABSENT : GATE> gates;
     Kept<SCALE2_DTYPE, KEEPS2 ? SCALE2 : ABSENT> scales2;
     Line line, line2;
-    const char *held_residual = nullptr, *held_scale2 = nullptr;
+    i64 until = rows.first, until2 = rows.first;  // with COMBINED: the row that needs another line, another line2
     weights.load(weight, member);
     biases.load(bias, member);
     weights2.load(weight2, member);
@@ -67,16 +67,16 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token);
             if constexpr (KEEPS2) {
                 scales2.keep(scale2_row, member);
-            } else if (scale2_row != held_scale2) {
-                held_scale2 = scale2_row;
+            } else if (row == until2) {
+                until2 = row + rows_left<SCALE2>(scale2_rows, token);
                 combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(line2, weight2, bias2, scale2_row, nullptr, member);
             }
         }
         if constexpr (!STREAM && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
         if constexpr (COMBINED) {
-            const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
-            if (gate_row != held || shared_residual != held_residual) {
-                held = gate_row, held_residual = shared_residual;
+            if (row == until) {
+                const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
+                until = row + min(rows_left<GATE>(gate_rows, token), rows_left<WITH_RESIDUAL ? RESIDUAL : SCALAR>(residual_rows, token));
 #pragma unroll
                 for (int i = 0; i < PER_LANE; ++i) {
                     if (!holds(i, member)) continue;
@@ -118,7 +118,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         }
 
         const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
-        const Statistics found = row_statistics(value, member, 0, turn++, eps, exchange);
+        const Statistics found = row_statistics<SPREAD>(value, member, 0, turn++, eps, exchange);
         stream.release(row);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
@@ -156,7 +156,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                     for (int e = 0; e < VEC; ++e) values[e] -= shift;
                 }
             };
-            const Statistics second = row_statistics(shifted, member, 0, turn++, eps, exchange);
+            const Statistics second = row_statistics<SPREAD>(shifted, member, 0, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
                 if (!holds(i, member)) continue;

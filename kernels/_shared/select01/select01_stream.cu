@@ -55,11 +55,21 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
     };
     // Asked for one row ahead: the addresses of the row sets wait for it.
     bool next = !COMBINED && rows.first < rows.end ? chosen_by(rows.first) : false;
-    int zeros = 0;  // rows of set 0 in the block's chunk
+    int zeros = 0;           // rows of set 0 in the block's chunk
+    bool straddles = false;  // whether the chunk holds rows of several samples
     if constexpr (COMBINED) {
         const i64 row = rows.first + member % 32;
         const bool mine = row < rows.end;
         if constexpr (BULK) {
+            // One block of 32 brings both row sets of its sample, too.
+            if (SHARED_ALIGNED && member == 0 && blockIdx.x % 32 == 0) {
+                const i64 batch = (u32)rows.first / (u32)tokens;
+                const char* const sets[] = {scale0 + batch * scale0_stride * ROW_ITEM, scale1 + batch * scale1_stride * ROW_ITEM,
+                                            shift0 + batch * shift0_stride * ROW_ITEM, shift1 + batch * shift1_stride * ROW_ITEM,
+                                            gate0 + batch * gate0_stride * ROW_ITEM, gate1 + batch * gate1_stride * ROW_ITEM};
+#pragma unroll
+                for (int s = 0; s < 6; ++s) prefetch<D * ROW_ITEM>(sets[s]);
+            }
             // The first rows come into the L2 while the index is on its way, whatever their order.
             if (mine && member < 2 * SLOTS) prefetch_row(member);
         }
@@ -68,6 +78,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         zeros = __popc(all & ~ones);
         if (mine && member < 32) order[one ? zeros + __popc(ones & below) : __popc(~ones & below)] = member;
         __syncthreads();
+        straddles = place_of(rows.first, tokens).batch != place_of(rows.end - 1, tokens).batch;
     }
     Stream stream(ring, source, rows, member);
     Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
@@ -92,7 +103,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         const auto scale = [&] { return one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM; };
         const auto shift = [&] { return one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM; };
         if constexpr (COMBINED) {
-            if (place == rows.first + zeros || batch != held_batch || place == rows.first) {
+            if (place == rows.first + zeros || place == rows.first || (straddles && batch != held_batch)) {
                 held_batch = batch;
                 combine<WEIGHT_DTYPE, BIAS_DTYPE, ROW_DTYPE, CHANNEL, ROW_DTYPE, CHANNEL>(line, weight, bias, scale(), shift(), member);
 #pragma unroll
@@ -146,7 +157,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
             store_vector(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, COMBINED ? ready[i] : pack(values));
         }
 
-        const Statistics found = row_statistics(value, member, 0, turn, eps, exchange);
+        const Statistics found = row_statistics<SPREAD>(value, member, 0, turn, eps, exchange);
         stream.release(place);
 
 #pragma unroll
