@@ -57,8 +57,10 @@ def _end(number: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
+    code = 0
     try:
         main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     except SystemExit as ended:
-        os._exit(int(ended.code or 0))
-    os._exit(0)  # nothing is left to do, and taking torch apart takes as long as half an import of it
+        code = int(ended.code or 0)
+    sys.stdout.flush()
+    os._exit(code)  # nothing is left to do, and taking torch apart takes as long as half an import of it
