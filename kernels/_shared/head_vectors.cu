@@ -110,6 +110,9 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
     const auto exists = [&](int u) { return valid && ((u + 1) * CHUNKS <= HEADS || chunk + u * CHUNKS < HEADS); };
     const auto place = [&](int u) { return (of_q(u) ? q_row : k_row) + (chunk + u * CHUNKS) * (D * ITEM); };
 
+    i64 position = token;  // asked for first: the cosines' addresses wait for it
+    if constexpr (POSITION_BYTES == 8) position = __ldg((const i64*)positions + row);
+    else if constexpr (POSITION_BYTES == 4) position = __ldg((const int*)positions + row);
     Vector own[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -117,9 +120,6 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
         if (exists(u)) own[u] = load_own(place(u));
     }
 
-    i64 position = token;
-    if constexpr (POSITION_BYTES == 8) position = __ldg((const i64*)positions + row);
-    else if constexpr (POSITION_BYTES == 4) position = __ldg((const int*)positions + row);
     position += position_offset;
     const char* const cosine_row = cosines + position * ((JOINT ? R : HALF) * CACHE_ITEM);
     const char* const sine_row = JOINT ? cosine_row + HALF * CACHE_ITEM : sines + position * (HALF * CACHE_ITEM);

@@ -35,18 +35,18 @@ def specialise_call(call: Call, device_index: int) -> tuple[nvrtc.KernelSource, 
 
 
 def split_heads(call: Call, multiprocessors: int) -> Split:
-    """As many heads per lane as still fill the GPU several times over; of about as many those that leave the fewest lanes without one.
+    """As many heads per lane as still fill the GPU several times over; of about as many, those with the fewest instructions.
 
+    A lane's addresses, cosines and sines take about as many instructions as two heads, and those of a head that a token lacks are lost.
     Pairs that lie no whole vectors apart have cosines and sines one by one, and take more registers.
     """
     heads, resident = call.q.heads + call.k.heads, multiprocessors * RESIDENT_THREADS
     threads = _threads(call, 1)
+    most = min(heads, 1 if threads < resident else 2 if threads < 3 * resident else 4 if threads < 16 * resident else 6)
+    unroll = min(range(most, most // 2, -1), key=lambda unroll: -(-heads // unroll) * (2 + unroll))
     one_run = call.rotary // 2 % (16 // call.dtype.itemsize // (2 if call.interleaved else 1)) == 0
-    most = 1 if threads < resident else 2 if threads < 3 * resident else 4
-    if threads >= 16 * resident and one_run:
-        most = 6 if call.interleaved else 5
-    unroll = min(range(min(heads, most), min(heads, most) // 2, -1), key=lambda unroll: -(-heads // unroll) * unroll)
-    return Split(unroll, 128, 5 if not one_run and unroll > 3 else 6 if not one_run or unroll > 3 else 8)
+    blocks = 8 if unroll <= 3 else 6 if unroll == 4 or call.interleaved else 5
+    return Split(unroll, 128, blocks if one_run else 6 if unroll <= 3 else 5)
 
 
 def _threads(call: Call, unroll: int) -> int:
