@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +15,13 @@ import pytest
 from fusebench.evidence.targets import TARGETS
 from fusebench.judge import compiled_code
 from fusebench.judge.candidate.compiler_log import CompilerLog
-from fusebench.judge.channel.protocol import ANSWERS, COMPILED_LAUNCHES, CompiledLaunch, Described
+from fusebench.judge.channel.protocol import ANSWERS, COMPILED_LAUNCHES, Channel, CompiledLaunch, Described
 from fusebench.judge.compiled_code import Compiled, CompiledCode, tells_itself
 from fusebench.judge.confinement.landlock import landlock_abi
 from fusebench.judge.evaluation import EvaluationRequest
 from fusebench.schema import Case
 from fusebench.schema.evaluation import Evaluation, EvaluationStatus, Stage
+from judge.test_hostile_answers import LONGEST_S, frame, mutated_bytes
 
 CPU: Any = SimpleNamespace(kind="cpu", name="Toy CPU", compute_capability=None)
 STATIC_PROJECT = Path(__file__).parents[1] / "static_project"
@@ -105,6 +109,31 @@ def test_no_other_process_compiles_what_the_judged_one_compiles(tmp_path: Path, 
     file = tmp_path / "mine.py"
     file.write_text(source)
     assert tells_itself(request(file), SimpleNamespace(kind=kind)) is told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_whatever_the_process_that_compiles_writes_the_judgement_stands(tmp_path: Path, count: int) -> None:
+    file, draw, told = tmp_path / "mine.py", random.Random(5), 0
+    file.write_text("import triton")
+    evaluation = Evaluation(status=EvaluationStatus.PASSED, op="unit_sum", stage=Stage.CHECK)
+    compiled = CompiledCode(request(file), CPU)
+    launches = tuple(launch(spills=spills, threads=threads) for spills, threads in ((0, 128), (96, 1024), (2**31, 1)))
+    body = msgspec.msgpack.encode(Compiled(token=compiled._token, launches=launches, failure="out of registers"))
+    for number in range(count):
+        (reading, writing), (unused, other) = os.pipe(), os.pipe()
+        os.write(writing, frame(mutated_bytes(body, draw) if number else body))
+        os.close(writing)
+        channel = Channel(reading, other)
+        compiled._process = SimpleNamespace(channel=channel)  # type: ignore[assignment]
+        used = time.thread_time()
+        found = compiled.added_to(evaluation, wait_s=5.0)
+        assert time.thread_time() - used < LONGEST_S
+        channel.close()
+        os.close(unused)
+        told += found.registers is not None
+        assert found.status is EvaluationStatus.PASSED
+        assert found.registers is None or 0 <= found.registers <= 255
+    assert 0 < told < count, "mutations are seen, and refused"
 
 
 def request(file: Path, **params: Any) -> EvaluationRequest:
