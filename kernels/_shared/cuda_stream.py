@@ -101,7 +101,7 @@ def split_stream(
 
 LEAST_NEIGHBOURS = 4
 """Neighbouring rows that share values from which putting these together costs less than it saves."""
-LEAST_QUEUE = 4
+LEAST_QUEUE = 3
 """Rows per block below which one more block per multiprocessor loads more shared values than it hides latency."""
 OTHER_REGISTERS, MORE_REGISTERS = 28, 44
 """Of a thread beside vectors: addresses, statistics, the ring. With the words of its vectors this is what sm_90, and other GPUs, need
