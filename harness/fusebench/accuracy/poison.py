@@ -7,15 +7,14 @@ them to code that allocates below the dispatcher, such as torch.compile's.
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..registry.launches.machine_code import outside_dynamo
 from .metrics import as_bits
 
 _POISON_WORD = 0x7FB1
@@ -35,36 +34,17 @@ _ALLOCATIONS = frozenset(
 )
 
 
-def _outside_dynamo(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """`dispatch`, which torch.compile does not trace.
-
-    torch wraps a mode's function to that end, and then imports all of torch.compile at the first call: 3 s of every process that checks.
-    Where nothing has imported it, nothing can trace.
-    """
-
-    @functools.cache
-    def untraced() -> Callable[..., Any]:
-        disabled: Callable[..., Any] = sys.modules["torch._dynamo"].disable(dispatch, wrapping=False)
-        return disabled
-
-    @functools.wraps(dispatch)
-    def either(*args: Any, **kwargs: Any) -> Any:
-        return untraced()(*args, **kwargs) if hasattr(sys.modules.get("torch._dynamo"), "disable") else dispatch(*args, **kwargs)
-
-    return either
-
-
 class _PoisonAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # `_outside_dynamo` does it
+        return False  # `outside_dynamo` does it
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         # Otherwise compiled code called by a kernel falls back to eager here, and the check covers other code than the timing.
         return True
 
-    @_outside_dynamo
+    @outside_dynamo
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

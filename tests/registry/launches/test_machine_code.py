@@ -19,6 +19,7 @@ from fusebench.registry.kernel import Kernel
 from fusebench.registry.launches.machine_code import Listener, combined, current_listener, described, digest, listening
 from fusebench.registry.sources import call_digests
 from fusebench.schema import Close, KernelId, Language, Role
+from helpers.forked_workers import forking
 
 TOY = Path(__file__).parents[2] / "toy_project" / "kernels"
 
@@ -225,3 +226,35 @@ def test_nobody_listens_outside_the_block() -> None:
     function = JitFunction(None)
     assert current_listener() is None
     assert launchable(function) is function
+
+
+UNCOMPILED = """
+import sys, torch
+from fusebench.accuracy.poison import poisoned
+from fusebench.registry.launches.machine_code import listening
+from torch.utils._python_dispatch import TorchDispatchMode
+assert "torch._dynamo" not in sys.modules
+with listening() as listener, poisoned([], intercept=True):
+    torch.empty(2, dtype=torch.int16).mul_(2)
+assert len(listener.digests) >= 2, listener.digests
+assert "torch._dynamo" not in sys.modules
+
+class Planted(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+with Planted():
+    torch.empty(2)
+assert "torch._dynamo" in sys.modules, "torch imports its compiler for a mode of its own"
+with listening() as listener:
+    torch.ones(2).mul_(2)
+assert len(listener.digests) >= 2, listener.digests
+"""
+
+
+def test_listening_to_operators_does_not_import_torchs_compiler() -> None:
+    """Which takes a second of every process that measures."""
+    process = forking().Process(target=exec, args=(UNCOMPILED,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0

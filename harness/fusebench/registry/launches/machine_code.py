@@ -6,9 +6,11 @@ replay notes them (`launchable`, `nvrtc.launch`), but independently of it: a rep
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -89,11 +91,36 @@ def combined(digests: Mapping[str, str]) -> str | None:
     return hashlib.sha256(repr(list(digests.items())).encode()).hexdigest()
 
 
+def outside_dynamo(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """`dispatch`, which torch.compile does not trace.
+
+    torch wraps a mode's function to that end, and then imports all of torch.compile at the first call: 3 s of every process that checks or
+    measures.
+    Where nothing has imported it, nothing can trace.
+    """
+
+    @functools.cache
+    def untraced() -> Callable[..., Any]:
+        disabled: Callable[..., Any] = sys.modules["torch._dynamo"].disable(dispatch, wrapping=False)
+        return disabled
+
+    @functools.wraps(dispatch)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return untraced()(*args, **kwargs) if hasattr(sys.modules.get("torch._dynamo"), "disable") else dispatch(*args, **kwargs)
+
+    return either
+
+
 def _operator_mode(listener: Listener) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # `outside_dynamo` does it
+
+        @outside_dynamo
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             listener.note_operator(str(func), [*args, *(kwargs or {}).items()], f"torch {torch.__version__}")
             return func(*args, **(kwargs or {}))
