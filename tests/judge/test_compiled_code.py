@@ -15,10 +15,13 @@ import pytest
 from fusebench.evidence.targets import TARGETS
 from fusebench.judge import compiled_code
 from fusebench.judge.candidate.compiler_log import CompilerLog
-from fusebench.judge.channel.protocol import ANSWERS, COMPILED_LAUNCHES, Channel, CompiledLaunch, Described
+from fusebench.judge.channel.protocol import ANSWERS, COMPILED_LAUNCHES, Channel, CompiledLaunch, Describe, Described, Loaded
 from fusebench.judge.compiled_code import Compiled, CompiledCode, tells_itself
 from fusebench.judge.confinement.landlock import landlock_abi
 from fusebench.judge.evaluation import EvaluationRequest
+from fusebench.judge.failures import CandidateError
+from fusebench.judge.loaded_candidate import LoadedCandidate
+from fusebench.judge.phases import Phases
 from fusebench.schema import Case
 from fusebench.schema.evaluation import Evaluation, EvaluationStatus, Stage
 from judge.test_hostile_answers import LONGEST_S, frame, mutated_bytes
@@ -109,6 +112,37 @@ def test_no_other_process_compiles_what_the_judged_one_compiles(tmp_path: Path, 
     file = tmp_path / "mine.py"
     file.write_text(source)
     assert tells_itself(request(file), SimpleNamespace(kind=kind)) is told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "language", "alive", "registers"),
+    [
+        (Described(token="", launches=(launch(), launch(registers=60, spills=8))), "triton", True, 60),
+        (Described(token=""), "triton", True, None),
+        (CandidateError(EvaluationStatus.HUNG, "no answer"), "triton", True, None),
+        (Described(token="", launches=(launch(),)), "torch", True, None),
+        (Described(token="", launches=(launch(),)), "triton", False, None),
+    ],
+    ids=["told", "nothing", "hung", "torch", "dead"],
+)
+def test_the_judged_process_tells_its_code_and_a_failure_to_tell_changes_no_status(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, language: Any, alive: bool, registers: int | None
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+
+    def ask(question: Any, kind: Any, **_: Any) -> Any:
+        assert (type(question), kind) == (Describe, Described)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, 0.0
+
+    candidate: Any = LoadedCandidate.__new__(LoadedCandidate)
+    candidate._loaded, candidate._phases = Loaded(token="", kernel="scale/mine@1", language=language), Phases()
+    candidate._device, candidate._task = SimpleNamespace(type="cuda"), SimpleNamespace(device_name="NVIDIA H200")
+    candidate._process = SimpleNamespace(alive=alive, ask=ask)
+    found = candidate._with_code(Evaluation(status=EvaluationStatus.WRONG, op="scale", stage=Stage.CHECK))
+    assert (found.status, found.registers) == (EvaluationStatus.WRONG, registers)
+    assert len(found.remarks) == (1 if registers else 0), "it spills"
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)])
