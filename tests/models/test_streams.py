@@ -45,12 +45,14 @@ def by_hand(streams: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
 @torch.no_grad()
-def test_plain_layers_write_into_one_tensor(concatenations: list[int], bias: bool) -> None:
+def test_plain_layers_write_into_one_tensor(concatenations: list[int], bias: bool, packed: bool) -> None:
     streams = streams_of(bias=bias)
     due = by_hand(streams)
     concatenations.clear()
-    projected = project(streams, HEAD_DIM)
+    projected = project(streams, HEAD_DIM, packed=packed)
+    assert [heads.is_contiguous() for stream in projected.streams for heads in stream] == [not packed] * 6
     assert all(map(torch.equal, projected.joined(), due))
     first, second = projected.streams
     first[0].fill_(1)  # an op in place

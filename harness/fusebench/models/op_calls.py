@@ -39,6 +39,11 @@ class SiteOp:
     def __init__(self, calls: OpCalls, dispatcher: Dispatcher | LinearGelu, site: str, place: str) -> None:
         self._calls, self._dispatcher, self._site, self._place = calls, dispatcher, site, place
 
+    @property
+    def takes_packed(self) -> bool:
+        """Whether its queries and keys may be slices of wider rows: not for a library's kernels, some of which take dense rows alone."""
+        return not self._calls.peer
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._calls.recording:
             self._calls.note(self._dispatcher, self._site, self._place, args, kwargs)
@@ -55,7 +60,7 @@ class OpCalls:
     """
 
     def __init__(self, *, prefer: str = "fused", collection: Collection | None = None, peer: str = "") -> None:
-        self._prefer, self._collection, self._peer = "peer" if peer else prefer, collection, peer
+        self._prefer, self._collection, self.peer = "peer" if peer else prefer, collection, peer
         self._dispatchers: dict[str, Dispatcher | LinearGelu] = {}
         self._noted: list[OpCall] = []
         self.recording = False
@@ -70,12 +75,12 @@ class OpCalls:
         return SiteOp(self, self._dispatchers[op], site, place)
 
     def _gelu(self) -> LinearGelu:
-        return LinearGelu(f"not of {self._peer}: a peer's variant has its kernels alone" if self._peer else "")
+        return LinearGelu(f"not of {self.peer}: a peer's variant has its kernels alone" if self.peer else "")
 
     def _dispatcher(self, op: str) -> Dispatcher:
         dispatcher = dispatch(op, prefer=self._prefer, collection=self._collection)
-        if self._peer:
-            dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self._peer}"]
+        if self.peer:
+            dispatcher.candidates = [one for one in dispatcher.candidates if one.id.name == f"peer_{self.peer}"]
         return dispatcher
 
     @property

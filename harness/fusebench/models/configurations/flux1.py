@@ -102,7 +102,7 @@ class FusedAttnProcessor(FluxAttnProcessor):
         streams = [(hidden_states, (attn.to_q, attn.to_k, attn.to_v))]
         if encoder_hidden_states is not None:
             streams = [(encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)), *streams]
-        projected = project(streams, attn.head_dim)
+        projected = project(streams, attn.head_dim, packed=self._image.takes_packed)
         image_query, image_key, _ = projected.streams[-1]
         rotate(self._image, image_query, image_key, attn.norm_q, attn.norm_k, image_rotary_emb, offset=text)
         if encoder_hidden_states is not None:

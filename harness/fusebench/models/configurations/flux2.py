@@ -78,7 +78,7 @@ class FusedAttnProcessor(Flux2AttnProcessor):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         table, text = RotaryTable(image_rotary_emb[0], self._positions), encoder_hidden_states.shape[1]  # type: ignore[index]
         of_text = (encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
-        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), attn.head_dim)
+        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), attn.head_dim, packed=self._image.takes_packed)
         (text_query, text_key, _), (image_query, image_key, _) = projected.streams
         rotate(self._image, image_query, image_key, attn.norm_q, attn.norm_k, table, offset=text)
         rotate(self._text, text_query, text_key, attn.norm_added_q, attn.norm_added_k, table)

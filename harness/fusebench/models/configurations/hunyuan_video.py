@@ -106,7 +106,7 @@ class FusedAttnProcessor(HunyuanVideoAttnProcessor2_0):
                 found = encoder_hidden_states.shape[1]
                 raise UsageError(f"hunyuan_video: {found} text tokens; expected {TEXT_ROWS} at most, as its pipeline gives")
             streams.append((encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)))
-        projected = project(streams, attn.to_q.out_features // attn.heads)
+        projected = project(streams, attn.to_q.out_features // attn.heads, packed=self._image.takes_packed)
         query, key, _ = projected.streams[0]
         rotate(self._image, query, key, attn.norm_q, attn.norm_k, image_rotary_emb)
         if encoder_hidden_states is not None:

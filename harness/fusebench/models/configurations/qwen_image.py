@@ -79,7 +79,7 @@ class FusedAttnProcessor(QwenDoubleStreamAttnProcessor2_0):
             attention_mask = torch.cat([encoder_hidden_states_mask, of_image], dim=1)[:, None, None, :]
         head_dim = attn.inner_dim // attn.heads
         of_text = (encoder_hidden_states, (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
-        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), head_dim)
+        projected = project((of_text, (hidden_states, (attn.to_q, attn.to_k, attn.to_v))), head_dim, packed=self._image.takes_packed)
         (text_query, text_key, _), (image_query, image_key, _) = projected.streams
         if image_rotary_emb is None:
             raise ValueError("Qwen-Image's attention has no rotary tables; expected those of its `pos_embed`")
