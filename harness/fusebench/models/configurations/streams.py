@@ -69,13 +69,13 @@ def project(streams: Sequence[Stream], head_dim: int, *, packed: bool = True) ->
     if not all(tokens.shape[0] == 1 and is_product(tokens, layer) for tokens, layers in streams for layer in layers):
         return Projected([[layer(tokens).unflatten(-1, (-1, head_dim)) for layer in layers] for tokens, layers in streams], None)
     lengths, write = [tokens.shape[1] for tokens, _ in streams], project_into if torch.compiler.is_compiling() else _project_into
-    joint: list[torch.Tensor] = []
+    joint: list[Any] = []
     for group in [slice(None)] if packed else [slice(place, place + 1) for place in range(len(streams[0][1]))]:
         widths = [layer.out_features for layer in streams[0][1][group]]
         whole: Any = streams[0][0].new_empty(1, sum(lengths), sum(widths))
         flat = [layer for _, layers in streams for layer in layers[group]]
         write(whole, [tokens for tokens, _ in streams], [layer.weight for layer in flat], [layer.bias for layer in flat])
-        joint += [part.unflatten(-1, (-1, head_dim)) for part in torch.split(whole, widths, dim=-1)]
+        joint += [part.unflatten(-1, (-1, head_dim)) for part in whole.split(widths, dim=-1)]
     return Projected([list(parts) for parts in zip(*(one.split(lengths, dim=1) for one in joint), strict=True)], joint)
 
 
