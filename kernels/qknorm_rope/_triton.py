@@ -19,6 +19,15 @@ from .op import Arguments
 
 
 @triton.jit
+def load_weight(weight_ptr, columns, mask, AFFINE: tl.constexpr):
+    """Weights of these columns in float32, or 1.0."""
+    weight = 1.0
+    if AFFINE:
+        weight = tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    return weight
+
+
+@triton.jit
 def normalise(x, scale, weight, AFFINE: tl.constexpr, ROUND: tl.constexpr, DTYPE: tl.constexpr):
     """x * scale * weight in float32, rounded through DTYPE when ROUND."""
     y = x * scale
@@ -54,8 +63,10 @@ def process_heads(
     DTYPE: tl.constexpr = base.dtype.element_ty
     HALF: tl.constexpr = R // 2
     heads = first_head + tl.arange(0, BLOCK_H)[:, None]
-    if INTERLEAVED:
-        # A pair lies in neighbouring elements: one wide tile, split into (even, odd) in registers.
+    if INTERLEAVED or HALF * base.dtype.element_ty.primitive_bitwidth % 32:
+        # One tile of wide loads and stores. Interleaved pairs are split into (even, odd) in registers. Otherwise a pair lies R/2 apart, an
+        # odd number of 16-bit values: its halves as tiles of their own would be loaded and stored 2 bytes at a time, so the other value of
+        # each pair is loaded again, out of the L1.
         EXTENT: tl.constexpr = D if NORM else R
         BLOCK_D: tl.constexpr = triton.next_power_of_2(EXTENT)
         columns = tl.arange(0, BLOCK_D)[None, :]
@@ -64,13 +75,17 @@ def process_heads(
             mask = mask & (columns < EXTENT)
         pointers = base + heads * D + columns
         y = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+        if ROPE and not INTERLEAVED:
+            rotated = columns < R
+            partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
+            other = tl.load(base + heads * D + partner, mask=mask & rotated, other=0.0).to(tl.float32)
         if NORM:
-            weight = 1.0
-            if AFFINE:
-                weight = tl.load(weight_ptr + columns, mask=columns < D, other=0.0).to(tl.float32)
+            weight = load_weight(weight_ptr, columns, columns < D, AFFINE)
             scale = tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
             y = normalise(y, scale, weight, AFFINE, ROUND and ROPE, DTYPE)
-        if ROPE:
+            if ROPE and not INTERLEAVED:
+                other = normalise(other, scale, load_weight(weight_ptr, partner, rotated, AFFINE), AFFINE, ROUND, DTYPE)
+        if ROPE and INTERLEAVED:
             pairs = tl.arange(0, BLOCK_D // 2)[None, :]
             cos = tl.load(cos_row + pairs, mask=pairs < HALF, other=1.0).to(tl.float32)
             sin = tl.load(sin_row + pairs, mask=pairs < HALF, other=0.0).to(tl.float32)
@@ -82,32 +97,7 @@ def process_heads(
                 turned_a = tl.where(pairs < HALF, turned_a, a)
                 turned_b = tl.where(pairs < HALF, turned_b, b)
             y = tl.reshape(tl.join(turned_a, turned_b), (BLOCK_H, BLOCK_D))
-        tl.store(pointers, y.to(DTYPE), mask=mask)
-    elif HALF * base.dtype.element_ty.primitive_bitwidth % 32:
-        # A pair lies R/2 apart, an odd number of 16-bit values: its halves as tiles of their own would be loaded and stored 2 bytes at a
-        # time. The whole head is one tile of wide loads and stores; the other value of each pair is loaded again, out of the L1.
-        WHOLE: tl.constexpr = D if NORM else R
-        BLOCK: tl.constexpr = triton.next_power_of_2(WHOLE)
-        columns = tl.arange(0, BLOCK)[None, :]
-        mask = (heads < HEADS) & (columns < WHOLE)
-        pointers = base + heads * D + columns
-        y = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
-        if ROPE:
-            rotated = columns < R
-            partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
-            other = tl.load(base + heads * D + partner, mask=mask & rotated, other=0.0).to(tl.float32)
-        if NORM:
-            weight = 1.0
-            if AFFINE:
-                weight = tl.load(weight_ptr + columns, mask=columns < D, other=0.0).to(tl.float32)
-            scale = tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
-            y = normalise(y, scale, weight, AFFINE, ROUND and ROPE, DTYPE)
-            if ROPE:
-                other_weight = 1.0
-                if AFFINE:
-                    other_weight = tl.load(weight_ptr + partner, mask=rotated, other=0.0).to(tl.float32)
-                other = normalise(other, scale, other_weight, AFFINE, ROUND, DTYPE)
-        if ROPE:
+        elif ROPE:
             angle = tl.where(columns < HALF, columns, columns - HALF)
             cos = tl.load(cos_row + angle, mask=rotated, other=1.0).to(tl.float32)
             sin = tl.load(sin_row + angle, mask=rotated, other=0.0).to(tl.float32)
@@ -128,11 +118,8 @@ def process_heads(
         b = tl.load(pointers + HALF, mask=mask, other=0.0).to(tl.float32)
         if NORM:
             squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
-            weight_a = 1.0
-            weight_b = 1.0
-            if AFFINE:
-                weight_a = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-                weight_b = tl.load(weight_ptr + HALF + columns, mask=inside, other=0.0).to(tl.float32)
+            weight_a = load_weight(weight_ptr, columns, inside, AFFINE)
+            weight_b = load_weight(weight_ptr + HALF, columns, inside, AFFINE)
             if R != D:
                 BLOCK_REST: tl.constexpr = triton.next_power_of_2(D - R)
                 rest_columns = R + tl.arange(0, BLOCK_REST)[None, :]
@@ -144,9 +131,7 @@ def process_heads(
             a = normalise(a, scale, weight_a, AFFINE, ROUND and ROPE, DTYPE)
             b = normalise(b, scale, weight_b, AFFINE, ROUND and ROPE, DTYPE)
             if R != D:
-                rest_weight = 1.0
-                if AFFINE:
-                    rest_weight = tl.load(weight_ptr + rest_columns, mask=rest_columns < D, other=0.0).to(tl.float32)
+                rest_weight = load_weight(weight_ptr, rest_columns, rest_columns < D, AFFINE)
                 rest = normalise(rest, scale, rest_weight, AFFINE, False, DTYPE)
                 tl.store(rest_pointers, rest.to(DTYPE), mask=rest_mask)
         if ROPE:
