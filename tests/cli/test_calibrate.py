@@ -36,9 +36,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate_command, "TRUTH_REPLICATES", 4)
 
 
-@pytest.mark.usefixtures("few", "spawned_workers")
+@pytest.mark.usefixtures("few")
 def test_the_whole_pipeline_on_a_cpu_and_what_reports_then_say(toy_project: Path, fusebench: Fusebench) -> None:
-    """Seconds long: three worker processes import torch, which is what a fresh process is."""
+    """With forked processes: new interpreters in their place are tested by `ab` and `run`, which start them alike."""
     result = fusebench("calibrate", "--device", "cpu", "--quick", "--identical", "2", "--planted", "1", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)

@@ -140,7 +140,6 @@ def test_what_cannot_be_checked_is_a_usage_error(fusebench: Fusebench, arguments
     assert (outcome.exit_code, said in outcome.stderr, outcome.stdout) == (ExitCode.USAGE, True, ""), outcome.output
 
 
-@pytest.mark.usefixtures("spawned_workers")
 def test_end_to_end_a_wrong_kernel_is_found_out_and_its_seed_repeats_the_check(project: Path, fusebench: Fusebench) -> None:
     (project / "kernels" / "scale" / "off.py").write_text(PLAIN.replace("plain", "off").replace("{factor}", "factor + 0.01"))
     outcome = fusebench("check", "--suite", "scale", "--case", "even", "--device", "cpu", "--seed", "11", "--json")

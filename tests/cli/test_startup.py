@@ -113,7 +113,7 @@ for line in sys.argv[1:]:
         assert exit.code == 2, (line, exit.code)
 print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
 """
-    modules = imported(probe, *USAGE_ERRORS, cwd=toy_project)
+    modules = imported(fork_from_here() + probe, *USAGE_ERRORS, cwd=toy_project)
     assert not modules & {"torch", "triton", "pandas", "matplotlib", "pyarrow", "scipy"}
     assert not imported(PROBE, "list", "suites", cwd=toy_project) & set(HEAVY)
 
