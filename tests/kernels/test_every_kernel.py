@@ -6,6 +6,8 @@ fused kernels and by the split kernels in Triton; the chains in torch operations
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,8 +50,15 @@ def asked(collection: Collection, edges: dict[str, list[Case]], each_kernel: str
     return Asked(kernel, collection.op(kernel.id.op), edges[kernel.id.op])
 
 
+@functools.cache
+def drawn(op: Op, params: Any, device: torch.device) -> dict[str, torch.Tensor]:
+    """The buffers of a case, which the tests of all kernels and arguments share: to draw them took a third of their time."""
+    return dict(op.buffers(params, device=device, generator=torch.Generator(device=device).manual_seed(0)))
+
+
 def arguments_of(op: Op, params: Any, device: torch.device) -> dict[str, Any]:
-    return dict(op.arguments(params, op.buffers(params, device=device, generator=torch.Generator(device=device).manual_seed(0))))
+    """A call on copies of the buffers, which it may write."""
+    return dict(op.arguments(params, copy.deepcopy(drawn(op, params, device))))
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,16 +105,16 @@ def good_call(asked: Asked, argument: str, device: torch.device) -> dict[str, An
     """A call that the kernel takes, in which `argument` is a tensor of more than one element along its last dimension."""
     for case in asked.cases:
         params = asked.op.shrink(asked.op.parse_params(case.params), TOKENS)
-        call = arguments_of(asked.op, params, device)
-        if isinstance(call[argument], torch.Tensor) and call[argument].shape[-1] > 1 and asked.kernel.reason_unsupported(params) is None:
-            return call
+        value = asked.op.arguments(params, drawn(asked.op, params, device))[argument]
+        if isinstance(value, torch.Tensor) and value.shape[-1] > 1 and asked.kernel.reason_unsupported(params) is None:
+            return arguments_of(asked.op, params, device)
     raise AssertionError(f"no edge case of {asked.op.name} has a tensor {argument!r}")
 
 
 def gaps_allowed(asked: Asked, argument: str, device: torch.device) -> bool:
     """Whether the op's own cases hand over `argument` with gaps between the elements of its last dimension."""
     params = (asked.op.shrink(asked.op.parse_params(case.params), TOKENS) for case in asked.cases)
-    tensors = (arguments_of(asked.op, each, device)[argument] for each in params)
+    tensors = (asked.op.arguments(each, drawn(asked.op, each, device))[argument] for each in params)
     return any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) > 1 for tensor in tensors)
 
 
@@ -246,6 +255,23 @@ def test_strides_change_no_bit(asked: Asked, device: torch.device) -> None:
         if interpreting() and tried == 3:  # milliseconds for each program
             break
     assert tried, f"no edge case of {op.name} has strided arguments"
+
+
+def test_calls_write_copies(collection: Collection, edges: Any, device: torch.device, each_op: str) -> None:
+    """Views of one buffer stay views of one, and what a call writes reaches no other call."""
+    op = collection.op(each_op)
+    for case in edges[each_op]:
+        params = op.shrink(op.parse_params(case.params), TOKENS)
+        seen, call, other = dict(op.arguments(params, drawn(op, params, device))), *(arguments_of(op, params, device) for _ in range(2))
+        tensors = [name for name, value in seen.items() if isinstance(value, torch.Tensor)]
+        for name in tensors:
+            assert call[name].stride() == seen[name].stride()
+            shared = [there for there in tensors if seen[there].untyped_storage().data_ptr() == seen[name].untyped_storage().data_ptr()]
+            assert [t for t in tensors if call[t].untyped_storage().data_ptr() == call[name].untyped_storage().data_ptr()] == shared
+        before = {name: other[name].clone() for name in tensors}
+        for name in tensors:
+            call[name].zero_()
+        assert all(torch.equal(other[name], before[name]) and torch.equal(seen[name], before[name]) for name in tensors)
 
 
 def test_every_kernel_was_asked(collection: Collection) -> None:
