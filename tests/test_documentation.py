@@ -20,7 +20,7 @@ from fusebench.store.history_file import KeptRun
 from fusebench.store.model_folder import newest_models
 
 REPOSITORY = Path(__file__).parents[1]
-pytestmark = pytest.mark.usefixtures("forked_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers", "forked_compilers")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 # These guides have tests of their own, which also run their errors and their files.
 COMMANDS = [
