@@ -68,7 +68,8 @@ class Op(ABC):
     reference."""
 
     dispatch_order: ClassVar[tuple[str, ...]] = ()
-    """Kernel names, best first, that `dispatch` tries within the preferred role where no table decides; the newest version of each."""
+    """Kernels, best first, that `dispatch` tries within the preferred role where no table decides: `name` for the newest version of each
+    that is not listed alone, as `name@version`.  A version that no GPU has run yet stands behind one that was measured."""
 
     dispatch_sizes: ClassVar[tuple[str, ...] | None] = None
     """Fields or properties of Params that a dispatch table compares by their ratio. The default is `rows` (the product of `token_fields`)

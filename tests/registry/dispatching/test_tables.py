@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ from fusebench.registry import Dispatcher, Selection, dispatch, load_collection
 from fusebench.registry.dispatching import dispatcher
 from fusebench.registry.dispatching.other_code import check_tables, code_today
 from fusebench.registry.dispatching.ranking import Ranker
-from fusebench.registry.dispatching.tables import encode_table, read_table, table_name
+from fusebench.registry.dispatching.tables import default_order, encode_table, read_table, table_name
+from fusebench.schema import KernelId, Role
 from fusebench.schema.dispatch import TABLE_VERSION, DispatchKey, DispatchTable, KernelTime, TableEntry, TableGroup, TableRun
 
 MakeRoot = Callable[..., Path]
@@ -127,6 +129,22 @@ def test_a_kernel_that_is_faster_by_noise_alone_wins_nothing_between_entries(sca
     same = [entry(size, ("second@1", 1.0), ("first@1", 0.995)) for size in (64, 128)]
     entries = (*same, entry(1024, ("second@1", 1.0), ("first@1", 1.001)))
     assert chosen(scale(encode_table(table(entries))), 80)[0] == "second@1"
+
+
+@pytest.mark.parametrize(
+    ("order", "due"),
+    [
+        (("fast", "split"), ["fast@2", "fast@1", "other@1"]),
+        (("fast@1", "fast"), ["fast@1", "fast@2", "other@1"]),
+        (("fast@1", "other"), ["fast@1", "other@1", "fast@2"]),
+        ((), ["fast@2", "fast@1", "other@1"]),
+    ],
+)
+def test_an_order_names_the_newest_version_or_one_alone(order: tuple[str, ...], due: list[str]) -> None:
+    kernels = [SimpleNamespace(id=KernelId("scale", *one), role=Role.FUSED) for one in (("other", 1), ("fast", 1), ("fast", 2))]
+    other_role = SimpleNamespace(id=KernelId("scale", "split", 1), role=Role.SPLIT)
+    found = default_order([other_role, *kernels], order, Role.FUSED)
+    assert [f"{kernel.id.name}@{kernel.id.version}" for kernel in found] == due
 
 
 @pytest.mark.parametrize(

@@ -236,10 +236,17 @@ def _require_fit(table: DispatchTable, op: str, gpu: str, triton: str, kernels: 
 
 
 def default_order(kernels: Iterable[AnyKernel], names: Sequence[str], role: Role) -> list[AnyKernel]:
-    """The kernels of `role`: the op's dispatch order `names` first, then by name; the newest version of each first."""
+    """The kernels of `role`: the op's dispatch order `names` first, then by name; the newest version of each name first.
+
+    `name@version` in `names` stands for that version alone.
+    """
     order = {name: place for place, name in enumerate(names)}
-    found = [kernel for kernel in kernels if kernel.role is role]
-    return sorted(found, key=lambda kernel: (order.get(kernel.id.name, len(order)), kernel.id.name, -kernel.id.version))
+
+    def key(kernel: AnyKernel) -> tuple[int, str, int]:
+        name, version = kernel.id.name, kernel.id.version
+        return order.get(f"{name}@{version}", order.get(name, len(order))), name, -version
+
+    return sorted((kernel for kernel in kernels if kernel.role is role), key=key)
 
 
 def in_order(kernels: Sequence[AnyKernel], ranking: Ranking) -> list[AnyKernel]:
