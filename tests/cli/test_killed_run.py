@@ -138,6 +138,7 @@ def test_a_run_that_is_still_in_progress_is_not_taken_for_a_killed_one(fusebench
     pid = in_child(lambda: fusebench(*COMMAND).exit_code)
     try:
         while not [one for one in journals_in(project / "results" / "runs") if len(list(one.glob("*.case"))) == 2]:
+            assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "the run ended before its third case"
             time.sleep(0.01)
         (journal,) = journals_in(project / "results" / "runs")
         run_id = journal.name.removesuffix(SUFFIX).partition("_")[2]
