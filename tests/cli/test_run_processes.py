@@ -162,7 +162,7 @@ def test_an_interruption_keeps_an_incomplete_run_ends_every_process_and_exits_13
         stdout, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 130, stderr
     assert stdout == ""
     assert "interrupted" in stderr
     assert "Traceback" not in stderr
