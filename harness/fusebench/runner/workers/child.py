@@ -45,6 +45,8 @@ class Child:
         self._ended_by_us = False
         self._asked_to_leave = 0.0
         """When, as `time.monotonic` has it."""
+        self._closing = threading.Lock()
+        """Held to close a line: a thread that finds the worker gone may end it while the main thread ends it after Ctrl-C."""
         self.channel: RunnerEnd
         self.channel, theirs = line(context.Pipe())
         self._calling: Any = context.RawArray("c", NAME_BYTES)
@@ -107,7 +109,8 @@ class Child:
         if not self._asked_to_leave:
             with suppress(OSError):  # it may be gone already, which is what is wanted
                 self.channel.send(None)
-            self.channel.close()
+            with self._closing:
+                self.channel.close()
             self._asked_to_leave = time.monotonic()
 
     def stop(self) -> None:
@@ -122,8 +125,9 @@ class Child:
         self.interrupt()
         self._process.join(STOP_S)
         self.output.end()
-        self.channel.close()
-        self._lifeline.close()
+        with self._closing:
+            self.channel.close()
+            self._lifeline.close()
 
     def interrupt(self) -> None:
         """Have the system end it, from any thread; whoever waits for its reply gets a failure."""
