@@ -254,7 +254,7 @@ def test_fresh_workers_that_do_not_leave_get_their_time_together(cpu: Device, tm
     def start(worker: WorkerProcess) -> None:
         made.append(Stubborn(clock))
         worker._child = child = Child.__new__(Child)
-        child._process, child._asked_to_leave = made[-1], 0.0  # type: ignore[assignment]
+        child._process, child._asked_to_leave, child._closing = made[-1], 0.0, threading.Lock()  # type: ignore[assignment]
         child.channel = SimpleNamespace(send=lambda task: None, close=lambda: None)  # type: ignore[assignment]
         child.output, child._lifeline = SimpleNamespace(end=lambda: None), SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
 
