@@ -100,6 +100,14 @@ def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
     return None
 
 
+def interruption_in(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl-C during whose handling `error` was raised, as by a lock that it interrupted; None if there was none."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = None if found.__suppress_context__ else found.__context__
+    return found
+
+
 def unread() -> list[int]:
     """The file descriptors of stdout and stderr that are pipes without a reader."""
     poll = select.poll()

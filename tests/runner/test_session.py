@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,6 +17,7 @@ from fusebench.registry.collection import Problem
 from fusebench.runner import engine as engine_module
 from fusebench.runner.run import measured_case as measured_case_module
 from fusebench.runner.run.strategy import default_plan
+from fusebench.runner.session import attempt
 from fusebench.runner.workers.protocol import TimeTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind
 from helpers import session_bench
@@ -200,3 +204,29 @@ def test_a_peer_that_fails_is_shown_and_does_not_change_the_exit_code(bench: Ben
     assert by_kernel(theirs)[WRONG].verdict is not None
     assert theirs.exit_code == ExitCode.PASS
     assert bench.judge(run).exit_code == ExitCode.KERNEL_FAILED
+
+
+def raised_by(raising: Callable[[], None]) -> Exception | KeyboardInterrupt | None:
+    """The exception that a session kept whose engine is interrupted, and then does `raising`."""
+
+    def run(items: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raising()
+
+    return attempt(cast("Any", SimpleNamespace(run=run)), [])
+
+
+def test_an_error_that_ctrl_c_led_to_is_the_interruption_that_it_was() -> None:
+    """An interrupted wait for a check ended in `RuntimeError: cannot release un-acquired lock`, and the run with exit code 70."""
+
+    def unlock() -> None:
+        threading.Lock().release()
+
+    def complain() -> None:
+        raise UsageError("said on purpose") from None
+
+    assert isinstance(raised_by(unlock), KeyboardInterrupt)
+    assert isinstance(raised_by(complain), UsageError)
+    assert isinstance(raised_by(lambda: None), KeyboardInterrupt)

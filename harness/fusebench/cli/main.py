@@ -72,6 +72,11 @@ class _Commands(TyperGroup):
         except Exception as error:
             if hasattr(error, "exit_code"):  # typer's own: a usage error, or the end of a command
                 raise
+            from ..faults import interruption_in
+
+            if interruption_in(error) is not None:
+                typer.echo("interrupted", err=True)
+                raise typer.Exit(EXIT_INTERRUPTED) from None
             # Here and not in `main`: of an EOFError and a closed pipe typer would make exit code 1.
             raise typer.Exit(exit_code_of(error)) from error
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ..device import Device, device_lock, require_idle
-from ..faults import what_ended
+from ..faults import interruption_in, what_ended
 from ..schema import Case
 from .context import Reporter
 from .engine import Engine
@@ -65,7 +65,7 @@ def attempt(engine: Engine[Any, Any, Any, Any], items: Sequence[Any], warnings: 
     try:
         engine.run(items)
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  what was measured is kept before it is raised again
-        return error
+        return interruption_in(error) or error
     return None
 
 
