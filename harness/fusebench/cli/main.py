@@ -66,10 +66,7 @@ class _Commands(TyperGroup):
 
             typer.echo(f"error: {text(str(error))}", err=True)
             raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-        except Exception as error:
+        except (KeyboardInterrupt, Exception) as error:
             if hasattr(error, "exit_code"):  # typer's own: a usage error, or the end of a command
                 raise
             from ..faults import interruption_in

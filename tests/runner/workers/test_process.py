@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,8 +16,6 @@ import torch
 from fusebench.device.triton_programs import ASSEMBLER_VARIABLE, CACHE_VARIABLE, assembler_environment
 from fusebench.errors import NotCapturableError
 from fusebench.runner.workers import process as process_module
-from fusebench.runner.workers.channel import RunnerEnd
-from fusebench.runner.workers.child import Child
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask, WorkerSetup
 from fusebench.runner.workers.worker import main as worker_module
@@ -400,27 +394,3 @@ def test_a_function_is_compiled_for_more_cases_than_torch_keeps(forgetful: Forge
         forgetful.next_case()
         forgetful.next_case()
         assert forgetful.forgot == size, "once for each case that compiled"
-
-
-def test_a_worker_that_two_threads_end_has_its_lines_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Child.__new__(Child)
-    child._process = cast("Any", SimpleNamespace(pid=None, is_alive=lambda: False, join=lambda timeout: None))
-    child.output = cast("Any", SimpleNamespace(end=lambda: None))
-    child._closing = threading.Lock()
-    ours, theirs = multiprocessing.Pipe()
-    child.channel = RunnerEnd(ours, b"token")
-    lifeline, child._lifeline = multiprocessing.Pipe(duplex=False)
-    close = Connection._close  # type: ignore[attr-defined]
-
-    def slow_close(connection: Any) -> None:
-        close(connection)
-        time.sleep(0.05)  # in which another thread finds it open still
-
-    monkeypatch.setattr(Connection, "_close", slow_close)
-    with ThreadPoolExecutor(2) as threads:
-        for ended in [threads.submit(child.kill) for _ in range(2)]:
-            ended.result()
-    assert ours.closed
-    assert child._lifeline.closed
-    assert not theirs.closed
-    assert not lifeline.closed
