@@ -11,8 +11,8 @@
 //   PREFETCH                  1: a token is asked for before the token before it is worked on
 
 #include "../_shared/row_norm.cuh"
+#include "../_shared/own_vectors.cuh"
 
-constexpr int PAIRS = VEC / 2;       // per vector
 constexpr int HALF = HEAD_DIM / 2;
 constexpr int COLUMNS = (LANES * VEC) % HEAD_DIM == 0 ? 1 : PER_LANE;  // different columns of a head that a lane's vectors have
 
@@ -20,34 +20,6 @@ static_assert(D % HEAD_DIM == 0 && HEAD_DIM % 8 == 0, "a vector must lie in one 
 
 struct Token { Vector q[PER_LANE], k[PER_LANE]; };
 struct Angles { float cosines[COLUMNS][PAIRS], sines[COLUMNS][PAIRS]; };
-
-// 16 bytes that are overwritten later, so not through the read-only path; they pass the L1, in which weights stay.
-__device__ __forceinline__ Vector load_own(const char* p) {
-    Vector v;
-    if constexpr (ALIGNED) {
-        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
-    } else if constexpr (ITEM == 4) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) v.word[i] = ((const u32*)p)[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) v.word[i] = ((const u16*)p)[2 * i] | ((u32)((const u16*)p)[2 * i + 1] << 16);
-    }
-    return v;
-}
-
-__device__ __forceinline__ void store_own(char* p, const Vector& v) {
-    if constexpr (ALIGNED) {
-        store_vector(p, v);
-    } else if constexpr (ITEM == 4) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) ((u32*)p)[i] = v.word[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) { ((u16*)p)[2 * i] = (u16)v.word[i]; ((u16*)p)[2 * i + 1] = (u16)(v.word[i] >> 16); }
-    }
-}
 
 __device__ __forceinline__ void load_half(const char* base, i64 index, float (&out)[PAIRS]) {  // PAIRS cosines, or sines
     if constexpr (CACHE_ALIGNED && CACHE_DTYPE == FLOAT32 && PAIRS == 4) {
