@@ -16,7 +16,7 @@ EXIT_UNREAD = 141
 """What a shell reports for a process that SIGPIPE ended: 128 + 13."""
 
 
-def exit_code_of(error: Exception) -> int:
+def exit_code_of(error: BaseException) -> int:
     """Report the unexpected `error` on stderr, and return its exit code."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return EXIT_UNREAD
